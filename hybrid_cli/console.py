@@ -1,7 +1,12 @@
-"""Terminal output: notes and progress on stderr, results on stdout; and the log file."""
+"""The terminal: notes and progress on stderr, results on stdout, lines of standard input; and the log file.
+
+Ids, titles, texts and names of files come from anyone. Everything that is printed or logged passes `plain`, so no text
+can move the cursor, change the title of the window, write to the clipboard or reverse the order of letters.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -9,23 +14,61 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import special
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+    from rich.measure import Measurement
+    from rich.text import Text
 
 HEARTBEAT_SECONDS = 30.0
 WORTH_A_LINE_SECONDS = 2.0
 _LOG_START = 40  # bytes: at least time and level of a line
 MUCH = 1 << 29  # bytes; forecasts of less are not printed
+_BREAKS = re.compile("[\t\n]")
+_LONGEST_WORD, _LONGEST_MESSAGE = 240, 4000  # characters
+_MARKS = re.compile("[\u200e\u200f\u061c]")  # directions of neighbouring punctuation; common in Arabic and Hebrew
+# Controls (C0 without tab and line feed, DEL, C1), line separators, embeddings, overrides and isolates of directions,
+# and bytes of names that are not UTF-8.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
 
 _quiet = False
 _verbose = False
 _log: Path | None = None
+
+
+def plain(text: str) -> str:
+    """Return a text that cannot control a terminal: `\\u001b[2J` for an escape sequence.
+
+    Line feeds and tabs stay, and so do letters of every script, combining marks and joined emoji. Marks of direction
+    (U+200E, U+200F, U+061C), which are invisible, are removed. The result is unchanged by a second call.
+    """
+    return _escaped(_UNSAFE, _MARKS.sub("", text.replace("\r\n", "\n")))
+
+
+def escaped(text: str) -> str:
+    """Return a text for programs that is safe to print: as `plain`, with marks of direction escaped too."""
+    return _escaped(_MARKS, _escaped(_UNSAFE, text))
+
+
+def _escaped(unsafe: re.Pattern[str], text: str) -> str:
+    return unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as `plain`, in one line; each tab and line feed is a space."""
+    return _BREAKS.sub(" ", plain(text))
+
+
+def shortened(message: str) -> str:
+    """Return a message in one line; very long words, such as paths and numbers, and the middle of it are shortened."""
+    words = (w if len(w) <= _LONGEST_WORD else f"{w[:100]}...{w[-20:]}" for w in plain(message).split())
+    line = " ".join(words)
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[: _LONGEST_MESSAGE - 500]} ... {line[-500:]}"
 
 
 def set_quiet(quiet: bool) -> None:
@@ -70,10 +113,16 @@ def _is_log(path: Path) -> bool:
 
 def log(level: str, message: str) -> None:
     """Append a message to the log file, if there is one, with the time (UTC) and its level."""
-    if _log is not None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        with _log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{now} {level} {message}\n")
+    global _log
+    if _log is None:
+        return
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        with _log.open("a", encoding="utf-8") as file:
+            file.write(f"{now} {level} {plain(message)}\n")
+    except OSError as error:
+        path, _log = _log, None
+        warn(f"--log-file {path}: {(error.strerror or str(error)).lower()}; later messages are not logged")
 
 
 def detail(message: str) -> None:
@@ -97,9 +146,18 @@ def warn(message: str) -> None:
 
 
 def _print(message: str) -> None:
-    """Print a message on stderr without control characters, which names of files and ids may contain."""
-    text = "".join(each if each.isprintable() or each == "\n" else " " for each in message)
-    print(text, file=sys.stderr, flush=True)
+    """Print a message on stderr."""
+    print(plain(message), file=sys.stderr, flush=True)
+
+
+def error(message: str) -> None:
+    """Print the error that ends the command, in one line on stderr."""
+    print(f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
+
+
+def trace(text: str) -> None:
+    """Print a traceback on stderr."""
+    _print(text)
 
 
 def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = None) -> None:
@@ -124,8 +182,25 @@ def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = N
 
 def prompt(text: str) -> None:
     """Ask for a line on stderr, where both standard input and stderr are a terminal."""
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        print(text, end="", file=sys.stderr, flush=True)
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        print(plain(text), end="", file=sys.stderr, flush=True)
+
+
+def read_line() -> str:
+    """Return the next line of standard input; empty at its end.
+
+    Raises:
+        InputError: standard input is closed, or cannot be read.
+    """
+    try:
+        if sys.stdin is None or sys.stdin.closed:
+            raise InputError("standard input is closed; pass a file, or /dev/null for no lines", code="stdin-closed")
+        return sys.stdin.readline()
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input: not valid {error.encoding}; convert it", code="not-utf-8") from None
+    except OSError as error:  # among them: not open for reading
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"standard input: {reason}; pass a file, or a terminal", code="stdin-unreadable") from None
 
 
 def counted(**counts: int) -> str:
@@ -176,18 +251,17 @@ def progress(
         return f"; {text}" if (text := detail()) else ""
 
     if sys.stderr.isatty() and not _quiet:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        last = TextColumn("{task.fields[detail]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), last)
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=total, completed=done, detail="")
+        first, last = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[detail]"))
+        columns = (first, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), last)
+        with Progress(*columns, console=_rich(stderr=True), transient=True) as bar:
+            task = bar.add_task(one_line(what), total=total, completed=done, detail="")
 
             def advance(n: int = 1) -> None:
                 nonlocal count
                 count += n
-                bar.update(task, advance=n, detail=detail())
+                bar.update(task, advance=n, detail=one_line(detail()))
 
             yield advance
     else:
@@ -206,15 +280,66 @@ def progress(
 
 
 def result(text: str) -> None:
-    """Print the result of a command on stdout, unchanged."""
-    print(text, flush=True)
+    """Print the result of a command on stdout."""
+    print(plain(text), flush=True)
+
+
+def result_json(content: Any, indent: int | None = None) -> None:
+    """Print the result of a command as JSON, with escapes of unsafe characters that a parser resolves."""
+    print(json_text(content, indent), flush=True)
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Return JSON that is safe to print."""
+    return escaped(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
 
 
 def stdout(piped_width: int = 200) -> Console:
-    """Return a Rich console for results, as wide as the terminal, or `piped_width` columns when piped."""
-    from rich.console import Console
+    """Return a Rich console for results, as wide as the terminal, or `piped_width` columns when piped.
 
-    return Console(width=None if sys.stdout.isatty() else piped_width)
+    Texts are printed as they are: `[b]` is no markup, and `:100:` no emoji.
+    """
+    return _rich(width=None if sys.stdout.isatty() else piped_width)
+
+
+def _rich(**options: Any) -> Console:
+    """Return a Rich console that prints no text without `plain`."""
+    from rich.console import Console, RenderHook
+
+    class Safe(RenderHook):
+        """Wraps everything that is printed."""
+
+        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+            return [_Safe(each) for each in renderables]
+
+    console = Console(**options, markup=False, emoji=False, highlight=False)
+    console.push_render_hook(Safe())
+    return console
+
+
+class _Safe:
+    """Anything that Rich prints, whose texts pass `plain`; control codes of Rich itself are kept."""
+
+    def __init__(self, renderable: ConsoleRenderable):
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self._renderable, options):
+            yield Segment(text if control else plain(text), style, control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement.get(console, options, self._renderable)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Return a text with a style for a Rich console or table; its width is that of the printed text."""
+    from rich.text import Text
+
+    return Text(plain(text), style)
 
 
 def table(
@@ -222,13 +347,12 @@ def table(
 ) -> None:
     """Print a table on stdout; the first column and those in `left` are left-aligned, the others right-aligned."""
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    drawn = Table(title=styled(title) if title else None, box=SIMPLE_HEAD, title_justify="left")
     for position, column in enumerate(columns):
         words = position == 0 or column in left
-        drawn.add_column(column, justify="left" if words else "right", no_wrap=not words)
+        drawn.add_column(styled(one_line(column)), justify="left" if words else "right", no_wrap=not words)
     for row in rows:
-        drawn.add_row(*map(escape, row))
+        drawn.add_row(*(styled(one_line(cell)) for cell in row))
     stdout().print(drawn)

@@ -37,8 +37,12 @@ class Terminal:
 
     def wait_for(self, text: bytes) -> None:
         """Wait until `text` is received."""
+        self.wait_for_texts(1, text)
+
+    def wait_for_texts(self, count: int, text: bytes) -> None:
+        """Wait until `text` is received `count` times."""
         deadline = time.monotonic() + 120
-        while text not in self.received:
+        while self.received.count(text) < count:
             assert self.read(), self.received
             assert time.monotonic() < deadline, self.received
 

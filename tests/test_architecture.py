@@ -198,6 +198,19 @@ def test_only_the_console_prints() -> None:
     assert not [place for place in printing if not place.startswith("console,")]
 
 
+def test_names_of_files_are_no_patterns() -> None:
+    """polars takes `index[1]/docids.parquet` for a pattern, which matches the file of `index1`."""
+    patterns = [
+        f"{named(file)}, line {node.lineno}"
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in ("read_parquet", "scan_parquet") and ast.unparse(node.func.value) == "pl"
+        if not any(keyword.arg == "glob" for keyword in node.keywords)
+    ]
+    assert not patterns
+
+
 def test_the_library_never_exits() -> None:
     assert not [
         f"{named(file)}, line {node.lineno}"

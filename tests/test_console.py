@@ -66,7 +66,9 @@ def test_progress_of_a_short_step_is_not_printed_without_a_terminal(capsys: pyte
 def test_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     console.note("read \x1b[2Ja\x07.jsonl\nand more")
     console.warn("\x1b]0;title\x07b.jsonl")
-    assert capsys.readouterr().err == "read  [2Ja .jsonl\nand more\nwarning:  ]0;title b.jsonl\n"
+    assert capsys.readouterr().err == (
+        "read \\u001b[2Ja\\u0007.jsonl\nand more\nwarning: \\u001b]0;title\\u0007b.jsonl\n"
+    )
 
 
 def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,6 @@ from hybrid_cli.errors import HybridError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
-_LONGEST_WORD = 240
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO)
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
@@ -155,7 +154,7 @@ def _refuse_usage(error: typer.BadParameter) -> None:
         message = f"no option {name}" + _suggestion(name, error.ctx.command)
     if message:
         command = error.ctx.command_path if error.ctx else "hybrid"
-        typer.echo(f"hybrid: {_one_line(message)}; see `{command} --help`", err=True)
+        console.error(f"{message}; see `{command} --help`")
     raise SystemExit(error.exit_code)
 
 
@@ -167,16 +166,11 @@ def _suggestion(name: str, command: Any) -> str:
 
 
 def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
+    trace = "".join(traceback.format_exception(error)).rstrip()
     if debug:
-        traceback.print_exception(error)
-    console.log("error", _one_line(message))
+        console.trace(trace)
+    console.log("error", console.shortened(message))
     if not isinstance(error, HybridError):
-        console.log("error", "".join(traceback.format_exception(error)).rstrip())
-    typer.echo(f"hybrid: {_one_line(message)}", err=True)
+        console.log("error", trace)
+    console.error(message)
     raise SystemExit(code)
-
-
-def _one_line(message: str) -> str:
-    """Return a message in one line, without control characters; very long words, such as paths, are shortened."""
-    words = "".join(each if each.isprintable() else " " for each in message).split(" ")
-    return " ".join(w if len(w) <= _LONGEST_WORD else f"{w[:100]}...{w[-20:]}" for w in words if w)

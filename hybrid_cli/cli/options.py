@@ -387,4 +387,4 @@ def _print_settings(output: artifacts.Output) -> None:
     rows += [(role, f"{manifest.input_label(role)} ({source['kind']})") for role, source in manifest.inputs.items()]
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
-        typer.echo(f"{name:24} {value}")
+        console.result(f"{name:24} {console.one_line(value)}")

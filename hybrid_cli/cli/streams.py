@@ -43,8 +43,9 @@ class _Closed(io.TextIOBase):
 def prepare() -> None:
     """Make the standard streams usable.
 
-    Characters that a stream cannot encode are printed as `\\u00e9`. Descriptors that are closed are opened on the null
-    device: otherwise the next file would get the number of stdout, and Java would print into it.
+    Characters that a stream cannot encode are printed as `\\u00e9`; bytes of standard input that are not valid are kept
+    as surrogates. Descriptors that are closed are opened on the null device: otherwise the next file would get the
+    number of stdout, and Java would print into it.
     """
     for number in (0, 1, 2):
         try:
@@ -59,6 +60,8 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def drop_stdout() -> None:

@@ -121,7 +121,7 @@ class CollectionWriter:
             return 0
         ids = pl.Series("docid", sorted(common))
         documents = collection.texts(self.folder, ids)
-        queries = pl.read_parquet(self.folder / f"queries.{split}.parquet", columns=["qid", "text"])
+        queries = pl.read_parquet(self.folder / f"queries.{split}.parquet", columns=["qid", "text"], glob=False)
         both = documents.join(queries, left_on="docid", right_on="qid", suffix="_of_query").with_columns(
             pl.col("title", "text", "text_of_query").str.replace_all(r"\s+", " ").str.strip_chars()
         )

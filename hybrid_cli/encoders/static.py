@@ -134,7 +134,7 @@ class StaticEncoder(nn.Module):
             contract = typed(StaticContract, stored, folder / CONTRACT)
             if not contract.fields or set(contract.fields) - {"title", "text"}:
                 raise InputError(f"{folder / CONTRACT}: fields need to be title, text or both")
-            known = pl.read_parquet(folder / TERMS)
+            known = pl.read_parquet(folder / TERMS, glob=False)
             if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
                 raise InputError(f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values")
             tables = load_file(folder / STATIC_TABLES)

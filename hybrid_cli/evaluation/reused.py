@@ -73,7 +73,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
     if manifest.kind == Kind.LEXICAL_INDEX and not _was_tuned(path):
         return judged["qid"].head(0)
     if manifest.kind == Kind.EXAMPLES and len(sources) == 1:
-        return judged.join(pl.read_parquet(path, columns=pairs), on=pairs, how="semi")["qid"]
+        return judged.join(pl.read_parquet(path, columns=pairs, glob=False), on=pairs, how="semi")["qid"]
     used = [judged["qid"].head(0)]
     for role, recorded in sources.items():
         source = manifest.input_path(role)

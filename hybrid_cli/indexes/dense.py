@@ -133,7 +133,7 @@ class DenseIndex:
         info = IndexInfo.of(manifest)
         with artifacts.one_version(folder, manifest):
             artifacts.check_parts(folder, DOCIDS)
-            docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS))["docid"]
+            docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS), glob=False)["docid"]
         return cls(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
     @property

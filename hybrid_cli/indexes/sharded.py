@@ -47,7 +47,7 @@ def shards_of(index: Path) -> tuple[Path, ...]:
 def docids_of(index: Path) -> pl.Series:
     """Return the ids of an index, by row."""
     artifacts.check_parts(index, layout.DOCIDS)
-    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS))["docid"]
+    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS), glob=False)["docid"]
 
 
 def ids_of(index: Path) -> pl.Series:

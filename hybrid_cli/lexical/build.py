@@ -58,7 +58,7 @@ class Base:
 
     def kept(self) -> pl.DataFrame:
         """Return the docids of all documents, and whether a document is kept."""
-        docids = pl.read_parquet(self.folder / layout.DOCIDS)
+        docids = pl.read_parquet(self.folder / layout.DOCIDS, glob=False)
         return docids.with_columns(kept=~pl.col("docid").is_in(self.removed.implode()))
 
 
@@ -104,7 +104,7 @@ def build(
     postings = Postings.open(folder / layout.IMPACTS)
     _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
     if language in STACKING:
-        docids = pl.read_parquet(folder / layout.DOCIDS)
+        docids = pl.read_parquet(folder / layout.DOCIDS, glob=False)
         known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
         save_array(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
 

@@ -132,7 +132,7 @@ class Postings:
             HybridError: a file is missing or truncated.
         """
         try:
-            terms = pl.read_parquet(folder / layout.TERMS, columns=["term"])["term"]
+            terms = pl.read_parquet(folder / layout.TERMS, columns=["term"], glob=False)["term"]
             arrays: list[Any] = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
             positions = folder / layout.POSITIONS
             arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None]

@@ -368,7 +368,7 @@ def _docids(folder: Path) -> pl.Series:
     """Return the ids of an index by row, if memory holds what a search needs."""
     documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
     console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
-    return pl.read_parquet(folder / layout.DOCIDS)["docid"]
+    return pl.read_parquet(folder / layout.DOCIDS, glob=False)["docid"]
 
 
 def quantization(manifest: Manifest) -> int | None:

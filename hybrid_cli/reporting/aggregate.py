@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from hybrid_cli import console
 from hybrid_cli.evaluation.aggregate import MACRO, MICRO, Aggregate
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.latex import latex_table, titled_latex
-from hybrid_cli.reporting.tables import csv_text, figure, markdown_table
+from hybrid_cli.reporting.tables import csv_text, figure, markdown, markdown_table
 
 
 def show(found: Aggregate) -> None:
@@ -23,14 +23,14 @@ def text(found: Aggregate, form: str) -> str:
     """Return the result as `json`, `csv`, `markdown` or `latex`."""
     if form == "json":
         content = {"queries": found.queries, "parts": found.parts, "means": found.table.to_dicts()}
-        return json.dumps(content, indent=2, ensure_ascii=False)
+        return console.json_text(content, indent=2)
     if form == "csv":
         return csv_text(found.table.to_dicts())
     if form == "latex":
         each = {measure: latex_table(*_cells(found, measure)) for measure in found.measures}
         return titled_latex(each, [_legend(found)])
-    parts = (f"**{measure}**\n\n{markdown_table(*_cells(found, measure))}" for measure in found.measures)
-    return "\n\n".join([*parts, _legend(found)])
+    parts = (f"**{markdown(measure)}**\n\n{markdown_table(*_cells(found, measure))}" for measure in found.measures)
+    return "\n\n".join([*parts, markdown(_legend(found))])
 
 
 def _cells(found: Aggregate, measure: str) -> tuple[Sequence[str], list[list[str]]]:

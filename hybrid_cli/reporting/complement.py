@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, groupby, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from hybrid_cli import console
+from hybrid_cli.console import styled
 from hybrid_cli.evaluation.buckets import HARD
 from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.tables import cells, figure, markdown_table
+from hybrid_cli.reporting.tables import cells, figure, markdown, markdown_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -191,8 +193,9 @@ def _side_by_side(changed: Changed, characters: int) -> Iterator[tuple[str, ...]
 def _hit(hit: Hit, characters: int) -> str:
     """Return a document in two lines; a long id keeps its end, which distinguishes it."""
     room = characters - 2
-    docid = hit.docid if len(hit.docid) <= room else f"…{hit.docid[1 - room :]}"
-    text = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
+    docid = console.one_line(hit.docid)
+    docid = docid if len(docid) <= room else f"…{docid[1 - room :]}"
+    text = " ".join(console.plain(f"{hit.title if hit.title != hit.docid else ''} {hit.text}").split())
     return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {cells(text, room)}"
 
 
@@ -206,16 +209,19 @@ def as_markdown(complement: Complement) -> str:
     for block in others:
         parts += _markdown(block)
     for title, queries in _changed_in_groups(complement):
-        parts.append(f"### {title[0].upper()}{title[1:]}")
+        parts.append(f"### {markdown(title[0].upper() + title[1:])}")
         for changed in queries:
             heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
             rows = [list(row) for row in _side_by_side(changed, _MARKDOWN_CHARACTERS)]
-            parts += [f"**{changed.qid}** {changed.text}", markdown_table(heads, rows, left=len(heads))]
+            parts += [
+                f"**{markdown(changed.qid)}** {markdown(changed.text)}",
+                markdown_table(heads, rows, left=len(heads)),
+            ]
     return "\n\n".join(parts)
 
 
 def _markdown(block: _Block) -> list[str]:
-    return [f"### {block.title}", markdown_table(block.columns, block.rows), *block.notes]
+    return [f"### {markdown(block.title)}", markdown_table(block.columns, block.rows), *map(markdown, block.notes)]
 
 
 def show(complement: Complement) -> None:
@@ -236,31 +242,29 @@ def show(complement: Complement) -> None:
 
 def _bars(complement: Complement, cells: int) -> Iterator[Text]:
     """Yield one line per cutoff with the sizes of the four sets, then the legend."""
-    from rich.text import Text
-
     for cut in complement.sets:
-        line = Text(f"{cut.cutoff} ".rjust(_BAR_LABEL))
+        line = styled(f"{cut.cutoff} ".rjust(_BAR_LABEL))
         for (glyph, colour), size in zip(_SHADES, bar(cut, cells), strict=True):
             line.append(glyph * size, colour)
         yield line
-    legend = Text("k ".rjust(_BAR_LABEL))
+    legend = styled("k ".rjust(_BAR_LABEL))
     names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")
     for (glyph, colour), name in zip(_SHADES, names, strict=True):
-        legend.append(glyph, colour).append(f" {name}  ")
+        legend.append(glyph, colour).append(console.plain(f" {name}  "))
     yield legend
 
 
 def _print_changed(out: Console, changed: Changed, depth: int) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     width = min(out.width, _WIDEST)
-    out.print(Text.assemble((changed.qid, "bold"), f"  {changed.text}"), width=width)
+    text = styled(f"  {console.one_line(changed.text)}")
+    out.print(styled("").append_text(styled(console.one_line(changed.qid), "bold")).append_text(text), width=width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     characters = width // len(changed.lists) - 3
     for name, listed in changed.lists.items():
-        table.add_column(Text(_head(name, listed, depth)), width=characters, no_wrap=True, overflow="ellipsis")
+        table.add_column(styled(_head(name, listed, depth)), width=characters, no_wrap=True, overflow="ellipsis")
     for row in _side_by_side(changed, characters):
-        table.add_row(*(Text(hit, "bold" if hit.startswith(_RELEVANT) else "") for hit in row))
+        table.add_row(*(styled(hit, "bold" if hit.startswith(_RELEVANT) else "") for hit in row))
     out.print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,7 @@ from hybrid_cli.reporting.summary import (
     test_in_words,
     with_letter,
 )
-from hybrid_cli.reporting.tables import csv_text, figure, markdown_table, without_nan
+from hybrid_cli.reporting.tables import csv_text, figure, markdown, markdown_table, without_nan
 from hybrid_cli.settings.analysis import Evaluate
 
 ORIGINAL, DROP = "original", "mean drop"
@@ -88,7 +87,7 @@ def robustness_json(found: Robustness) -> str:
         "missing": dict(found.missing),
         **found.drops.settings,
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return console.json_text(content, indent=2)
 
 
 def _of_system(found: Robustness, system: str, measure: str) -> dict[str, Any]:
@@ -134,9 +133,10 @@ def _tests(row: dict[str, Any]) -> dict[str, Any]:
 def robustness_markdown(found: Robustness) -> str:
     """Return one table per measure, and the legend."""
     tables = (
-        f"**{measure}**\n\n{markdown_table(_columns(found), _rows(found, measure))}" for measure in found.drops.measures
+        f"**{markdown(measure)}**\n\n{markdown_table(_columns(found), _rows(found, measure))}"
+        for measure in found.drops.measures
     )
-    return "\n\n".join([*tables, *_legend(found)])
+    return "\n\n".join([*tables, *map(markdown, _legend(found))])
 
 
 def robustness_latex(found: Robustness) -> str:
@@ -200,7 +200,7 @@ def show_seeds(found: OverSeeds) -> None:
 def seeds_markdown(found: OverSeeds) -> str:
     """Return one row per variant, and the legend."""
     columns, rows = _seeds_cells(found, " ")
-    return "\n\n".join([markdown_table(columns, rows), *_seeds_legend(found)])
+    return "\n\n".join([markdown_table(columns, rows), *map(markdown, _seeds_legend(found))])
 
 
 def seeds_latex(found: OverSeeds) -> str:
@@ -218,7 +218,7 @@ def seeds_json(found: OverSeeds) -> str:
         "correction": found.correction,
         "alpha": found.alpha,
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return console.json_text(content, indent=2)
 
 
 def seeds_csv(found: OverSeeds) -> str:

@@ -22,7 +22,7 @@ _LATENCY = ("encode", "search", "fuse", "total")
 def show(described: Description, settings: Inspect) -> None:
     """Print the result of `inspect`."""
     if settings.form == "json":
-        console.result(json.dumps(described, indent=2, ensure_ascii=False, default=str))
+        console.result_json(described, indent=2)
     elif "memory_table" in described:
         _show_memory_table(described["memory_table"])
     else:
@@ -85,7 +85,7 @@ def _show_fuser(fuser: Mapping[str, Any]) -> None:
 def _describe(described: Description) -> None:
     out = console.stdout()
     made = f", written by `{described['stage']}`" if "stage" in described else ", not written by hybrid"
-    out.print(f"{described['path']}: {described['what']}{made}", markup=False, highlight=False)
+    out.print(console.one_line(f"{described['path']}: {described['what']}{made}"))
     sections: dict[str, Mapping[str, Any]] = {
         name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
     }
@@ -164,14 +164,14 @@ def _pairs(title: str, values: Mapping[str, str]) -> None:
     if not values:
         return
     out = console.stdout()
-    out.print(f"\n{title}", style="bold", highlight=False)
-    width = max(map(len, values))
+    out.print(f"\n{title}", style="bold")
+    names = {name: console.one_line(name) for name in values}
+    width = max(map(len, names.values()))
     for name, value in values.items():
-        out.print(f"  {name:{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  {names[name]:{width}}  {console.one_line(value)}", soft_wrap=True)
 
 
 def _tree(inputs: list[Description]) -> Tree:
-    from rich.text import Text
     from rich.tree import Tree
 
     shown: set[str] = set()
@@ -183,7 +183,7 @@ def _tree(inputs: list[Description]) -> Tree:
             again = bool(entry["inputs"]) and entry["path"] in shown
             shown.add(entry["path"])
             line = f"{entry['role']}: {entry['path']} ({entry['kind']}{made}){state}{', shown above' if again else ''}"
-            grow(branch.add(Text(line)), [] if again else entry["inputs"])
+            grow(branch.add(console.styled(console.one_line(line))), [] if again else entry["inputs"])
         return branch
 
-    return grow(Tree(Text("\ninputs", style="bold")), inputs)
+    return grow(Tree(console.styled("\ninputs", "bold")), inputs)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hybrid_cli import console
+from hybrid_cli.console import styled
 from hybrid_cli.reporting.tables import figure, matching
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ SKIP, NEXT, UNDO, MORE, QUIT = "s", "n", "u", " ", "q"
 ANSWERS = "0-3 (grade), s (skip hit), n (next query), u (undo), q (quit)"
 _WIDEST, _LEAST_LINES = 100, 3
 _MARK = "bold underline"
-_BIDIRECTIONAL = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))  # overrides of the direction
 
 
 @dataclass(frozen=True)
@@ -75,24 +74,23 @@ def draw(view: View) -> None:
 
 def show_plain(view: View) -> None:
     """Print the hit without its grades and keys, for answers that come from a file or a pipe."""
-    console.result(f"query: {_plain(view.query)}\nhit {view.place} of {view.pooled}: {_plain(view.title)}")
-    console.result("\n".join(_plain(line) for line in view.text.splitlines()) + "\n")
+    title = console.one_line(view.title)
+    console.result(f"query: {console.one_line(view.query)}\nhit {view.place} of {view.pooled}: {title}")
+    console.result("\n".join(view.text.splitlines()) + "\n")
 
 
 def screen(view: View, width: int, height: int) -> list[Text]:
     """Return the lines of the screen, none wider than `width`, and as many as fit in `height`."""
-    from rich.text import Text
-
     body, room = _body(view, width), _room(view, width, height)
     count = max(1, -(-len(body) // room))
     page = view.page % count
     shown = body[page * room : (page + 1) * room]
-    lines = [*_head(view, width), *shown, *[Text()] * (room - len(shown)), Text()]
+    lines = [*_head(view, width), *shown, *[styled("")] * (room - len(shown)), styled("")]
     more = f"page {page + 1} of {count}; space: next page" if count > 1 else ""
-    lines.append(Text(view.notice or more, "yellow" if view.notice else "dim"))
+    lines.append(styled(view.notice or more, "yellow" if view.notice else "dim"))
     lines.append(_keys(GRADES.items()))
     lines.append(_keys({"s": "skip hit", "n": "next query", "u": "undo", "q": "quit"}.items()))
-    lines.append(Text(status(view.judged, view.wanted, view.weight), "dim"))
+    lines.append(styled(status(view.judged, view.wanted, view.weight), "dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -116,12 +114,17 @@ def _span(found: WeightRange) -> str:
 
 
 def _head(view: View, width: int) -> list[Text]:
-    from rich.text import Text
-
     place = f"hit {view.place} of {view.pooled}"
-    first = Text(f"Query {view.judged + 1}", "bold").append(place.rjust(width - len(f"Query {view.judged + 1}")), "dim")
+    number = f"Query {view.judged + 1}"
+    first = styled(number, "bold").append(place.rjust(width - len(number)), "dim")
     query = _wrapped(view.query, width, 3, mark="")
-    return [first, *query, Text("─" * width, "dim"), *_wrapped(view.title, width, 2, view.query, "bold"), Text()]
+    return [
+        first,
+        *query,
+        styled("─" * width, "dim"),
+        *_wrapped(view.title, width, 2, view.query, "bold"),
+        styled(""),
+    ]
 
 
 def _body(view: View, width: int) -> list[Text]:
@@ -137,11 +140,9 @@ def _room(view: View, width: int, height: int) -> int:
 def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str = "") -> list[Text]:
     """Return the lines of a text, with the words of the query `mark` marked; at most `most` lines."""
     from rich.console import Console
-    from rich.text import Text
 
-    plain = "\n".join(_plain(line) for line in text.splitlines() or [""])
-    whole = Text(plain, style)
-    for begin, end in matching(mark).spans(plain) if mark else ():
+    whole = styled("\n".join(text.expandtabs(4).splitlines()), style)
+    for begin, end in matching(mark).spans(whole.plain) if mark else ():
         whole.stylize(_MARK, begin, end)
     lines = list(whole.wrap(Console(width=width), width))
     if most is not None and len(lines) > most:
@@ -151,16 +152,8 @@ def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str
     return lines
 
 
-def _plain(text: str) -> str:
-    """Return a line without control characters: a document must not be able to control the terminal."""
-    unsafe = (letter in _BIDIRECTIONAL or unicodedata.category(letter) == "Cc" for letter in text.expandtabs(4))
-    return "".join(" " if bad else letter for bad, letter in zip(unsafe, text.expandtabs(4), strict=True))
-
-
 def _keys(named: Iterable[tuple[str, str]]) -> Text:
-    from rich.text import Text
-
-    line = Text()
+    line = styled("")
     for key, meaning in named:
         line.append(f"{key} ", "bold").append(f"{meaning}   ")
     line.rstrip()

@@ -20,7 +20,7 @@ def is_interactive() -> bool:
     with suppress(ImportError):
         import termios  # noqa: F401
 
-        return sys.stdin.isatty() and sys.stdout.isatty()
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     return False
 
 
@@ -76,7 +76,10 @@ def _key(terminal: int, signals: int) -> str:
             os.read(signals, 64)
         if terminal not in ready:
             continue
-        byte = os.read(terminal, 1)
+        try:
+            byte = os.read(terminal, 1)
+        except OSError:  # the terminal was closed
+            return END
         if not byte or byte in _END_KEYS:
             return END
         if byte[0] == _ESCAPE:

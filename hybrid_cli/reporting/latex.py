@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from hybrid_cli import console
 from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting import complement, summary
 from hybrid_cli.reporting.summary import BELOW, RAISED
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+_SPECIAL |= {"|": r"\textbar{}", "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}"}  # `\\\\ [` has an argument
 _SPECIAL |= {character: f"${character}$" for character in "<>"}
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
 _LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: r"\downarrow "}
@@ -17,8 +19,9 @@ _MARKS = re.compile(f"[{''.join(_LETTERS)}]+")
 
 
 def latex(text: str) -> str:
-    """Return a text for LaTeX: special characters escaped, raised letters as superscripts."""
-    escaped = "".join(_SPECIAL.get(character, character) for character in text)
+    """Return a text for LaTeX in one line: special characters escaped, raised letters as superscripts."""
+    escaped = "".join(_SPECIAL.get(character, character) for character in console.one_line(text))
+    escaped = f"{{*}}{escaped[1:]}" if escaped.startswith("*") else escaped  # a star after a line break has a meaning
     return _MARKS.sub(lambda found: f"$^{{{''.join(_LETTERS[mark] for mark in found[0])}}}$", escaped)
 
 
@@ -42,17 +45,7 @@ def latex_table(columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Col
 
 def summary_latex(found: Summary) -> str:
     """Return the means with marks and intervals, the best value of each measure in bold, and the legend."""
-    best, figures, widths = summary.leaders(found), summary.figures(found), summary.half_widths(found)
-    rows = [
-        [summary.lettered(found, run), *(f"{text} {widths[run, name]}" for name, text in row.items())]
-        for run, row in figures.items()
-    ]
-    bold = {
-        (number, at)
-        for number, run in enumerate(found.runs)
-        for at, name in enumerate(found.measures, 1)
-        if (run, name) in best
-    }
+    rows, bold = summary.means_cells(found)
     blocks = [latex_table(["run", *found.measures], rows, bold)]
     if found.complement:
         for block in complement.blocks(found.complement):

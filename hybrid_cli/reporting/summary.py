@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from hybrid_cli import console
+from hybrid_cli.console import styled
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import uses_all_grades
 from hybrid_cli.evaluation.summary import LETTERS, Summary
 from hybrid_cli.reporting import complement, tables
-from hybrid_cli.reporting.tables import count, csv_text, figure, markdown_table, without_nan
+from hybrid_cli.reporting.tables import count, csv_text, figure, markdown, markdown_table, without_nan
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -50,7 +51,7 @@ def as_json(summary: Summary) -> str:
     }
     if summary.complement:
         content["complement"] = complement.as_dict(summary.complement)
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return console.json_text(content, indent=2)
 
 
 def as_csv(summary: Summary) -> str:
@@ -71,24 +72,33 @@ def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def as_markdown(summary: Summary) -> str:
     """Return three tables (means, comparisons, counts) and the legend."""
-    best, widths = leaders(summary), half_widths(summary)
-    means = [
-        [
-            lettered(summary, run),
-            *((f"**{text}**" if (run, name) in best else text) + f" {widths[run, name]}" for name, text in row.items()),
-        ]
-        for run, row in figures(summary).items()
-    ]
+    means, bold = means_cells(summary)
     names = [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
     counts = [[run, *map(count, row.values())] for run, row in summary.counts.items()]
-    blocks = [markdown_table(["run", *summary.measures], means)]
+    blocks = [markdown_table(["run", *summary.measures], means, bold=bold)]
     if len(summary.comparisons):
         rows = [[_cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
         blocks.append(markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
-    blocks += [markdown_table(["queries", *names], counts), *legend(summary)]
+    blocks += [markdown_table(["queries", *names], counts), *map(markdown, legend(summary))]
     if summary.complement:
         blocks.append(complement.as_markdown(summary.complement))
     return "\n\n".join(blocks)
+
+
+def means_cells(summary: Summary) -> tuple[list[list[str]], set[tuple[int, int]]]:
+    """Return one row per run: its name, and the means with marks and intervals; and the places of the best means."""
+    best, widths = leaders(summary), half_widths(summary)
+    rows = [
+        [lettered(summary, run), *(f"{text} {widths[run, name]}" for name, text in row.items())]
+        for run, row in figures(summary).items()
+    ]
+    bold = {
+        (number, at)
+        for number, run in enumerate(summary.runs)
+        for at, name in enumerate(summary.measures, 1)
+        if (run, name) in best
+    }
+    return rows, bold
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
@@ -107,8 +117,6 @@ def show(summary: Summary) -> None:
 
 def _show_means(summary: Summary) -> None:
     """Print one row per run; intervals go below the means where the table would be too wide."""
-    from rich.text import Text
-
     best, means, widths = leaders(summary), figures(summary), half_widths(summary)
     whole = {name: any(row[name].startswith("1") for row in means.values()) for name in summary.measures}
     longest = {name: max(len(row[name]) + whole[name] for row in means.values()) for name in summary.measures}
@@ -123,7 +131,7 @@ def _show_means(summary: Summary) -> None:
             style = "bold" if (run, name) in best else ""
             indent = " " * (whole[name] and between == "\n")
             cells.append(
-                Text(aligned.ljust(longest[name]), style).append(between + indent + widths[run, name], "not bold dim")
+                styled(aligned.ljust(longest[name]), style).append(between + indent + widths[run, name], "not bold dim")
             )
         rows.append(cells)
     tables.show(["run", *summary.measures], rows, left=1 + len(summary.measures))

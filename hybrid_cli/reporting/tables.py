@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console, words
+from hybrid_cli.console import styled
 from hybrid_cli.lexical import english
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+# Characters with a meaning in Markdown: an underscore inside a word has none, nor has a `<` before a space.
+_MARKUP = re.compile(r"[\\`*\[\]|~$&]|<(?=[A-Za-z/!?])|(?<![^\W_])_|_(?![^\W_])|^(?:[#>]|[+-](?=\s))")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four: wide forms
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII)
 WIDTH = 80  # columns of a table when output is piped; a terminal's own width otherwise
 
 
@@ -55,12 +61,12 @@ def prose(lines: Sequence[str]) -> None:
     """Print lines unchanged, wrapped at words."""
     out = stdout()
     for line in lines:
-        out.print(line, markup=False, highlight=False)
+        out.print(line)
 
 
 def heading(text: str) -> None:
     """Print a bold line."""
-    stdout().print(f"\n{text}", style="bold", markup=False, highlight=False)
+    stdout().print(f"\n{console.one_line(text)}", style="bold")
 
 
 def show(
@@ -76,7 +82,6 @@ def show(
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     out = stdout()
     names, gap = list(columns), 2
@@ -86,9 +91,9 @@ def show(
     for chosen in _pieces(_widths(names, rows, gap), out.width - (gap == 1)):  # without padding, the edges add a column
         table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False)
         for place in chosen:
-            table.add_column(Text(names[place]), justify="left" if place < left else "right", no_wrap=True)
+            table.add_column(styled(names[place]), justify="left" if place < left else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in (row[n] for n in chosen)))
+            table.add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in (row[n] for n in chosen)))
         out.print(table)
 
 
@@ -101,7 +106,7 @@ def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int
     """Return the width of each column, including the gap on the right."""
     from rich.cells import cell_len
 
-    cells = [names, *([str(cell) for cell in row] for row in rows)]
+    cells = [[console.plain(str(cell)) for cell in row] for row in (names, *rows)]
     return [max(cell_len(line) for row in cells for line in row[n].split("\n")) + gap for n in range(len(names))]
 
 
@@ -122,23 +127,53 @@ def at_words(name: str) -> str:
     return "\n".join(name.rsplit(" ", 1)).replace("-", "-\n")
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return a Markdown table, the first `left` columns aligned to the left."""
+def markdown_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, bold: Collection[tuple[int, int]] = ()
+) -> str:
+    """Return a Markdown table.
+
+    Args:
+        columns, rows: texts, not escaped.
+        left: number of columns aligned to the left.
+        bold: row and column of the cells whose first word is bold.
+    """
     rules = [":--" if position < left else "--:" for position in range(len(columns))]
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (columns, rules, *rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+    cells = [[markdown(cell) for cell in row] for row in rows]
+    for row, column in bold:
+        word, space, rest = cells[row][column].partition(" ")
+        cells[row][column] = f"**{word}**{space}{rest}"
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([markdown(column) for column in columns], rules, *cells))
+
+
+def markdown(text: str) -> str:
+    """Return a text for Markdown in one line, whose characters have no other meaning: no link, no HTML, no column."""
+    return _MARKUP.sub(r"\\\g<0>", console.one_line(text))
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return rows as CSV; the columns are all keys, in the order of their first use."""
+    """Return rows as CSV; the columns are all keys, in the order of their first use.
+
+    Spreadsheets take a cell that begins with `=`, `+`, `-` or `@` for a formula; an apostrophe before it makes it text.
+    Numbers are kept.
+    """
     import csv
     import io
 
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows(
+        [_cell(row.get(column)) for column in columns] for row in ({each: each for each in columns}, *rows)
+    )
     return out.getvalue().removesuffix("\n")
+
+
+def _cell(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula; texts are escaped as in JSON."""
+    if not isinstance(value, str):
+        return value
+    text = f"'{value}" if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value) else value
+    return console.escaped(text)
 
 
 CHARACTERS = 240

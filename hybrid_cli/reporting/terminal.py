@@ -34,10 +34,10 @@ def show_hits(found: Any, settings: Search) -> None:
 
         show = _show_json if settings.form == "json" else _show_text
         names = short_names(settings.indexes)
-        heads = settings.interactive and show is _show_text and not sys.stdin.isatty()
+        heads = settings.interactive and show is _show_text and not (sys.stdin is not None and sys.stdin.isatty())
         for query, hits in [(settings.query, found)] if settings.query is not None else found:
             if heads:
-                console.result(f"query: {query}")
+                console.result(f"query: {console.one_line(query)}")
             show(query, hits.rows(named=True), names)
 
 
@@ -46,7 +46,7 @@ def _show_json(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[st
         shown = {name: value for name, value in hit.items() if not name.startswith("rank_")}
         return shown | ({"ranks": {name: hit[f"rank_{n}"] for n, name in enumerate(names)}} if "rank_0" in hit else {})
 
-    console.result(json.dumps({"query": query, "hits": list(map(plain, hits))}, ensure_ascii=False))
+    console.result_json({"query": query, "hits": list(map(plain, hits))})
 
 
 def _show_text(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -66,15 +66,14 @@ def _show_text(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[st
 
 def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None:
     """Print one line; on a terminal, wrap it at words and print words of the query in bold."""
+    text = console.one_line(text)
     if not sys.stdout.isatty():
         console.result(start + text)
         return
-    from rich.text import Text
-
     out = console.stdout()
     room = max(out.width - len(start), 20)
     for line in wrapped(text, room):
-        shown = Text(start + line)
+        shown = console.styled(start + line)
         for begin, end in marked.spans(line) if marked else ():
             shown.stylize("bold", len(start) + begin, len(start) + end)
         out.print(shown, soft_wrap=True)

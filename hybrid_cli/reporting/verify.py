@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ def show(found: Sequence[dict[str, Any]], settings: Verify) -> None:
         HybridError: files are damaged; a warning names each of them.
     """
     if settings.form == "json":
-        console.result(json.dumps(found, indent=2, ensure_ascii=False))
+        console.result_json(found, indent=2)
     else:
         rows = [[each["path"], each["kind"], f"{each['files']:,}", each["state"]] for each in found]
         console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))

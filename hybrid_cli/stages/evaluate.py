@@ -64,7 +64,7 @@ def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str
         overwrite=settings.overwrite,
     )
     if output.up_to_date:
-        return pl.read_parquet(output.path), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
+        return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, found = measure(plan)
     output.write([values.to_arrow()], **found)
     console.note(

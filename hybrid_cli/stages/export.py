@@ -327,7 +327,9 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")
     with disk.create(scratch / "docid") as file:
-        pl.read_parquet(path / DOCIDS).select("docid").write_csv(file, include_header=False, quote_style="never")
+        pl.read_parquet(path / DOCIDS, glob=False).select("docid").write_csv(
+            file, include_header=False, quote_style="never"
+        )
     return f"{console.counted(vector=len(index.docids))} of {index.dim}"
 
 
@@ -374,7 +376,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
 def _anserini(path: Path, scratch: Path, settings: Export) -> str:
     """Write one document per line: id, contents (empty) and vector, an object of terms and integers."""
     postings = Postings.open(path / layout.IMPACTS)
-    docids = pl.read_parquet(path / DOCIDS)["docid"]
+    docids = pl.read_parquet(path / DOCIDS, glob=False)["docid"]
     names = iter(docids)
     with disk.create_text(scratch) as file:
         for block in Impacts.learned(postings, 1.0).blocks():  # a weight times 1

@@ -207,13 +207,18 @@ def _fuser(folder: Path) -> Description:
 def _best_values(curve: Path, step: int) -> dict[str, list[float]]:
     """Return name -> [step, value] of the validation at the best step."""
     artifacts.check_parts(curve.parent, curve.name)
-    rows = pl.read_parquet(curve).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
+    rows = pl.read_parquet(curve, glob=False).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
     return {name: [step, value] for name, value in rows.select("name", "value").iter_rows()}
 
 
 def _last_values(curve: Path) -> dict[str, list[float]]:
     """Return name -> [step, value] of the last recorded step."""
-    last = pl.read_parquet(curve).sort("step", maintain_order=True).group_by("name", maintain_order=True).last()
+    last = (
+        pl.read_parquet(curve, glob=False)
+        .sort("step", maintain_order=True)
+        .group_by("name", maintain_order=True)
+        .last()
+    )
     return {name: [step, value] for name, step, value in last.select("name", "step", "value").iter_rows()}
 
 
@@ -249,7 +254,7 @@ def _fusion_weights(path: Path) -> Description:
 def _static_tables(folder: Path) -> Description:
     """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
     artifacts.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
-    terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS))["term"]
+    terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS), glob=False)["term"]
     found: Description = {}
     try:
         with safe_open(folder / layout.STATIC_TABLES, "np") as tables:

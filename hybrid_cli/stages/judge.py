@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ def judge(settings: Judge) -> Path:
         if keyboard.is_interactive():
             _in_terminal(session)
         else:
-            _from_lines(session, sys.stdin)
+            _from_lines(session, iter(console.read_line, ""))
     finally:
         judgments.close()
     _note(session)

@@ -60,7 +60,7 @@ def report(settings: Report) -> Path:
         found = replace(find(plan, settings, baselines, texts), reused=used)
         owners = lineage.curve_owners(plan.runs)
         learned = {
-            name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE))
+            name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE, glob=False))
             for name, folder in curves.items()
         }
         studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}

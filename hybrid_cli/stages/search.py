@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -277,8 +276,7 @@ def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFr
     signal.siginterrupt(signal.SIGINT, True)  # polars' handler restarts a read that Ctrl-C interrupts
     while True:
         console.prompt("query> ")
-        line = sys.stdin.readline()
-        if not line:
+        if not (line := console.read_line()):
             return
         if query := _valid(line).strip():
             yield query, hits(query)

@@ -144,7 +144,9 @@ class Examples:
 
     def batches(self, plan: Sampling, done: int = 0) -> Iterator[list[Group]]:
         """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
-        most = pl.scan_parquet(self._path).select(pl.col("negatives").list.len().max()).collect().item() or 0
+        most = (
+            pl.scan_parquet(self._path, glob=False).select(pl.col("negatives").list.len().max()).collect().item() or 0
+        )
         if 0 < most < plan.negatives:
             console.warn(
                 f"--negatives {plan.negatives}: {self._path} has at most {most} per query, so each is drawn several "
@@ -155,7 +157,7 @@ class Examples:
     def dev_rows(self, queries: int) -> pl.DataFrame:
         """Return the examples of the first `queries` queries, in file order."""
         wanted = pl.Series(list(islice(self._positives, queries)), dtype=pl.String)
-        return pl.scan_parquet(self._path).filter(pl.col("qid").is_in(wanted.implode())).collect()
+        return pl.scan_parquet(self._path, glob=False).filter(pl.col("qid").is_in(wanted.implode())).collect()
 
 
 def passes(plan: Optimization) -> int:

@@ -265,7 +265,12 @@ def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids:
 
 def _warn_of_training_queries(examples: Path, queries: pl.DataFrame, trained: Path) -> None:
     """Warn about queries of the validation that are in the training examples too, with the same id and text."""
-    both = pl.scan_parquet(trained).select("qid", text="query").unique().join(queries.lazy(), on=["qid", "text"])
+    both = (
+        pl.scan_parquet(trained, glob=False)
+        .select("qid", text="query")
+        .unique()
+        .join(queries.lazy(), on=["qid", "text"])
+    )
     if common := both.select(pl.len()).collect().item():
         console.warn(
             f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "

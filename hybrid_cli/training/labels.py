@@ -65,7 +65,7 @@ class Labels:
 
     def read(self, shard: int) -> pl.DataFrame:
         """Return one shard: qid, text, source (null for given queries), docids and scores (lists, best first)."""
-        return pl.read_parquet(artifacts.validate_parquet(shard_path(self.folder, shard)))
+        return pl.read_parquet(artifacts.validate_parquet(shard_path(self.folder, shard)), glob=False)
 
     def tables(self) -> Iterator[pl.DataFrame]:
         """Yield the shards in order; see `read`."""
