@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, is_delimited, open_table
@@ -26,9 +27,10 @@ QRELS = Layout(
         3: {"qid": "1", "docid": "2", "relevance": "3"},
         4: {"qid": "1", "docid": "3", "relevance": "4"},
     },
+    nested=("qid", "docid", "relevance"),
 )
 _WITHOUT_OPTIONS = replace(QRELS, option="--qrels", advice="name its columns qid, docid and relevance")
-_GRADE = re.compile(r"[+-]?[0-9]{1,20}")
+_GRADE = re.compile(r"([+-]?[0-9]{1,20})(?:\.0*)?")  # a whole number; tables of other tools write `1.0`
 
 
 def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
@@ -51,9 +53,11 @@ def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
 def judgments_of(table: Table, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
     """Yield place, query id, document id and relevance of each row, from the column of each field."""
     qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
-    for place, row in table.rows():
+    for place, row in table.rows((qid, docid, relevance)):
         ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
-        yield place, *ids, _grade(cell(row, relevance, place), place)
+        value = row.get(relevance)
+        text = str(value) if isinstance(value, float | Decimal) else cell(row, relevance, place)
+        yield place, *ids, _grade(text, place)
 
 
 def has_header(path: Path) -> bool:
@@ -86,7 +90,11 @@ def _split(line: str) -> list[str]:
 
 
 def _grade(text: str, place: Place) -> int:
-    """Return a relevance grade: ASCII digits, within 32 bits."""
-    if not _GRADE.fullmatch(text.strip()) or abs(int(text)) >= 1 << 31:
-        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647")
-    return int(text)
+    """Return a relevance grade: a whole number in ASCII digits, within 32 bits."""
+    found = _GRADE.fullmatch(text.strip())
+    if found is None or abs(int(found[1])) >= 1 << 31:
+        raise InputError(
+            f"{place}: relevance '{text[:40]}' is not a whole number between -2147483647 and 2147483647",
+            code="grade-out-of-range", path=place.file, line=place.number, value=text[:40],
+        )  # fmt: skip
+    return int(found[1])
