@@ -1,23 +1,33 @@
-"""Input files of any origin: only regular files are opened, because stages read an input more than once."""
+"""Input files of any origin: regular files only, decompressed by their content, in pieces of bounded size.
+
+Stages read an input more than once, so a pipe is no input. `Limits` bound the memory for a file that anyone may have
+made: every reader of text gets its bytes from `open_binary`, `byte_lines`, `read_bytes` or `read_text`.
+"""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import re
 import stat
 import zlib
-from io import BufferedReader
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, NamedTuple, cast
 
 from hybrid_cli.errors import InputError
 
-BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 PARQUET = (".parquet", ".pq")
+COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
 # Usual names of the columns of ids, as `folded` returns them, the most specific first.
 QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
-DOCIDS = ("docid", "doc_id", "docno", "document_id", "corpus_id", "pid", "passage_id")
+DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -30,6 +40,17 @@ _UNSAFE = re.compile(r"[\\\0]|^[A-Za-z]:")  # in a part of a path
 def folded(name: str) -> str:
     """Return the name of a column in lower case with `_`: `corpus_id` for `Corpus-ID`."""
     return name.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+class Place(NamedTuple):
+    """Location of a row, as messages print it."""
+
+    file: Path | str
+    number: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
 
 
 def special(path: Path) -> str | None:
@@ -88,33 +109,384 @@ def opened(path: Path) -> BufferedReader:
         raise InputError(f"{path}: permission denied; change the permissions of the file") from None
 
 
+# ------------------------------------------------------------------------------------------------------------- limits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what one input file may hold in memory; `--limits` raises them.
+
+    Attributes:
+        line: bytes of a line, of a row with line ends in quotes, of a JSON value, and of a file that is read whole.
+        columns: columns of a table, and fields of a JSON object.
+        expansion: bytes of the content per byte of the file, for a content of more than `FREE` bytes.
+    """
+
+    line: int = 32 << 20
+    columns: int = 1000
+    expansion: int = 100
+
+    def refuse_line(self, place: object, path: Path, size: int, what: str = "line") -> None:
+        """Refuse a piece of a file of more bytes than `line`."""
+        if size > self.line:
+            raise InputError(
+                f"{place}: a {what} of more than {self.line:,} bytes; if it is right, pass a larger --limits line=N",
+                code="line-too-long", path=path, limit=self.line,
+            )  # fmt: skip
+
+    def refuse_columns(self, place: object, path: Path, count: int, what: str = "columns") -> None:
+        """Refuse more columns than `columns`."""
+        if count > self.columns:
+            raise InputError(
+                f"{place}: more than {self.columns:,} {what}; if the file is right, pass a larger --limits columns=N",
+                code="too-many-columns", path=path, limit=self.columns,
+            )  # fmt: skip
+
+    def refuse_expansion(self, path: Path, size: int, stored: int) -> None:
+        """Refuse a content that is much larger than its file."""
+        if size > max(FREE, self.expansion * stored):
+            raise InputError(
+                f"{path}: its content is more than {self.expansion:,} times as large as the file ({stored:,} bytes); "
+                "if it is right, unpack it, or pass a larger --limits expansion=N",
+                code="expands-too-much", path=path, limit=self.expansion,
+            )  # fmt: skip
+
+
+FREE = 256 << 20  # bytes of a content that may have any expansion
+_limits = Limits()  # of the running stage, for all threads
+
+
+def limits() -> Limits:
+    """Return the limits of the running stage."""
+    return _limits
+
+
+@contextmanager
+def limited(changes: Mapping[str, int]) -> Iterator[None]:
+    """Change limits by name while the block runs."""
+    global _limits
+    before = _limits
+    _limits = replace(before, **changes)
+    try:
+        yield
+    finally:
+        _limits = before
+
+
+# -------------------------------------------------------------------------------------------------------- compression
+
+
+class _Form(NamedTuple):
+    """A form of compression.
+
+    Attributes:
+        name: the name of the form, for messages.
+        magic: first bytes of a file.
+        open: function from an open file to the stream of its content.
+    """
+
+    name: str
+    magic: bytes
+    open: Callable[[Any], Any]
+
+
+def _arrow(codec: str, file: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+
+
+_FORMS = (
+    _Form("gzip", b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    _Form("bzip2", b"BZh", bz2.BZ2File),
+    _Form("xz", b"\xfd7zXZ\0", lzma.LZMAFile),
+    _Form("lzma", b"\x5d\0\0", lzma.LZMAFile),
+    _Form("zstandard", b"\x28\xb5\x2f\xfd", partial(_arrow, "zstd")),
+    _Form("lz4", b"\x04\x22\x4d\x18", partial(_arrow, "lz4")),
+)
+_BZIP2_BLOCKS = (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90")  # of data; the end of an empty file
+_OTHERS = (  # name, code, position and bytes of contents that are no text
+    ("a zip archive; unpack it, and pass the files in it", "is-archive", 0, b"PK\x03\x04"),
+    ("an empty zip archive", "is-archive", 0, b"PK\x05\x06"),
+    ("a tar archive; unpack it, and pass the files in it", "is-archive", 257, b"ustar"),
+    ("a 7z archive; unpack it, and pass the files in it", "is-archive", 0, b"7z\xbc\xaf\x27\x1c"),
+    ("a rar archive; unpack it, and pass the files in it", "is-archive", 0, b"Rar!"),
+    ("packed with `compress`; unpack it with gunzip", "is-archive", 0, b"\x1f\x9d"),
+    ("a PDF file; extract its text", "not-text", 0, b"%PDF-"),
+    ("a Parquet file; a text is needed here", "not-text", 0, b"PAR1"),
+    ("UTF-32; convert it to UTF-8: iconv -f UTF-32 -t UTF-8", "not-utf-8", 0, b"\xff\xfe\0\0"),
+    ("UTF-32; convert it to UTF-8: iconv -f UTF-32 -t UTF-8", "not-utf-8", 0, b"\0\0\xfe\xff"),
+    ("UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8", "not-utf-8", 0, b"\xff\xfe"),
+    ("UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8", "not-utf-8", 0, b"\xfe\xff"),
+)
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError)  # pyarrow's errors are ValueErrors
+
+
+class _Unpacked(RawIOBase):
+    """The content of a compressed file, whose size is limited."""
+
+    def __init__(self, path: Path, file: BufferedReader, form: _Form):
+        self._path, self._file, self._form = path, file, form
+        self._stream, self._stored, self._size = form.open(file), os.fstat(file.fileno()).st_size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def consumed(self) -> int:
+        """Return the bytes of the file that were read."""
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except _BROKEN as error:
+            raise self._damaged(error) from None
+        except OSError as error:
+            if error.errno is not None:  # of the device
+                raise
+            raise self._damaged(error) from None
+        self._size += len(data)
+        limits().refuse_expansion(self._path, self._size, self._stored)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+            self._file.close()
+        super().close()
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self._path}: damaged {self._form.name} file ({str(error).splitlines()[0]}); download it again",
+            code="damaged-compression", path=self._path,
+        )  # fmt: skip
+
+
+def _form_of(head: bytes) -> _Form | None:
+    form = next((form for form in _FORMS if head.startswith(form.magic)), None)
+    if form is not None and form.name == "bzip2" and head[4:10] not in _BZIP2_BLOCKS:  # a text may begin with BZh
+        return None
+    return form
+
+
 def open_binary(path: Path) -> IO[bytes]:
-    """Open a plain or gzip file for reading bytes."""
+    """Open a text for reading bytes; gzip, bzip2, xz, zstandard and lz4 are unpacked, whatever the name of the file.
+
+    Raises:
+        InputError: see `opened`; an archive, a binary file, or UTF-16. While bytes are read: damaged compression, or
+            a content that is too large for the limits.
+    """
     file = opened(path)
-    if path.suffix != ".gz":
+    head = file.peek(512)
+    form = _form_of(head)
+    if form is None:
+        _refuse_content(path, head)
         return file
-    file.close()
-    return cast(IO[bytes], gzip.open(path, "rb"))
+    unpacked = BufferedReader(_Unpacked(path, file, form), 1 << 20)
+    head = unpacked.peek(512)
+    if again := _form_of(head):
+        raise InputError(
+            f"{path}: is compressed twice ({form.name}, {again.name}); unpack it", code="is-archive", path=path
+        )
+    _refuse_content(path, head)
+    return cast(IO[bytes], unpacked)
+
+
+def _refuse_content(path: Path, head: bytes) -> None:
+    """Refuse a content that is no UTF-8 text, by its first bytes."""
+    for what, code, position, magic in _OTHERS:
+        if head[position : position + len(magic)] == magic:
+            raise InputError(f"{path}: is {what}", code=code, path=path)
+    if len(head) > 3 and (head[:4:2] == b"\0\0" or head[1:4:2] == b"\0\0"):
+        raise InputError(
+            f"{path}: is a binary file, or UTF-16; convert a text to UTF-8: iconv -f UTF-16 -t UTF-8",
+            code="not-utf-8", path=path,
+        )  # fmt: skip
+
+
+def consumed(file: IO[bytes]) -> int:
+    """Return the bytes of a file that were read for the bytes read from `open_binary`, at most a buffer more."""
+    raw = getattr(file, "raw", None)
+    return raw.consumed() if isinstance(raw, _Unpacked) else file.tell()
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether a file is compressed, by its content."""
+    with opened(path) as file:
+        return _form_of(file.peek(512)) is not None
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is Parquet, by its name or its content."""
+    if path.suffix in PARQUET or not path.is_file():
+        return path.suffix in PARQUET
+    with opened(path) as file:
+        return file.read(4) == b"PAR1"
 
 
 def plain_suffix(path: Path) -> str:
     """Return the suffix of the format: `.jsonl` for `queries.jsonl.gz`."""
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of an input file; see `opened`."""
+# ------------------------------------------------------------------------------------------------------------ content
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """Yield each line with its line end, a line feed.
+
+    Raises:
+        InputError: see `open_binary`; a line that is too long for the limits.
+    """
+    bound = limits()
+    with open_binary(path) as file:
+        for number, raw in enumerate(iter(partial(file.readline, bound.line + 1), b""), 1):
+            if len(raw) > bound.line:
+                bound.refuse_line(f"{path}, line {number}", path, len(raw))
+            yield raw
+
+
+def text_lines(path: Path) -> list[str]:
+    """Return the lines in UTF-8 without their ends, as a list: of ids, of options.
+
+    Raises:
+        InputError: see `byte_lines`; not valid UTF-8.
+    """
+    found = []
+    for number, raw in enumerate(byte_lines(path), 1):
+        raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        found.append(decoded(raw, path, f"{path}, line {number}").rstrip("\r\n"))
+    return found
+
+
+def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> str:
+    """Return bytes of a file as text.
+
+    Raises:
+        InputError: not valid in the encoding.
+    """
+    try:
+        return raw.decode(encoding)
+    except UnicodeError as error:
+        byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
+        raise InputError(
+            f"{place}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8", path=path
+        ) from None
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Return the content of an input file, as it is stored; see `opened`.
+
+    Args:
+        path: the file.
+        most: largest number of bytes; the limit of a line by default.
+
+    Raises:
+        InputError: a larger file.
+    """
+    bound = limits().line if most is None else most
     with opened(path) as file:
-        return file.read()
+        content = file.read(bound + 1)
+    if len(content) > bound:
+        advice = "; if it is right, pass a larger --limits line=BYTES" if most is None else ""
+        raise InputError(
+            f"{path}: has more than {bound:,} bytes{advice}", code="file-too-large", path=path, limit=bound
+        )
+    return content
 
 
-def read_text(path: Path) -> str:
-    """Return the content of an input file in UTF-8, without a byte order mark; see `opened`.
+def read_unpacked(path: Path) -> str:
+    """Return the text of a file in UTF-8, unpacked, without a byte order mark.
+
+    Raises:
+        InputError: see `open_binary`; a content over the limit of a line, or not valid UTF-8.
+    """
+    bound = limits()
+    with open_binary(path) as file:
+        content = file.read(bound.line + 1)
+    bound.refuse_line(path, path, len(content), "content")
+    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """Return the content of an input file in UTF-8, without a byte order mark; see `read_bytes`.
 
     Raises:
         InputError: not valid UTF-8.
     """
-    try:
-        return read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 (byte {error.start:,}: {error.reason}); convert it") from None
+    content = read_bytes(path, most)
+    _refuse_content(path, content[:512])
+    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+
+
+# ------------------------------------------------------------------------------------------------------------ folders
+
+
+class Files(NamedTuple):
+    """The files of a folder.
+
+    Attributes:
+        paths: regular files, in the order of their paths.
+        left_out: reason -> number of other entries.
+    """
+
+    paths: list[Path]
+    left_out: dict[str, int]
+
+    def note(self) -> str:
+        """Return the end of a line about the folder: `; left out: 2 symbolic links that leave the folder`."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items())
+        return f"; left out: {reasons}" if reasons else ""
+
+
+_LEAVING, _AGAIN = "symbolic links that leave the folder", "symbolic links to files that are read"
+
+
+def files_of_folder(folder: Path) -> Files:
+    """Return the files of a folder that someone else may have made, at any depth.
+
+    Hidden files and folders are ignored. A symbolic link that leaves the folder is left out: it would import another
+    file of this machine. So is a link to a file or folder inside, which is read once; a link to a hidden file inside,
+    as git-annex makes them, is read under its own name. Pipes, sockets and devices are left out.
+    """
+    found, left_out, root = [], dict[str, int](), Path(os.path.realpath(folder))
+    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in [Path(place, name) for name in (*folders, *names) if not name.startswith(".")]:
+            reason = _reason_to_leave_out(path, root)
+            if reason:
+                left_out[reason] = left_out.get(reason, 0) + 1
+            elif not path.is_dir():
+                found.append(path)
+    return Files(sorted(found), left_out)
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise InputError(
+        f"{error.filename}: {(error.strerror or 'is not readable').lower()}; change the permissions of the folder",
+        code="unreadable-folder", path=error.filename,
+    )  # fmt: skip
+
+
+def _reason_to_leave_out(path: Path, root: Path) -> str:
+    """Return why a file or folder is left out; empty for a regular file and for a folder."""
+    if path.is_symlink():
+        target = Path(os.path.realpath(path))
+        if not target.is_relative_to(root):
+            return _LEAVING
+        if not target.exists():
+            return "broken symbolic links"
+        hidden = any(part.startswith(".") for part in target.relative_to(root).parts)
+        return "" if hidden and target.is_file() else _AGAIN
+    return "pipes, sockets and devices" if special(path) else ""
+
+
+def refuse_link_out(path: Path, folder: Path) -> Path:
+    """Return a file of a folder that someone else may have made; refuse a symbolic link that leaves the folder."""
+    if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise InputError(
+            f"{path}: is a symbolic link that leaves the folder; if you trust it, copy the folder with `cp -rL`",
+            code="link-leaves-folder", path=path,
+        )  # fmt: skip
+    return path

@@ -27,7 +27,7 @@ LAYERS = (
     {"runs"},
     {"artifacts"},
     {"cluster"},
-    {"settings", "console", "json_files"},
+    {"settings", "console", "json_files", "json_rows"},
     {"input_files", "memory"},
     {"errors", "draws", "version", "presets", "words"},
 )

@@ -371,7 +371,7 @@ def test_wrong_judgments_are_refused_with_their_line(tmp_path: Path) -> None:
     docs = write_docs(tmp_path)
     queries = write_lines(tmp_path / "queries.tsv", "1\tone")
     for rows, message in (
-        (["qid,docid,relevance", "1,a,1.0"], "line 2: relevance '1.0' is not a whole number"),
+        (["qid,docid,relevance", "1,a,1.5"], "line 2: relevance '1.5' is not a whole number"),
         (["qid,docid,relevance", "1,z,1"], "line 2: judgments of documents that are not in the corpus"),
         (["qid,docid", "1,a"], "no column known for the relevance"),
     ):

@@ -202,7 +202,7 @@ def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
             "q x 1 2.0\n",
             r"line 1: 4 fields; a TREC run has six: .*; other runs need a first line with the names qid, doc",
         ),
-        ("qid\tdocid\nq\tx\n", r"line 1: the header names no rank and no score \(columns: qid, docid\)"),
+        ("qid\tdocid\nq\tx\n", r"line 1: has no column of ranks and none of scores \(columns: qid, docid\)"),
         ("qid\tdocid\tscore\nq\tx\n", r"line 2: 2 fields; the header names 3"),
         ("q\tx\t1\nq\ty\t0\n", r"line 2: '0' is no rank from 1; a run of MS MARCO has three"),  # judgments, as below
         ("q\tx\t1\nq\ty\t1\n", r"is no run: query q has rank 1 more than once, and there are no scores"),

@@ -292,6 +292,7 @@ NEUTRAL = {  # equal by chance: a value of these parameters that changes nothing
     "training/losses.py": {"temperature", "weight", "in_batch"},  # no scaling; all passages of a batch
     "training/roc.py": {"seed"},  # of the projection
     "collections/readers/text_files.py": {"encoding"},  # of JSON, TSV and CSV
+    "input_files.py": {"encoding"},
 }
 
 

@@ -17,8 +17,8 @@ from tiny_collection import (
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds, trec
-from hybrid_cli.collections.readers.text_files import array_records
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_rows import nested, records
 from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.settings.data import TopicField
 from hybrid_cli.stages.prepare import prepare
@@ -177,10 +177,9 @@ def test_tevatron_queries_keep_their_answers_and_need_no_negatives_with_a_corpus
     made = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "made"))
     found = collection.read_queries(made / "queries.train.parquet")["answers"].to_list()
     assert found == [["1912", "April"], None]
-    with pytest.raises(
-        InputError, match=r"train\.jsonl, line 1: no 'negative_passages'; .* pass them as --corpus FILE"
-    ):
+    with pytest.raises(InputError) as caught:
         prepare(PrepareTevatron({"train": training}, output=tmp_path / "x"))
+    assert (caught.value.code, caught.value.fields["path"]) == ("no-negatives", training)
 
 
 def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
@@ -191,25 +190,38 @@ def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: P
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> None:
-    records = [{"a": "x" * size, "b": [{"c": "}] ,"}]} for size in (0, 1, 50)]
-    (tmp_path / "a.json").write_text(json.dumps(records, indent=1))
-    assert [record for _, record in array_records(tmp_path / "a.json", chunk)] == records
+    expected = [{"a": "x" * size, "b": [{"c": "}] ,\u00e9\U0001f600"}], "n": None} for size in (0, 1, 50)]
+    for text in (
+        json.dumps(expected, indent=1),
+        json.dumps(expected),
+        "\n".join(json.dumps(each, indent=1) for each in expected),
+    ):
+        (tmp_path / "a.json").write_text(text)
+        assert [record for _, record in records(tmp_path / "a.json", chunk)] == expected
+    (tmp_path / "a.json").write_text(json.dumps({str(number): each for number, each in enumerate(expected)}, indent=1))
+    assert [record for _, _, record in nested(tmp_path / "a.json", chunk)] == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "line"),
     [
-        ('[{"a": 1}, {"a":', "record 2: not valid JSON"),
-        ('[{"a": 1}', "record 2: not valid JSON"),
-        ('{"a": 1}', "not a JSON array"),
-        ('[{"a": 1}, 5]', "record 2: not a JSON object"),
-        ("", "not a JSON array"),
+        ('[{"a": 1}, {"a":', "not-json", 2),
+        ('[{"a": 1}', "not-json", 2),
+        ('[{"a": 1} {"a": 1}]', "not-json", 2),
+        ('[{"a": 1}]\n[{"a": 2}]', "not-json", 1),
+        ('[{"a": 1}, 5]', "not-an-object", 2),
+        ('{"a": 1}\n5', "not-an-object", 2),
+        ('{\n"a": 1}\n5', "not-an-object", 2),
+        ('{"a": 1}\n{"a"', "not-json", 2),
+        ('{"a": 1,\n"b" 2}', "not-json", 1),
+        ('{"a": nil}', "not-json", 1),
     ],
 )
-def test_an_invalid_array_is_reported_with_its_record(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_json_is_reported_with_its_record(tmp_path: Path, text: str, code: str, line: int) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        list(array_records(tmp_path / "a.json"))
+    with pytest.raises(InputError) as caught:
+        list(records(tmp_path / "a.json"))
+    assert (caught.value.code, caught.value.fields["line"]) == (code, line)
 
 
 # ----------------------------------------------------------------------------------------------------------------- trec

@@ -33,6 +33,7 @@ from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, o
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import (
     check_table,
+    column_names,
     reading,
     regrouped,
     row_count,
@@ -57,6 +58,7 @@ __all__ = [
     "check_parts",
     "check_place",
     "check_table",
+    "column_names",
     "damage",
     "describe_inputs",
     "dry_run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.integrity import check_file
 from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import PARQUET, refuse_special
+from hybrid_cli.input_files import is_parquet, limits, refuse_special
 
 ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
@@ -58,11 +58,21 @@ def row_count(path: Path) -> int:
     return int(parquet_metadata(path).num_rows)
 
 
-def check_table(path: Path, kind: Kind) -> Path:
+def column_names(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file."""
+    return list(parquet_metadata(path).schema.to_arrow_schema().names)
+
+
+def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None) -> Path:
     """Check that `path` is a Parquet file with the columns of `kind`, written by any program, and return the path.
 
     Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent. Ids of
     runs, qrels and queries may be whole numbers, which their readers turn into texts.
+
+    Args:
+        path: the file.
+        kind: kind of the table.
+        columns: field of the kind -> column of a file with other names; fields that it omits may lack.
 
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
@@ -79,26 +89,41 @@ def check_table(path: Path, kind: Kind) -> Path:
         raise InputError(
             f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
         )
-    if path.suffix not in PARQUET:
+    if not is_parquet(path):
         advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
         raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here{advice}")
     found = parquet_metadata(path).schema.to_arrow_schema()
+    limits().refuse_columns(path, path, len(found.names))
     for column in SCHEMAS[kind]:
-        if found.names.count(column.name) > 1:
-            raise InputError(f"{path}: has several columns '{column.name}'; rename or remove all but one")
-        if column.name not in found.names:
-            if column.name == "answers":
-                continue
-            raise InputError(
-                f"{path}: has no column '{column.name}' (found: {', '.join(found.names)}); a {kind} file needs "
-                + ", ".join(SCHEMAS[kind].names)
-            )
-        numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
-        if not (_fits(found.field(column.name).type, column.type) or (numbers and _is_integer(found, column.name))):
-            raise InputError(
-                f"{path}: column '{column.name}' is {found.field(column.name).type}, a {kind} file needs {column.type}"
-            )
+        name = column.name if columns is None else columns.get(column.name)
+        if name is not None:
+            _check_column(path, found, kind, column, name)
     return path
+
+
+def _check_column(path: Path, found: pa.Schema, kind: Kind, column: pa.Field, name: str) -> None:
+    """Check that a file has a column once, with the type of a field of its kind."""
+    if found.names.count(name) > 1:
+        raise InputError(
+            f"{path}: has several columns '{name}'; rename or remove all but one",
+            code="repeated-column", path=path, column=name,
+        )  # fmt: skip
+    if name not in found.names:
+        if name == "answers":
+            return
+        raise InputError(
+            f"{path}: has no column '{name}' (found: {', '.join(found.names[:50])}); a {kind} file needs "
+            + ", ".join(SCHEMAS[kind].names),
+            code="no-such-column",
+            path=path,
+            column=name,
+        )
+    numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
+    if not (_fits(found.field(name).type, column.type) or (numbers and _is_integer(found, name))):
+        raise InputError(
+            f"{path}: column '{name}' is {found.field(name).type}, a {kind} file needs {column.type}",
+            code="other-type", path=path, column=name,
+        )  # fmt: skip
 
 
 def _is_integer(schema: pa.Schema, name: str) -> bool:

@@ -20,6 +20,8 @@ from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, has_url
 from hybrid_cli.settings.declaration import bare_name
 
+_LARGEST = 1 << 20  # bytes; the parser reads about 200,000 a second
+
 
 class _Loader(yaml.SafeLoader):
     """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8.
@@ -49,7 +51,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         InputError: not YAML, no mapping, an option that is set twice, or an alias.
     """
-    text = read_text(path)
+    text = read_text(path, most=_LARGEST)
     try:
         loader = _Loader(text)
         loader.path = path

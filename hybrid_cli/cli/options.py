@@ -374,7 +374,7 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
         if declared.default is REQUIRED and name not in values
     }
     if list(missing) == ["output"]:
-        kind(**values, output=_MISSING)  # an error in another option is reported first
+        kind(**{**values, "output": _MISSING})  # an error in another option is reported first
     if missing:
         raise InputError(f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`")
     return values

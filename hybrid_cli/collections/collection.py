@@ -6,7 +6,9 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -18,8 +20,9 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import PARQUET, refuse_special
+from hybrid_cli.input_files import is_parquet, refuse_special
 
+_BLOCK_ROWS = 1 << 16  # of texts, parsed at once
 _TEXT_COPIES = 4  # of a text in memory while documents are selected and joined
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
@@ -278,16 +281,15 @@ def read_queries(file: Path) -> pl.DataFrame:
     Raises:
         InputError: not queries, or a repeated id; with file, line and id.
     """
-    if file.suffix in PARQUET:
-        artifacts.check_table(file, Kind.QUERIES)
+    if _is_table(file, Kind.QUERIES):
         with artifacts.reading(file):
-            frame = pl.read_parquet(file, glob=False)
-            if "answers" not in frame.columns:
+            present = [name for name in _QUERIES if name in artifacts.column_names(file)]
+            frame = pl.read_parquet(file, columns=present, glob=False)
+            if "answers" not in present:
                 frame = frame.with_columns(pl.lit(None).alias("answers"))
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
     else:
-        rows = list(query_rows(file))
-        frame = pl.DataFrame([row[1:] for row in rows], schema=_QUERIES, orient="row")
+        frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
     if frame.is_empty():
         raise InputError(f"{file}: no queries; pass a file with some")
     _refuse_nulls(frame, ("qid", "text"), file)
@@ -304,21 +306,45 @@ def read_qrels(file: Path) -> pl.DataFrame:
     Raises:
         InputError: not judgments, or two grades for one pair; with file, line and ids.
     """
-    if file.suffix in PARQUET:
-        artifacts.check_table(file, Kind.QRELS)
+    if _is_table(file, Kind.QRELS):
         with artifacts.reading(file):
             frame = pl.read_parquet(file, columns=list(_QRELS), glob=False)
             _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
-        rows = list(judgment_rows(file))
-        frame = pl.DataFrame([row[1:] for row in rows], schema=_QRELS, orient="row")
+        frame = _of_rows((row[1:] for row in judgment_rows(file)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
         raise InputError(f"{file}: no judgments; pass a file with some")
     frame = frame.unique(maintain_order=True)
     _refuse_repeated(frame, ["qid", "docid"], file)
     return frame
+
+
+def _is_table(file: Path, kind: Kind) -> bool:
+    """Return whether a file is Parquet with the columns of a kind; False for Parquet of another tool, and for texts.
+
+    Raises:
+        InputError: another artifact of hybrid, a damaged file, or none.
+    """
+    if file.is_file() and not is_parquet(file):
+        return False
+    try:
+        artifacts.check_table(file, kind)
+    except InputError as error:
+        # The reader of tables knows other names of columns, and grades that are whole floats.
+        if error.code not in ("no-such-column", "other-type") or artifacts.find_manifest(file) is not None:
+            raise
+        return False
+    return True
+
+
+def _of_rows(rows: Iterator[tuple[Any, ...]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """Return a table of rows, of which a block is in memory as Python objects."""
+    blocks = [pl.DataFrame(schema=schema)]
+    while block := list(islice(rows, _BLOCK_ROWS)):
+        blocks.append(pl.DataFrame(block, schema=schema, orient="row"))
+    return pl.concat(blocks, rechunk=True)
 
 
 def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from hybrid_cli import cluster
+from hybrid_cli import cluster, input_files
 from hybrid_cli.collections.source import Document, DocumentFiles, Place, Source
 from hybrid_cli.settings.cluster import OnCluster
 
@@ -43,14 +44,18 @@ def on_cluster(source: Source, settings: OnCluster) -> Source:
     files = source.documents.files
 
     def documents() -> Iterator[Document]:
-        for file in cluster.ordered(settings, _reader, files):
+        for file in cluster.ordered(settings, partial(_reader, input_files.limits()), files):
             yield from documents_of(file)
 
     return replace(source, documents=documents)
 
 
-def _reader() -> Callable[[ReadFile], File]:
-    return read_file
+def _reader(limits: input_files.Limits) -> Callable[[ReadFile], File]:
+    def read(file: ReadFile) -> File:
+        with input_files.limited(asdict(limits)):
+            return read_file(file)
+
+    return read
 
 
 def read_file(read: ReadFile) -> File:

@@ -13,7 +13,7 @@ from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import open_binary
+from hybrid_cli.input_files import plain_suffix, read_unpacked
 from hybrid_cli.json_files import parse_json
 
 WHOLE = "all"
@@ -74,15 +74,14 @@ def read(file: Path) -> Folds:
     Raises:
         InputError: another format, or fewer than two folds.
     """
-    folds = _json_folds(file) if file.suffix == ".json" else _line_folds(file)
+    folds = _json_folds(file) if plain_suffix(file) == ".json" else _line_folds(file)
     if len(folds) < 2:
         raise InputError(f"{file}: fewer than two folds")
     return folds
 
 
 def _json_folds(file: Path) -> Folds:
-    with open_binary(file) as opened:
-        text = opened.read()
+    text = read_unpacked(file)
     content = parse_json(text, file, parse_int=str, parse_float=str)
     if not _is_list(content, list) or not all(_is_list(fold, str) for fold in content):
         raise InputError(f'{file}: needs a list of lists of query ids, such as [["301", "302"], ["303"]]')

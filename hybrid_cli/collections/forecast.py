@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections.source import Document, Source, document_passages
-from hybrid_cli.input_files import open_binary
+from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
 from hybrid_cli.settings.data import Prepare
 
 FIRST = 10_000  # documents that are read
@@ -66,7 +65,7 @@ def _document_files(source: Source) -> list[Path]:
     found: list[Path] = []
     for role, path in source.files.items():
         if role.split()[0] in _ROLES:
-            found += [file for file in path.rglob("[!.]*") if file.is_file()] if path.is_dir() else [path]
+            found += files_of_folder(path).paths if path.is_dir() else [path]
     return found
 
 
@@ -91,7 +90,7 @@ def _consumed(path: Path, lines: int) -> int:
     """Return the bytes of the first lines of a file, compressed as in the file."""
     with open_binary(path) as file:
         plain = sum(map(len, islice(file, lines)))
-        compressed = cast(Any, file).fileobj.tell() if path.suffix == ".gz" else plain
+        compressed = consumed(file) if is_compressed(path) else plain
     return min(compressed, path.stat().st_size)
 
 

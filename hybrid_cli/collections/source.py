@@ -13,20 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 from hybrid_cli import words
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import Place as Place
 from hybrid_cli.settings.data import Prepare
 
 _LONGEST_SPLIT = 100
-
-
-class Place(NamedTuple):
-    """Location of a row, as messages print it."""
-
-    file: Path | str
-    number: int
-    unit: str = "line"
-
-    def __str__(self) -> str:
-        return f"{self.file}, {self.unit} {self.number}"
 
 
 class Document(NamedTuple):

@@ -11,7 +11,7 @@ from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
-from hybrid_cli.input_files import read_text, refuse_special
+from hybrid_cli.input_files import refuse_special, text_lines
 from hybrid_cli.settings import Encode
 
 
@@ -69,7 +69,7 @@ def rows_of(vectors: np.ndarray, path: Path, ids: Path | None, wanted: pl.Series
         if len(vectors) != len(wanted):
             raise InputError(f"{path}: {len(vectors):,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE")
         return np.arange(len(vectors))
-    listed = pl.Series("id", read_text(ids).removesuffix("\n").split("\n"), pl.String).str.strip_chars("\r")
+    listed = pl.Series("id", text_lines(ids), pl.String)
     if len(listed) != len(vectors):
         raise InputError(f"{ids}: {len(listed):,} ids, {path} has {len(vectors):,} vectors; one id per line is needed")
     if listed.n_unique() < len(listed):

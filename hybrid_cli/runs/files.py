@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +12,10 @@ import polars as pl
 from hybrid_cli import artifacts, console, memory
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import PARQUET
+from hybrid_cli.input_files import is_parquet
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
-from hybrid_cli.runs.text import text_bytes, text_parts
+from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
 
 _HELD = 1.5  # bytes in memory per byte of a text whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
@@ -47,13 +47,12 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
         InputError: the file is not a run, a score is not finite, a query lists a document twice, or the ranks of a run
             with a manifest are not 1, 2, 3, ... in the order of the rows.
     """
-    text = path.is_file() and path.suffix not in PARQUET
-    if not text:
-        artifacts.check_table(path, Kind.RUN)
+    text = path.is_file() and not is_parquet(path)
+    columns = {} if text else _columns(path)
     memory.require(_work_bytes() + int(_HELD * text_bytes(path) if text else 0), str(path))
     made = None if text else artifacts.find_manifest(path)
     survey, kept = Survey(), []
-    for block in _whole_queries(text_parts(path) if text else _parquet_parts(path)):
+    for block in _whole_queries(text_parts(path) if text else _parquet_parts(path, columns)):
         if not survey.fits(block, from_1=made is not None):
             return Run.of(_sorted(path, made, text)).by_qid()
         survey.add(block)
@@ -62,7 +61,7 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
     if survey.repeats:
         return Run.of(_sorted(path, made, text)).by_qid()
     if not text:
-        run = survey.run(_ParquetReader(path), in_memory=False)
+        run = survey.run(_ParquetReader(path, columns), in_memory=False)
         return run if made is not None or not by_qid else run.by_qid()
     table = pl.concat([pl.DataFrame(schema={n: SCHEMA[n] for n in ("docid", "score")}), *kept], rechunk=True)
     return survey.run(of_table(table)).by_qid()
@@ -72,7 +71,7 @@ def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
     rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * artifacts.row_count(path)
     memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
-    table = _checked(pl.concat(text_parts(path) if text else _parquet_parts(path)), path)
+    table = _checked(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
@@ -112,13 +111,16 @@ class _ParquetReader:
         HybridError: the file was replaced after it was opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
         self._path, self._stamp = path, _stamp(path)
+        self._columns = columns
         self._begin, self._window = 0, pl.DataFrame(schema={"docid": pl.String, "score": pl.Float32})
 
     def __call__(self, begin: int, end: int) -> pl.DataFrame:
         if not self._begin <= begin <= end <= self._begin + len(self._window):
-            self._window = _parquet_rows(self._path, ["docid", "score"], begin, max(end - begin, block_rows()))
+            self._window = _parquet_rows(
+                self._path, self._columns, ("docid", "score"), begin, max(end - begin, block_rows())
+            )
             self._begin = begin
             if _stamp(self._path) != self._stamp:
                 raise HybridError(f"{self._path}: was replaced while it was read; run the same command again")
@@ -130,16 +132,38 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def _parquet_parts(path: Path) -> Iterator[pl.DataFrame]:
+def _columns(path: Path) -> dict[str, str]:
+    """Return field -> column of a Parquet file; another tool may have other names, and no ranks or no scores.
+
+    Raises:
+        InputError: not a run.
+    """
+    columns = {name: name for name in SCHEMA.names()}
+    if path.is_file() and artifacts.find_manifest(path) is None:
+        names = artifacts.column_names(path)
+        if not columns.keys() <= set(names) and (found := named_columns(names, path)) is not None:
+            columns = {field: names[at] for field, at in found.items()}
+            if "score" not in columns:
+                note_ranks(path)
+    artifacts.check_table(path, Kind.RUN, columns)
+    return columns
+
+
+def _parquet_parts(path: Path, columns: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     size = block_rows()
     for begin in range(0, max(artifacts.row_count(path), 1), size):
-        yield _parquet_rows(path, SCHEMA.names(), begin, size)
+        yield _parquet_rows(path, columns, SCHEMA.names(), begin, size)
 
 
-def _parquet_rows(path: Path, columns: list[str], begin: int, count: int) -> pl.DataFrame:
-    cast = [pl.col(name).cast(SCHEMA[name], strict=False) for name in columns]
+def _parquet_rows(
+    path: Path, columns: Mapping[str, str], fields: Sequence[str], begin: int, count: int
+) -> pl.DataFrame:
+    found = {name: pl.col(column).cast(SCHEMA[name], strict=False) for name, column in columns.items()}
+    found.setdefault("rank", pl.lit(None, SCHEMA["rank"]))
+    found.setdefault("score", -found["rank"].cast(SCHEMA["score"]))
     with artifacts.reading(path):
-        return pl.scan_parquet(path, glob=False).slice(begin, count).select(cast).collect()
+        rows = pl.scan_parquet(path, glob=False).slice(begin, count)
+        return rows.select(found[name].alias(name) for name in fields).collect()
 
 
 def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:

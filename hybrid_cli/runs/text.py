@@ -1,28 +1,47 @@
-"""Runs in texts, plain or gzipped: TREC's six fields, MS MARCO's three, or fields that the first line names."""
+"""Runs of other tools: TREC's six fields, MS MARCO's three, or fields with names in texts, CSV, JSON and Parquet.
+
+Texts may be compressed.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import BROKEN_GZIP, DOCIDS, QIDS, folded, open_binary
+from hybrid_cli.input_files import (
+    DOCIDS,
+    QIDS,
+    Place,
+    byte_lines,
+    decoded,
+    folded,
+    is_compressed,
+    limits,
+    open_binary,
+    plain_suffix,
+)
+from hybrid_cli.json_rows import is_json, is_nested, kind_of, nested, records
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
 _BEIR_JUDGMENTS = {"query_id", "corpus_id", "score"}
-_GZIPPED = 8  # bytes of a run per byte of its gzip file, about
+_COMPRESSED = 8  # bytes of a run per byte of its compressed file, about
+_ROWS = 1 << 16  # of CSV and JSON, parsed at once
+_KINDS = {"qid": pl.String, "docid": pl.String, "rank": pl.String, "score": pl.String}
 
 
 def text_bytes(path: Path) -> int:
-    """Return the bytes of a run in a text; for a gzip file, about."""
-    return path.stat().st_size * (_GZIPPED if path.suffix == ".gz" else 1)
+    """Return the bytes of a run in a text; for a compressed file, about."""
+    return path.stat().st_size * (_COMPRESSED if is_compressed(path) else 1)
 
 
 class _Form(NamedTuple):
@@ -51,7 +70,9 @@ _MSMARCO = _Form("a run of MS MARCO has three: qid docid rank", 3, False, 0, 1, 
 
 
 def text_parts(path: Path) -> Iterator[pl.DataFrame]:
-    """Yield qid, docid (strings), rank and score of the lines, in blocks; rank is null if the file has none.
+    """Yield qid, docid (strings), rank and score of the hits, in blocks; rank is null if the file has none.
+
+    JSON has objects with the names of the fields, or one object of scores by query and document.
 
     Without scores, as in runs of MS MARCO, the score is the rank times -1, and a note says so: methods that use scores,
     such as weighted-sum and minmax, then know the ranks only.
@@ -59,6 +80,12 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
     Raises:
         InputError: a line with other fields, or bytes that are not UTF-8.
     """
+    if is_json(path):
+        yield from _named_parts(path, _json_hits(path))
+        return
+    if plain_suffix(path) == ".csv":
+        yield from _named_parts(path, _csv_hits(path))
+        return
     above, form = 0, None
     with open_binary(path) as file:
         while data := _next_lines(file, path):
@@ -70,27 +97,23 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
                 if form.header:
                     rows[first] = ""
                 if form.score is None:
-                    _note_ranks(path)
+                    note_ranks(path)
             if form is not None:
                 yield _parsed(rows, path, above, form)
             above += data.count(b"\n")
     if form is None:
-        raise InputError(f"{path}: not a TREC run: the file is empty")
+        raise InputError(f"{path}: not a TREC run: the file is empty", code="empty-run", path=path)
 
 
 def _form_of(line: str, place: str) -> _Form:
     """Return the form of a run by its first line."""
     tabs = "\t" in line
     fields = line.split("\t") if tabs else line.split()
-    names = {folded(name): at for at, name in reversed(list(enumerate(fields)))}
-    qid, docid, rank, score = (
-        next((names[name] for name in known if name in names), None) for known in (QIDS, DOCIDS, _RANKS, _SCORES)
-    )
-    if set(names) == _BEIR_JUDGMENTS:
-        raise InputError(f"{place}: has the columns of BEIR's judgments; name those of a run qid, docid and score")
-    if qid is not None and docid is not None:  # a hit has numbers in place of these names
-        if rank is None and score is None:
-            raise InputError(f"{place}: the header names no rank and no score (columns: {', '.join(fields)})")
+    found = named_columns(fields, place)
+    if found is not None:  # a hit has numbers in place of these names
+        qid, docid, rank, score = (found.get(name) for name in _KINDS)
+        assert qid is not None
+        assert docid is not None
         needs = f"the header names {len(fields)}"
         return _Form(needs, len(fields), tabs, qid, docid, rank, score, header=True)
     if len(fields) == _MSMARCO.width:
@@ -103,18 +126,123 @@ def _form_of(line: str, place: str) -> _Form:
     return _TREC
 
 
+def named_columns(names: Sequence[str], place: object) -> dict[str, int] | None:
+    """Return the positions of qid, docid, rank and score in the names of columns; rank or score may lack.
+
+    Returns:
+        None without usual names of the ids.
+
+    Raises:
+        InputError: the columns of BEIR's judgments, or neither ranks nor scores.
+    """
+    places = {folded(name): at for at, name in reversed(list(enumerate(names)))}
+    if set(places) == _BEIR_JUDGMENTS:
+        raise InputError(
+            f"{place}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
+            code="is-judgments",
+        )
+    known = dict(zip(_KINDS, (QIDS, DOCIDS, _RANKS, _SCORES), strict=True))
+    usual = {field: next((places[name] for name in known[field] if name in places), None) for field in known}
+    if usual["qid"] is None or usual["docid"] is None:
+        return None
+    if usual["rank"] is None and usual["score"] is None:
+        raise InputError(
+            f"{place}: has no column of ranks and none of scores (columns: {', '.join(islice(names, 50))})",
+            code="no-scores",
+        )
+    return {field: at for field, at in usual.items() if at is not None}
+
+
+def _json_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """Yield the fields of each hit of a JSON file."""
+    if is_nested(path):
+        for place, qid, scores in nested(path):
+            for docid, score in scores.items():
+                yield place, {"qid": qid, "docid": docid, "score": score}
+        return
+    for place, record in records(path):
+        names = list(record)
+        found = named_columns(names, place)
+        if found is None:
+            raise InputError(
+                f"{place}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
+                code="no-such-field", path=path, line=place.number,
+            )  # fmt: skip
+        yield place, {field: record[names[at]] for field, at in found.items()}
+
+
+def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """Yield the fields of each hit of a CSV file, whose first line names them; ids may be in double quotes."""
+    lines = (
+        decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
+        for number, raw in enumerate(byte_lines(path), 1)
+    )
+    reader = csv.reader(lines, strict=True)
+    try:
+        header = next(reader, [])
+        limits().refuse_columns(path, path, len(header))
+        found = named_columns(header, f"{path}, line 1")
+        if found is None:
+            raise InputError(
+                f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score",
+                code="no-header", path=path, line=1,
+            )  # fmt: skip
+        for fields in reader:
+            place = Place(path, reader.line_num)
+            if fields and len(fields) != len(header):
+                raise InputError(
+                    f"{place}: {console.counted(column=len(fields))}, the first line has {len(header)}",
+                    code="other-width", path=path, line=place.number,
+                )  # fmt: skip
+            if fields:
+                yield place, {field: fields[at] for field, at in found.items()}
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path) from None
+
+
+def _named_parts(path: Path, hits: Iterator[tuple[Place, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:
+    """Yield hits with named fields in blocks; see `text_parts`."""
+    first = True
+    while block := list(islice(hits, _ROWS)):
+        for place, hit in block:
+            for field, value in hit.items():
+                if not isinstance(value, str):
+                    raise InputError(
+                        f"{place}: the {field} is {kind_of(value)}; a text or a number is needed", code="not-a-text",
+                        path=path, line=place.number, column=field,
+                    )  # fmt: skip
+        columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
+        table = pl.DataFrame(columns, schema=_KINDS)
+        scored = table["score"].is_not_null().any()
+        if first and not scored:
+            note_ranks(path)
+        first = False
+        yield table.select("qid", "docid", *_numbers(pl.col("rank"), pl.col("score") if scored else None))
+    if first:
+        raise InputError(f"{path}: no hits; the file is empty", code="empty-run", path=path)
+
+
+def _numbers(rank: pl.Expr, score: pl.Expr | None) -> tuple[pl.Expr, pl.Expr]:
+    """Return the expressions of rank and score of texts; without scores, the score is the rank times -1."""
+    given = rank.cast(pl.Float64, strict=False)  # some tools write `1.0`
+    whole = pl.when(given == given.floor()).then(given).cast(pl.Int32, strict=False)
+    number = -whole.cast(pl.Float32) if score is None else score.cast(pl.Float32, strict=False)
+    return whole.alias("rank"), number.alias("score")
+
+
 @cache
-def _note_ranks(path: Path) -> None:
+def note_ranks(path: Path) -> None:
     """Say once that a run has no scores; commands read a run several times."""
     console.note(f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them")
 
 
 def _next_lines(file: IO[bytes], path: Path) -> bytes:
     """Read about `TEXT_BYTES`, up to the end of a line."""
-    try:
-        return file.read(TEXT_BYTES) + file.readline()
-    except BROKEN_GZIP as error:
-        raise InputError(f"{path}: damaged gzip file ({error}); download it again") from None
+    bound = limits()
+    end = file.read(TEXT_BYTES)
+    rest = b"" if end.endswith(b"\n") else file.readline(bound.line + 1)
+    bound.refuse_line(path, path, len(rest))
+    return end + rest
 
 
 def _decoded(data: bytes, path: Path, above: int) -> list[str]:
@@ -123,7 +251,10 @@ def _decoded(data: bytes, path: Path, above: int) -> list[str]:
         return data.decode().split("\n")
     except UnicodeDecodeError as error:
         number = above + data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {number}: not a TREC run: the line is not valid UTF-8") from None
+        raise InputError(
+            f"{path}, line {number}: not a TREC run: the line is not valid UTF-8", code="not-utf-8", path=path,
+            line=number,
+        ) from None  # fmt: skip
 
 
 def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFrame:
@@ -144,14 +275,10 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
 
-    given = field(form.rank, pl.Float64)  # some tools write `1.0`
-    rank = pl.when(given == given.floor()).then(given).cast(pl.Int32, strict=False)
-    score = -rank.cast(pl.Float32) if form.score is None else field(form.score, pl.Float32)
+    rank = field(form.rank, pl.String)
+    score = None if form.score is None else field(form.score, pl.String)
     hits = fields.select(
-        field(form.qid, pl.String).alias("qid"),
-        field(form.docid, pl.String).alias("docid"),
-        rank.alias("rank"),
-        score.alias("score"),
+        field(form.qid, pl.String).alias("qid"), field(form.docid, pl.String).alias("docid"), *_numbers(rank, score)
     )
     unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
     if form.score is None and unusable.any():

@@ -56,7 +56,7 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
     arms = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
     kind = bare_type(kind)
     try:
-        if declared.parse is not None and not is_list(kind):
+        if declared.parse is not None and not is_list(kind) and not is_mapping(kind):
             value = declared.parse(value) if isinstance(value, str) else value
             if kind in (int, float):
                 return _number(declared, kind, value)

@@ -264,17 +264,23 @@ class PrepareBeir(PrepareRows):
 
 
 @dataclass(frozen=True)
-class PrepareMsmarco(PrepareRows):
-    """Import the tab-separated files of MS MARCO."""
+class PrepareMsmarco(PrepareDocumentFiles):
+    """Import the files of MS MARCO, versions 1 and 2.
+
+    Version 2 has JSON lines in a folder of files: passages are imported with their id `pid`, documents with title and
+    body.
+    """
 
     command = "prepare msmarco"
     panel = DATA
     examples = (
         "hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels dev=qrels.dev.small.tsv "
         "--output data/msmarco",
+        "hybrid prepare msmarco msmarco_v2_passage/ --queries dev=passv2_dev_queries.tsv --qrels "
+        "dev=passv2_dev_qrels.tsv --output data/msmarco-v2",
     )
 
-    corpus: Path = argument(REQUIRED, "collection.tsv, or msmarco-docs.tsv.")
+    corpus: Path = argument(REQUIRED, "collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.")
     _: KW_ONLY
     queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE", recorded=False)
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
@@ -332,7 +338,11 @@ class PrepareDpr(PrepareRows):
 
 @dataclass(frozen=True)
 class PrepareTevatron(PrepareRows):
-    """Import training files of Tevatron: JSON lines of queries with positive and negative passages.
+    """Import training files of Tevatron, FlagEmbedding or sentence-transformers: queries with their passages.
+
+    Read are Tevatron's `positive_passages` and `negative_passages`, Tevatron 2's `positive_document_ids` and
+    `negative_document_ids`, FlagEmbedding's `pos` and `neg`, and triplets of `anchor` or `query`, `positive` and
+    `negative` (or `negative_1`, ...), as JSON lines or Parquet. Texts without ids have a hash of the text as id.
 
     Without `--corpus`, the documents are the passages of the files. `mine-negatives --sources given:FILE` draws from
     their negatives.
@@ -344,7 +354,7 @@ class PrepareTevatron(PrepareRows):
 
     training: Mapping[str, Path] = argument(REQUIRED, "Training file of each split.", metavar="SPLIT=FILE...")
     _: KW_ONLY
-    corpus: Path | None = option(None, "JSON lines of docid, title and text.", recorded=False)
+    corpus: Path | None = option(None, "JSON lines of docid, title and text; needed for ids.", recorded=False)
 
 
 @dataclass(frozen=True)

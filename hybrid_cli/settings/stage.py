@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from hybrid_cli import memory
+from hybrid_cli import input_files, memory
 from hybrid_cli.settings.conversion import has_url
 from hybrid_cli.settings.options import Settings
 
@@ -75,6 +75,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             with (
                 stage_scope(),
                 memory.limited(getattr(settings, "memory", None)),
+                input_files.limited(settings.limits),
                 _with_local_paths(settings) as local,
             ):
                 return function(local)

@@ -13,7 +13,7 @@ from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
 from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.indexes.sharded import ids_of
-from hybrid_cli.input_files import read_text
+from hybrid_cli.input_files import text_lines
 from hybrid_cli.settings import Delete, stage
 
 
@@ -30,8 +30,8 @@ def delete(settings: Delete) -> Path:
     """
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest))
-    lines = (line.removesuffix("\r") for line in read_text(settings.ids).split("\n"))
-    ids = pl.Series("docid", [line for line in lines if line], dtype=pl.String).unique(maintain_order=True)
+    ids = pl.Series("docid", text_lines(settings.ids), pl.String).unique(maintain_order=True)
+    ids = ids.filter(ids != "")
     unknown = ids.filter(~ids.is_in(ids_of(index).implode()))
     if len(unknown):
         raise InputError(

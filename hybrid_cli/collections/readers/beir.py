@@ -1,4 +1,4 @@
-"""BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`; each may be gzipped."""
+"""BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `.parquet`; texts may be compressed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import COMPRESSED, refuse_link_out
 from hybrid_cli.settings.data import PrepareBeir
 
 UNJUDGED = "unjudged"
@@ -40,19 +41,19 @@ def source(settings: PrepareBeir) -> Source:
 
 
 def _qrels(folder: Path) -> dict[str, Path]:
-    """Return the judgments of each split, plain rather than gzipped; hidden and other files are ignored."""
+    """Return the judgments of each split, plain rather than compressed; hidden and other files are ignored."""
     found = {}
-    for suffix in (".tsv.gz", ".tsv"):
+    for suffix in (".parquet", *(f".tsv{form}" for form in reversed(COMPRESSED)), ".tsv"):
         for path in sorted(folder.glob(f"qrels/*{suffix}")):
             if not path.name.startswith("."):
-                found[path.name.removesuffix(suffix)] = path
+                found[path.name.removesuffix(suffix)] = refuse_link_out(path, folder)
     return dict(sorted(found.items()))
 
 
 def _file(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
+    for path in (folder / name, *(folder / f"{name}{form}" for form in COMPRESSED)):
         if path.is_file():
-            return path
+            return refuse_link_out(path, folder)
     if not folder.exists():
         raise InputError(f"{folder}: no such folder")
     raise InputError(f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv")

@@ -12,16 +12,14 @@ from hybrid_cli.collections.readers.text_files import (
     QUERY_FIELDS,
     answer_list,
     answers_of,
-    array_records,
     checked_id,
     id_of,
     quoted_columns,
-    records,
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import plain_suffix
+from hybrid_cli.json_rows import is_json, records
 from hybrid_cli.settings.data import PrepareDpr
 
 _PASSAGE_ID = ("passage_id", "psg_id")
@@ -47,13 +45,13 @@ def source(settings: PrepareDpr) -> Source:
             for number, (place, text, answers) in enumerate(_questions(path)):
                 yield Query(split, str(number), text, answers, place)
         for split, path in settings.training.items():
-            for number, (place, record) in enumerate(array_records(path)):
+            for number, (place, record) in enumerate(records(path)):
                 yield Query(split, str(number), text_of(record, QUERY_FIELDS, place), answers_of(record, place), place)
 
     def judgments() -> Iterator[Judgment]:
         for split, path in settings.training.items():
             without = 0
-            for number, (place, record) in enumerate(array_records(path)):
+            for number, (place, record) in enumerate(records(path)):
                 positives = _positives(record, place)
                 without += not positives
                 for docid in positives:
@@ -65,7 +63,7 @@ def source(settings: PrepareDpr) -> Source:
         lists = [
             [id_of(each, _PASSAGE_ID, place) for each in passages(record, "hard_negative_ctxs", place)]
             for path in settings.training.values()
-            for place, record in array_records(path)
+            for place, record in records(path)
         ]
         for rank in range(max(map(len, lists), default=0)):
             yield from (each[rank] for each in lists if rank < len(each))
@@ -80,8 +78,8 @@ def source(settings: PrepareDpr) -> Source:
 
 
 def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
-    if (suffix := plain_suffix(path)) in (".json", ".jsonl", ".ndjson"):
-        for place, record in array_records(path) if suffix == ".json" else records(path):
+    if is_json(path):
+        for place, record in records(path):
             yield place, text_of(record, QUERY_FIELDS, place), answers_of(record, place)
     else:
         for place, fields in quoted_columns(path, 2, "question and list of answers"):

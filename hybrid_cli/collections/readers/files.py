@@ -39,7 +39,7 @@ _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
 DOCUMENTS = Layout(
     "--document-columns",
     {
-        "id": (*DOCIDS, *DOCID_FIELDS),
+        "id": tuple(dict.fromkeys((*DOCIDS, *DOCID_FIELDS))),
         "title": TITLE_FIELDS,
         "text": (*TEXT_FIELDS, "content", "document", "doc"),
     },
@@ -55,7 +55,7 @@ class _Opened(NamedTuple):
     columns: Mapping[str, str]
 
     def rows(self) -> Iterator[Row]:
-        return self.table.rows()
+        return self.table.rows(self.columns.values())
 
 
 def source(settings: PrepareFiles) -> Source:

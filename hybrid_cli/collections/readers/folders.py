@@ -11,7 +11,7 @@ from hybrid_cli import console
 from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.source import Document, Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import read_bytes
+from hybrid_cli.input_files import files_of_folder, read_text
 
 TEXTS = (".txt", ".md", ".markdown", ".rst")
 _BLOCK = 1000  # files that a process reads at a time
@@ -19,6 +19,8 @@ _BLOCK = 1000  # files that a process reads at a time
 
 def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
     """Return functions that read the text files of a folder, at any depth, in the order of their paths.
+
+    Hidden files and symbolic links are left out; see `files_of_folder`.
 
     Raises:
         InputError: the folder is an artifact, or has no text files, or the name of one is not UTF-8.
@@ -28,31 +30,28 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
             f"{folder}: is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), "
             "--queries and --qrels"
         )
-    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    files = files_of_folder(folder)
+    names = [path.relative_to(folder) for path in files.paths]
     found = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
     if not found:
         raise InputError(
             f"{folder}: has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
-            "each"
-        )
+            f"each{files.note()}",
+            code="no-text-files", path=folder,
+        )  # fmt: skip
     if wrong := [name for name in found if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise InputError(f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file")
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
-    console.note(f"{folder}: {console.counted(document=len(found))}, one for each text file{left_out}")
+    console.note(f"{folder}: {console.counted(document=len(found))}, one for each text file{left_out}{files.note()}")
     return [partial(_read, folder, found[begin : begin + _BLOCK]) for begin in range(0, len(found), _BLOCK)]
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
     for name in names:
         path = folder / name
-        try:
-            text = read_bytes(path).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: byte {error.start + 1} is not valid utf-8; convert the file to UTF-8") from None
-        text = text.replace("\r\n", "\n").strip()
+        text = read_text(path).replace("\r\n", "\n").strip()
         first = HEADING.match(text)
         title = heading(first) if first else ""
         yield Document(name, title, text[first.end() :].strip() if first else text, Place(path, 1))

@@ -1,4 +1,4 @@
-"""Negatives that training files name: DPR's JSON, Tevatron's JSON lines, or MS MARCO's triples of ids."""
+"""Negatives that training files name: DPR's JSON, those of `prepare tevatron`, or MS MARCO's triples of ids."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli.collections.readers.tevatron import NEGATIVES, passages
-from hybrid_cli.collections.readers.text_files import (
-    DOCID_FIELDS,
-    JSON_LINES,
-    QID_FIELDS,
-    array_records,
-    columns,
-    id_of,
-    records,
-)
-from hybrid_cli.input_files import plain_suffix
+from hybrid_cli.collections.readers.tevatron import examples, passages
+from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, id_of, id_triples
+from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import is_parquet, plain_suffix
+from hybrid_cli.json_rows import is_json, records
 
 _HARD, _OTHER = "hard_negative_ctxs", "negative_ctxs"
 _PASSAGE_ID = ("passage_id", "psg_id", *DOCID_FIELDS)
@@ -35,8 +29,11 @@ def given_negatives(path: Path) -> pl.DataFrame:
     Raises:
         InputError: the file has another form.
     """
-    suffix = plain_suffix(path)
-    pairs = _dpr(path) if suffix == ".json" else _tevatron(path) if suffix in JSON_LINES else _triples(path)
+    if is_json(path):
+        _, first = next(records(path), (None, {}))
+        pairs = _dpr(path) if {_HARD, _OTHER} & set(first) else _examples(path)
+    else:
+        pairs = _examples(path) if is_parquet(path) or plain_suffix(path) == ".csv" else _triples(path)
     schema = {"qid": pl.String, "docid": pl.String}
     return (
         pl.DataFrame(pairs, schema=schema, orient="row")
@@ -46,7 +43,7 @@ def given_negatives(path: Path) -> pl.DataFrame:
 
 
 def _dpr(path: Path) -> Iterator[tuple[str, str]]:
-    for number, (place, record) in enumerate(array_records(path)):
+    for number, (place, record) in enumerate(records(path)):
         own = passages(record, _HARD, place)
         if not own and _OTHER in record:
             own = passages(record, _OTHER, place)
@@ -54,13 +51,16 @@ def _dpr(path: Path) -> Iterator[tuple[str, str]]:
             yield str(number), id_of(each, _PASSAGE_ID, place)
 
 
-def _tevatron(path: Path) -> Iterator[tuple[str, str]]:
-    for place, record in records(path):
-        qid = id_of(record, ("query_id", *QID_FIELDS), place)
-        for each in passages(record, NEGATIVES, place):
-            yield qid, id_of(each, DOCID_FIELDS, place)
+def _examples(path: Path) -> Iterator[tuple[str, str]]:
+    for example in examples(path):
+        if example.negatives is None:
+            raise InputError(
+                f"{example.place}: no field of negatives, which a training file contains", code="no-negatives",
+                path=path, line=example.place.number,
+            )  # fmt: skip
+        yield from ((example.qid, each.docid) for each in example.negatives)
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str]]:
-    for _, fields in columns(path, 3, "query id, relevant id and other id"):
-        yield fields[0], fields[2]
+    for _, qid, _, other in id_triples(path):
+        yield qid, other

@@ -1,30 +1,34 @@
-"""MS MARCO's tab-separated files: passages or documents, queries, judgments, and triples of ids."""
+"""MS MARCO's files, versions 1 and 2: passages or documents, queries, judgments, and triples of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from hybrid_cli import console
 from hybrid_cli.collections.readers.files import DOCUMENTS
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import checked_id, columns
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.readers.text_files import checked_id, columns, id_triples, json_documents
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.input_files import files_of_folder
+from hybrid_cli.json_rows import is_json
 from hybrid_cli.settings.data import PrepareMsmarco
 
 
 def source(settings: PrepareMsmarco) -> Source:
-    """Return the collection of `collection.tsv` (id, text) or `msmarco-docs.tsv` (id, url, title, body).
+    """Return the collection of `collection.tsv` (id, text), `msmarco-docs.tsv` (id, url, title, body), or a JSON file.
+
+    JSON has a passage (`pid`, `passage`) or a document (`docid`, `title`, `body`) on each line; the files of a folder
+    are read in the order of their names.
 
     The relevant documents of triples become judgments of relevance 1. The other documents are ignored;
     `mine-negatives` draws negatives.
     """
 
-    def documents() -> Iterator[Document]:
-        for place, fields in _passages(settings.corpus):
-            title = fields[2] if len(fields) == 4 else ""
-            yield Document(checked_id(fields[0], place), title, fields[-1], place)
+    documents = DocumentFiles([partial(_documents, path) for path in _files(settings.corpus)])
 
     def queries() -> Iterator[Query]:
         for split, path in settings.queries.items():
@@ -38,9 +42,9 @@ def source(settings: PrepareMsmarco) -> Source:
 
     def positives(split: str, path: Path) -> Iterator[Judgment]:
         count = 0
-        for place, fields in columns(path, 3, "query id, relevant id and other id"):
+        for place, qid, docid, _ in id_triples(path):
             count += 1
-            yield Judgment(split, checked_id(fields[0], place), checked_id(fields[1], place), 1, place)
+            yield Judgment(split, qid, docid, 1, place)
         result.facts.setdefault("triples", {})[split] = count
 
     files = {
@@ -51,6 +55,26 @@ def source(settings: PrepareMsmarco) -> Source:
     }
     result = Source("msmarco", documents, queries, judgments, files)
     return result
+
+
+def _files(corpus: Path) -> list[Path]:
+    if not corpus.is_dir():
+        return [corpus]
+    files = files_of_folder(corpus)
+    if not files.paths:
+        raise InputError(f"{corpus}: has no files{files.note()}", code="empty-folder", path=corpus)
+    if files.left_out:
+        console.note(f"{corpus}: {console.counted(file=len(files.paths))}{files.note()}")
+    return files.paths
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    if is_json(path):
+        yield from json_documents(path)
+        return
+    for place, fields in _passages(path):
+        title = fields[2] if len(fields) == 4 else ""
+        yield Document(checked_id(fields[0], place), title, fields[-1], place)
 
 
 def _passages(path: Path) -> Iterator[tuple[Place, list[str]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, is_delimited, open_table
@@ -26,9 +27,10 @@ QRELS = Layout(
         3: {"qid": "1", "docid": "2", "relevance": "3"},
         4: {"qid": "1", "docid": "3", "relevance": "4"},
     },
+    nested=("qid", "docid", "relevance"),
 )
 _WITHOUT_OPTIONS = replace(QRELS, option="--qrels", advice="name its columns qid, docid and relevance")
-_GRADE = re.compile(r"[+-]?[0-9]+")
+_GRADE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")  # a whole number; tables of other tools write `1.0`
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # grades of the qrels of a collection
 
 
@@ -52,9 +54,11 @@ def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
 def judgments_of(table: Table, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
     """Yield place, query id, document id and relevance of each row, from the column of each field."""
     qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
-    for place, row in table.rows():
+    for place, row in table.rows((qid, docid, relevance)):
         ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
-        yield place, *ids, grade_of(cell(row, relevance, place), place)
+        value = row.get(relevance)
+        text = str(value) if isinstance(value, float | Decimal) else cell(row, relevance, place)
+        yield place, *ids, grade_of(text, place)
 
 
 def has_header(path: Path) -> bool:
@@ -87,10 +91,12 @@ def _split(line: str) -> list[str]:
 
 
 def grade_of(text: str, place: Place) -> int:
-    """Return a relevance grade: ASCII digits, within 32 bits."""
-    digits, facts = text.strip(), {"path": place.file, "line": place.number, "value": text}
-    if not _GRADE.fullmatch(digits):
+    """Return a relevance grade: a whole number in ASCII digits, within 32 bits."""
+    facts = {"path": place.file, "line": place.number, "value": text}
+    found = _GRADE.fullmatch(text.strip())
+    if found is None:
         raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts)
+    digits = found[1]
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
         raise InputError(
             f"{place}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",

@@ -9,7 +9,6 @@ from typing import Any
 
 from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, open_table
 from hybrid_cli.collections.readers.text_files import (
-    JSON_LINES,
     QID_FIELDS,
     QUERY_FIELDS,
     answer_list,
@@ -18,18 +17,18 @@ from hybrid_cli.collections.readers.text_files import (
     columns,
     id_of,
     lines,
-    records,
     text_of,
 )
 from hybrid_cli.collections.source import Place
-from hybrid_cli.input_files import QIDS, plain_suffix
+from hybrid_cli.input_files import QIDS, folded, is_parquet, plain_suffix
+from hybrid_cli.json_rows import is_json, records
 
 QueryRow = tuple[Place, str, str, list[str] | None]
 QUERIES = Layout(
     "--query-columns",
     {
-        "id": (*QIDS, *QID_FIELDS),
-        "text": ("query", "question", "query_text", *QUERY_FIELDS),
+        "id": tuple(dict.fromkeys((*QIDS, *QID_FIELDS))),
+        "text": QUERY_FIELDS,
         "answers": ("answers", "answer"),
     },
     frozenset({"answers"}),
@@ -44,28 +43,32 @@ _WITHOUT_OPTIONS = replace(
 
 
 def query_rows(path: Path) -> Iterator[QueryRow]:
-    """Yield place, query id, text and answers of a JSON lines, CSV or tab-separated file.
+    """Yield place, query id, text and answers of a JSON, Parquet, CSV or tab-separated file.
 
     Raises:
         InputError: a row without id or text, or columns other than id and text without a header that names them.
     """
-    suffix = plain_suffix(path)
-    if suffix in JSON_LINES:
+    if is_json(path):  # answers may be in `metadata`
         for place, record in records(path):
-            qid, text = id_of(record, QID_FIELDS, place), text_of(record, QUERY_FIELDS, place)
-            yield place, qid, text, answers_of(record, place)
+            fields = {folded(name): value for name, value in record.items()}
+            qid, text = id_of(fields, QUERIES.known["id"], place), text_of(fields, QUERIES.known["text"], place)
+            yield place, qid, text, answers_of(fields, place)
         return
-    tabs = suffix != ".csv"
-    rows = columns(path, 2, "query id and text") if tabs else lines(path)  # `columns` refuses spaces as separators
-    if next(rows, None) is not None:
-        table = open_table(path, _WITHOUT_OPTIONS, {}, None, False if tabs else None)
-        yield from queries_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
+    quoted = None
+    if not is_parquet(path):
+        tabs = plain_suffix(path) != ".csv"
+        quoted = False if tabs else None
+        rows = columns(path, 2, "query id and text") if tabs else lines(path)  # `columns` refuses spaces as separators
+        if next(rows, None) is None:
+            return
+    table = open_table(path, _WITHOUT_OPTIONS, {}, None, quoted)
+    yield from queries_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
 
 
 def queries_of(table: Table, chosen: Mapping[str, str]) -> Iterator[QueryRow]:
     """Yield place, query id, text and answers of each row, from the column of each field."""
     answers = chosen.get("answers")
-    for place, row in table.rows():
+    for place, row in table.rows(chosen.values()):
         qid = checked_id(cell(row, chosen["id"], place), place)
         found = _answers(row.get(answers), place) if answers else None
         yield place, qid, cell(row, chosen["text"], place), found

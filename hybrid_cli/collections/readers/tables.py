@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.text_files import JSON_LINES, columns, csv_rows, lines, records, text_of
+from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
 from hybrid_cli.collections.source import Place
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import PARQUET, folded, opened, plain_suffix
+from hybrid_cli.input_files import Limits, folded, is_parquet, limits, opened, plain_suffix
+from hybrid_cli.json_rows import is_json, is_nested, nested, records
 
 Row = tuple[Place, Mapping[str, Any]]
 _SAMPLED_ROWS = 1000
+_BATCH = 64  # rows of a Parquet file in memory, whose texts may be long; more are hardly faster
 _LISTED_NAMES = 50
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
@@ -32,14 +35,15 @@ class Table:
         path: the file.
         names: names of the columns; `1`, `2`, ... in a file without a header.
         header: the file names its columns.
-        rows: returns a new stream of places and values; texts, and lists of answers.
+        rows: returns a new stream of places and values of columns by name; texts, and lists of answers. Other columns
+            may have values, too.
         partial: names that some rows of a JSON lines file lack.
     """
 
     path: Path
     names: tuple[str, ...]
     header: bool
-    rows: Callable[[], Iterator[Row]]
+    rows: Callable[[Collection[str]], Iterator[Row]]
     partial: frozenset[str] = frozenset()
 
     def described(self, name: str) -> str:
@@ -58,6 +62,7 @@ class Layout:
         positions: number of columns -> number of the column of each field, in a file without a header.
         advice: phrase for a file without a column, if `option` does not take names of columns.
         revealing: fields whose usual names reveal a header; all if empty.
+        nested: columns of one JSON object of objects (`{"q1": {"d1": 2}}`); none if such a file is no table.
     """
 
     option: str
@@ -66,6 +71,7 @@ class Layout:
     positions: Mapping[int, Mapping[str, str]]
     advice: str = ""
     revealing: frozenset[str] = frozenset()
+    nested: tuple[str, ...] = ()
 
     def reveals(self, name: str) -> bool:
         """Return whether a name in the first row reveals a header."""
@@ -77,12 +83,12 @@ class Layout:
 
 
 def is_delimited(path: Path) -> bool:
-    """Test whether a file is TSV or CSV, by the suffix of its name."""
-    return plain_suffix(path) not in (*PARQUET, *JSON_LINES)
+    """Test whether a file is TSV or CSV, and neither Parquet nor JSON by its name or its content."""
+    return not is_parquet(path) and not is_json(path)
 
 
 def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
-    """Open a table by the suffix of its name.
+    """Open a table by its content, and TSV or CSV by the suffix of its name.
 
     Args:
         path: the file. In a file of an unknown suffix or `.txt`, tabs separate columns, or spaces if there is no tab.
@@ -94,25 +100,30 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
     Raises:
         InputError: no such file, no rows, or columns without or with the same name.
     """
-    suffix = plain_suffix(path)
-    if suffix in PARQUET:
+    if is_parquet(path):
         return _parquet(path)
-    if suffix in JSON_LINES:
-        return _json_lines(path)
+    if layout.nested and is_nested(path):
+        return Table(path, layout.nested, True, lambda _: _nested(path, layout.nested))
+    if is_json(path):
+        return _json(path)
+    suffix = plain_suffix(path)
     found = _fields(path, suffix, quoted)
     head = list(islice(found(), _SAMPLED_ROWS))
     if not head:
-        raise InputError(f"{path}: no rows")
+        raise InputError(f"{path}: no rows", code="no-rows", path=path)
     first_row = tuple(name.strip() for name in head[0][1])
     if header is None:
         header = any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}")
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(
+            f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}",
+            code="repeated-column", path=path, column=repeated[0],
+        )  # fmt: skip
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
-    return Table(path, names, header, lambda: _named(found(), names, header, quoting))
+    return Table(path, names, header, lambda _: _named(found(), names, header, quoting))
 
 
 def _in_quotes(field: str) -> bool:
@@ -144,16 +155,23 @@ def _named(
         yield place, dict(zip(names, fields, strict=True))
 
 
-def _json_lines(path: Path) -> Table:
-    """Return the table of a JSON lines file, which is read for the names of all lines."""
-    total, counts = 0, Counter[str]()
-    for _, record in records(path):
+def _nested(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    for place, outer, values in nested(path):
+        for inner, value in values.items():
+            yield place, dict(zip(names, (outer, inner, value), strict=True))
+
+
+def _json(path: Path) -> Table:
+    """Return the table of a JSON file, which is read for the names of all objects."""
+    total, counts, bound = 0, Counter[str](), limits()
+    for place, record in records(path):
         total += 1
         counts.update(record.keys())
+        bound.refuse_columns(place, path, len(counts))
     if not total:
-        raise InputError(f"{path}: no rows")
+        raise InputError(f"{path}: no rows", code="no-rows", path=path)
     partial = frozenset(name for name, count in counts.items() if count < total)
-    return Table(path, tuple(counts), True, lambda: records(path), partial)
+    return Table(path, tuple(counts), True, lambda _: records(path), partial)
 
 
 def _parquet(path: Path) -> Table:
@@ -165,27 +183,58 @@ def _parquet(path: Path) -> Table:
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})") from None
 
-    def rows() -> Iterator[Row]:
-        number = 0
+    def rows(columns: Collection[str]) -> Iterator[Row]:
+        number, read, stored, bound = 0, 0, path.stat().st_size, limits()
         with table() as file:
+            wanted = [name for name in names if name in columns]
             try:
-                for batch in file.iter_batches():
-                    for row in pa.table(list(map(_texts, batch.columns)), batch.schema.names).to_pylist():
+                for batch in file.iter_batches(_BATCH, columns=wanted):
+                    read += batch.nbytes
+                    bound.refuse_expansion(path, read, stored)
+                    arrays = list(map(_texts, batch.columns))
+                    _refuse_long(path, number, dict(zip(batch.schema.names, arrays, strict=True)), bound)
+                    for row in pa.table(arrays, batch.schema.names).to_pylist():
                         number += 1
                         yield Place(path, number, "row"), row
             except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{path}: damaged after row {number} ({str(error).splitlines()[0]})") from None
+                raise InputError(
+                    f"{path}: damaged after row {number} ({str(error).splitlines()[0]})", code="damaged-parquet",
+                    path=path,
+                ) from None  # fmt: skip
 
     with table() as file:
         names, total = tuple(file.schema_arrow.names), file.metadata.num_rows
+        limits().refuse_columns(path, path, len(names))
+        _refuse_expanding(path, file.metadata)
     if not total:
-        raise InputError(f"{path}: no rows")
+        raise InputError(f"{path}: no rows", code="no-rows", path=path)
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(
+            f"{path}: two columns are named '{repeated[0]}'; rename one of them", code="repeated-column", path=path,
+            column=repeated[0],
+        )  # fmt: skip
     return Table(path, names, True, rows)
 
 
 def _texts(column: pa.Array) -> pa.Array:
     """Return whole numbers as texts; ids are often numbers in Parquet."""
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+
+
+def _refuse_expanding(path: Path, footer: pq.FileMetaData) -> None:
+    """Refuse a file whose pages are much larger than the file, before they are read."""
+    size = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    limits().refuse_expansion(path, size, path.stat().st_size)
+
+
+def _refuse_long(path: Path, above: int, columns: Mapping[str, pa.Array], bound: Limits) -> None:
+    """Refuse a text that is too long for the limits."""
+    for column in columns.values():
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            if longest > bound.line:
+                row = above + 1 + pc.index(pc.binary_length(column), longest).as_py()
+                bound.refuse_line(Place(path, row, "row"), path, longest, "text")
 
 
 # --------------------------------------------------------------------------------------------------- choice of columns
@@ -237,7 +286,7 @@ def _refuse_other_separator(table: Table) -> None:
     """Refuse a TSV or CSV file of one column, whose first row has another separator."""
     if len(table.names) > 1 or not is_delimited(table.path):
         return
-    first = table.names[0] if table.header else next(table.rows())[1]["1"]
+    first = table.names[0] if table.header else next(table.rows(("1",)))[1]["1"]
     for separator, what in _SEPARATORS.items():
         if separator in first:
             raise InputError(

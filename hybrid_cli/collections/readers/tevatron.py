@@ -1,70 +1,244 @@
-"""Training files of Tevatron: JSON lines of a query with its positive and negative passages."""
+"""Training files of Tevatron, FlagEmbedding and sentence-transformers: queries with positive and negative passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from hybrid_cli.collections.readers.queries import QUERIES
+from hybrid_cli.collections.readers.tables import open_table
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
     QID_FIELDS,
+    QUERY_FIELDS,
     answers_of,
+    checked_id,
     id_of,
     json_documents,
-    records,
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.json_rows import is_json, kind_of, records
 from hybrid_cli.settings.data import PrepareTevatron
 
-POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
+_QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
+_READ = re.compile(r"(?:positive|pos|neg|negative|answer)(?:s|_passages|_document_ids|_[0-9]+)?|label|labels")
+_NEGATIVE = re.compile(r"negatives?|negative_[0-9]+")
+_FORMS = "query and positive_passages, query_text and positive_document_ids, query and pos, anchor and positive"
+
+
+class Passage(NamedTuple):
+    """A passage of a training file; `text` is None if the file names the id only."""
+
+    docid: str
+    title: str
+    text: str | None
+
+
+class Example(NamedTuple):
+    """A query with its passages.
+
+    Attributes:
+        own_id: the file has an id of the query, otherwise the id is a hash of its text.
+        negatives: None if the file has no field of negatives.
+    """
+
+    place: Place
+    qid: str
+    own_id: bool
+    text: str
+    answers: list[str] | None
+    positives: list[Passage]
+    negatives: list[Passage] | None
 
 
 def source(settings: PrepareTevatron) -> Source:
     """Return the collection of training files; without a corpus file, its documents are their passages.
 
     Positive passages become judgments of relevance 1. `mine-negatives --sources given:FILE` draws from the negatives.
+    Queries and passages without ids have a hash of their text as id, so that equal texts are one.
     """
 
-    def rows() -> Iterator[tuple[str, Place, dict[str, Any]]]:
+    def rows() -> Iterator[tuple[str, Example]]:
         for split, path in settings.training.items():
-            for place, record in records(path):
-                yield split, place, record
+            for example in examples(path):
+                if settings.corpus is not None and _texts_only(example):
+                    raise InputError(
+                        f"{example.place}: the passages have no ids, so they cannot be found in --corpus; omit it",
+                        code="passages-without-ids", path=path,
+                    )  # fmt: skip
+                yield split, example
 
     def documents() -> Iterator[Document]:
         if settings.corpus is not None:
             yield from json_documents(settings.corpus)
             return
         seen: dict[str, int] = {}  # hashes of titles and texts
-        for _, place, record in rows():
-            if NEGATIVES not in record:
-                raise InputError(
-                    f"{place}: no '{NEGATIVES}'; without them, the documents are not known: pass them as --corpus FILE"
-                )
-            for each in [*passages(record, POSITIVES, place), *passages(record, NEGATIVES, place)]:
-                docid = id_of(each, DOCID_FIELDS, place)
-                found = (text_of(each, ("title",), place, default=""), text_of(each, ("text",), place))
+        for _, example in rows():
+            for docid, title, text in _passages_of(example):
                 if docid not in seen:
-                    seen[docid] = hash(found)
-                    yield Document(docid, *found, place)
-                elif seen[docid] != hash(found):
-                    raise InputError(f"{place}: passage {docid} has another text than before; pass --corpus")
+                    seen[docid] = hash((title, text))
+                    yield Document(docid, title, text, example.place)
+                elif seen[docid] != hash((title, text)):
+                    raise InputError(
+                        f"{example.place}: passage {docid} has another text than before; pass --corpus",
+                        code="passage-changed", path=example.place.file, id=docid,
+                    )  # fmt: skip
 
     def queries() -> Iterator[Query]:
-        for split, place, record in rows():
-            text = text_of(record, ("query", "text"), place)
-            qid = id_of(record, ("query_id", *QID_FIELDS), place)
-            yield Query(split, qid, text, answers_of(record, place) or None, place)
+        known: set[tuple[str, str]] = set()
+        for split, example in rows():
+            if example.own_id or (split, example.qid) not in known:
+                known |= set() if example.own_id else {(split, example.qid)}
+                yield Query(split, example.qid, example.text, example.answers, example.place)
 
     def judgments() -> Iterator[Judgment]:
-        for split, place, record in rows():
-            qid = id_of(record, ("query_id", *QID_FIELDS), place)
-            for each in passages(record, POSITIVES, place):
-                yield Judgment(split, qid, id_of(each, DOCID_FIELDS, place), 1, place)
+        known: set[tuple[str, str, str]] = set()
+        for split, example in rows():
+            for docid, _, _ in example.positives:
+                if example.own_id or (split, example.qid, docid) not in known:
+                    known |= set() if example.own_id else {(split, example.qid, docid)}
+                    yield Judgment(split, example.qid, docid, 1, example.place)
 
     files = {**roles("training", settings.training), **({"corpus": settings.corpus} if settings.corpus else {})}
     return Source("tevatron", documents, queries, judgments, files)
+
+
+def _passages_of(example: Example) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of all passages; refuse an example that lacks some."""
+    if example.negatives is None:
+        raise InputError(
+            f"{example.place}: no negatives; without them, the documents are not known: pass them as --corpus FILE",
+            code="no-negatives", path=example.place.file,
+        )  # fmt: skip
+    for docid, title, text in [*example.positives, *example.negatives]:
+        if text is None:
+            raise InputError(
+                f"{example.place}: has ids of passages without texts; pass the documents as --corpus FILE",
+                code="passages-without-texts", path=example.place.file,
+            )  # fmt: skip
+        yield docid, title, text
+
+
+def _texts_only(example: Example) -> bool:
+    """Return whether the ids of the positive passages are hashes of their texts."""
+    return any(each.text is not None and each.docid == text_id(each.text) for each in example.positives)
+
+
+def text_id(text: str) -> str:
+    """Return the id of a query or passage without an id."""
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------- examples
+
+
+def examples(path: Path) -> Iterator[Example]:
+    """Yield the examples of a training file: JSON, Parquet, or CSV and TSV with a header.
+
+    Raises:
+        InputError: another form.
+    """
+    if is_json(path):
+        rows: Iterator[tuple[Place, Any]] = records(path)
+    else:
+        table = open_table(path, QUERIES, {}, True, None)
+        rows = table.rows([name for name in table.names if name in (*_QID, *_QUERY) or _READ.fullmatch(name)])
+    for place, record in rows:
+        text = text_of(record, _QUERY, place)
+        qid = text_of(record, _QID, place, default="")
+        positives, negatives = _form(record, place)(record, place)
+        own = checked_id(qid, place) if qid else text_id(text)
+        yield Example(place, own, bool(qid), text, answers_of(record, place) or None, positives, negatives)
+
+
+_Passages = tuple[list[Passage], list[Passage] | None]
+
+
+def _form(record: dict[str, Any], place: Place) -> Callable[[dict[str, Any], Place], _Passages]:
+    """Return the reader of the passages of a record, by its fields."""
+    if "label" in record or "labels" in record:
+        raise InputError(
+            f"{place}: has a field of labels, which may mark the passage as irrelevant; keep the rows of positive "
+            "passages, and remove the field",
+            code="labelled-pairs", path=place.file,
+        )  # fmt: skip
+    for name, form in (("positive_passages", _objects), ("positive_document_ids", _ids), ("pos", _flag)):
+        if name in record:
+            return form
+    if "positive" in record:
+        return _triplet
+    raise InputError(
+        f"{place}: no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has "
+        f"{_FORMS}, and the negatives in fields of such names",
+        code="unknown-training-file", path=place.file, line=place.number,
+    )  # fmt: skip
+
+
+def _objects(record: dict[str, Any], place: Place) -> _Passages:
+    """Tevatron: objects of docid, title and text."""
+
+    def of(field: str) -> list[Passage]:
+        return [
+            Passage(
+                id_of(each, DOCID_FIELDS, place),
+                text_of(each, ("title",), place, default=""),
+                text_of(each, ("text",), place),
+            )
+            for each in passages(record, field, place)
+        ]
+
+    negatives = of("negative_passages") if record.get("negative_passages") is not None else None
+    return of("positive_passages"), negatives
+
+
+def _ids(record: dict[str, Any], place: Place) -> _Passages:
+    """Tevatron 2: ids of documents."""
+    positives, negatives = (
+        [Passage(checked_id(docid, place), "", None) for docid in _texts(record, field, place)]
+        for field in ("positive_document_ids", "negative_document_ids")
+    )
+    return positives, negatives
+
+
+def _flag(record: dict[str, Any], place: Place) -> _Passages:
+    """FlagEmbedding: lists of texts."""
+    negatives = _of_texts(_texts(record, "neg", place)) if record.get("neg") is not None else None
+    return _of_texts(_texts(record, "pos", place)), negatives
+
+
+def _triplet(record: dict[str, Any], place: Place) -> _Passages:
+    """sentence-transformers: a positive text, and a negative one or several, `negative_1`, `negative_2`, ..."""
+    fields = [name for name in record if _NEGATIVE.fullmatch(name)]
+    positives = _texts(record, "positive", place)
+    if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, place))):
+        raise InputError(
+            f"{place}: has ids in place of texts; pass triples of ids to `prepare msmarco --triples`",
+            code="triples-of-ids", path=place.file, line=place.number,
+        )  # fmt: skip
+    negatives = [text for name in fields for text in _texts(record, name, place)]
+    return _of_texts(positives), _of_texts(negatives) if fields else None
+
+
+def _of_texts(texts: Sequence[str]) -> list[Passage]:
+    return [Passage(text_id(text), "", text) for text in texts]
+
+
+def _texts(record: dict[str, Any], field: str, place: Place) -> list[str]:
+    """Return the texts or ids of a field, a list or one value; empty without a value."""
+    value = record.get(field)
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    for item in items:
+        if not isinstance(item, str | int) or isinstance(item, bool):
+            raise InputError(
+                f"{place}: field '{field}' has {kind_of(item)}; a text is needed", code="not-a-text", path=place.file,
+                column=field,
+            )  # fmt: skip
+    return [text_of({field: item}, (field,), place) for item in items]
 
 
 def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str, Any]]:
@@ -75,5 +249,8 @@ def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str,
     """
     found = record.get(field)
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise InputError(f"{place}: no list '{field}' of passages, which a training file contains")
+        raise InputError(
+            f"{place}: no list '{field}' of passages, which a training file contains", code="no-passages",
+            path=place.file, column=field,
+        )  # fmt: skip
     return found
