@@ -86,12 +86,12 @@ def test_a_truncated_parquet_file_of_another_tool_is_named(here: Path, made: Pat
     [
         ("index-bm25", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
         ("encode", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
-        ("search --queries", "has no column 'qid' (found: a); a queries file needs qid, text, answers"),
+        ("search --queries", "no column known for the id (columns: a); name its columns qid and text"),
         ("mine-negatives run:", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
         ("train-dense", "has no column 'qid' (found: a); a training examples file needs qid, query, docid"),
         ("fuse", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
         ("evaluate", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
-        ("evaluate --qrels", "has no column 'qid' (found: a); a qrels file needs qid, docid, relevance"),
+        ("evaluate --qrels", "no column known for the qid (columns: a); name its columns qid, docid and relevance"),
     ],
 )
 def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path, command: str, needed: str) -> None:
@@ -134,7 +134,7 @@ def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path,
         ("evaluate --split", "bm25.parquet", "is a run (made by `search`); a collection is needed here"),
         ("export", "bm25", "bm25: a lexical index has no format 'trec'"),
         ("prepare beir", "collection", "collection: no corpus.jsonl; a BEIR folder contains"),
-        ("prepare trec", "bm25.parquet", "bm25.parquet, line 1: byte"),
+        ("prepare trec", "bm25.parquet", "bm25.parquet: is a Parquet file"),
     ],
 )
 def test_an_artifact_of_another_kind_is_refused_with_its_kind(here: Path, command: str, path: str, words: str) -> None:

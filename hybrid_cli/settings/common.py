@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from hybrid_cli import memory
+from hybrid_cli import input_files, memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.options import (
     GENERAL,
@@ -39,7 +39,28 @@ def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overwrites(Settings):
+class ReadsFiles(Settings):
+    """A command that reads files of other tools."""
+
+    limits: Mapping[str, int] = option(
+        {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
+        "compressed file with a content of more than 256 MiB (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
+        metavar="NAME=N", recorded=False,
+    )  # fmt: skip
+
+    def check(self) -> None:
+        """Refuse limits that do not exist."""
+        super().check()
+        known = [each.name for each in fields(input_files.Limits)]
+        if unknown := sorted(set(self.limits) - set(known)):
+            raise InputError(
+                f"--limits {unknown[0]}: unknown limit; choices: {', '.join(known)}", code="unknown-limit",
+                value=unknown[0],
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overwrites(ReadsFiles):
     """A command that can write an artifact."""
 
     overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)

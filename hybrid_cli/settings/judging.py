@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, Seeded, as_names
+from hybrid_cli.settings.common import MEASURE, Budgeted, NameOrPath, ReadsFiles, Seeded, as_names
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
 
@@ -15,7 +15,7 @@ TWO_RUNS = "two runs"  # fact
 
 
 @dataclass(frozen=True)
-class Judge(Budgeted, Seeded):
+class Judge(ReadsFiles, Budgeted, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 
     The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,

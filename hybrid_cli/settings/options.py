@@ -13,7 +13,6 @@ from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
-from hybrid_cli import input_files
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.conversion import byte_count, converted, plain
 from hybrid_cli.settings.declaration import (
@@ -71,12 +70,6 @@ class Settings:
     given: ClassVar[frozenset[str]] = frozenset()
     restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
 
-    limits: Mapping[str, int] = option(
-        {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns`, of a table (1000); `expansion`, of "
-        "a compressed file of more than 256 MiB (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
-        metavar="NAME=N", recorded=False,
-    )  # fmt: skip
-
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Record the names of the set options; the dataclass constructor then assigns the values."""
         made = super().__new__(cls)
@@ -106,10 +99,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse options that exclude each other; commands with such rules extend this method."""
-        known = [each.name for each in fields(input_files.Limits)]
-        if unknown := sorted(set(self.limits) - set(known)):
-            raise InputError(f"--limits {unknown[0]}: unknown limit; choices: {', '.join(known)}")
+        """Refuse options that exclude each other; commands with such rules override this method."""
 
     def check_facts(self, subject: str = "", **facts: Any) -> None:
         """Refuse options that were set but do not apply.

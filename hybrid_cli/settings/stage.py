@@ -75,7 +75,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             with (
                 stage_scope(),
                 memory.limited(getattr(settings, "memory", None)),
-                input_files.limited(settings.limits),
+                input_files.limited(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
             ):
                 return function(local)
