@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid
+from command import Done, hybrid
 from small_artifacts import HITS, open_output, write_run
 
 from hybrid_cli import artifacts, runs
@@ -91,8 +91,8 @@ def index(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path / "bm25"
 
 
-def one_line_of_damage(done: tuple[int, str, str], path: Path) -> None:
-    code, _, err = done
+def one_line_of_damage(done: Done, path: Path) -> None:
+    code, err = done.code, done.err
     lines = [line for line in err.splitlines() if line.startswith("hybrid: ")]
     assert (code, len(lines)) == (1, 1), err
     assert str(path) in lines[0]
