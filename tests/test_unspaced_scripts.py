@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -122,11 +123,11 @@ def test_lines_and_cells_have_the_width_of_the_terminal() -> None:
 def test_attacks_change_words_and_cut_no_character(text: str) -> None:
     known = set(words.characters(text)) | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     for seed in range(20):
-        changed = edits.edited(text, edits.swap_characters, 0.1, lambda name, seed=seed: draw(seed, name))
+        changed = edits.edited(text, edits.swap_characters, 0.1, partial(draw, seed))
         assert set(words.characters(changed)) <= known
-        fewer = edits.edited(text, edits.delete_word, 0.1, lambda name, seed=seed: draw(seed, name))
-        swapped = edits.edited(text, edits.swap_words, 0.1, lambda name, seed=seed: draw(seed, name))
-        shuffled = edits.shuffle(text, lambda name, seed=seed: draw(seed, name))
+        fewer = edits.edited(text, edits.delete_word, 0.1, partial(draw, seed))
+        swapped = edits.edited(text, edits.swap_words, 0.1, partial(draw, seed))
+        shuffled = edits.shuffle(text, partial(draw, seed))
         assert sorted(swapped) == sorted(shuffled) == sorted(text)
         if words.count(text) > 3:
             assert 0.6 < len(fewer) / len(text) < 1
