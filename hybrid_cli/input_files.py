@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from hybrid_cli.errors import InputError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+_BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 # Usual names of the columns of ids, as `folded` returns them, the most specific first.
 QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
@@ -49,15 +56,36 @@ def refuse_special(path: Path) -> None:
         raise InputError(f"{path}: is {kind}, not a regular file; save its content to a file and pass that file")
 
 
+class _Input(io.FileIO):
+    """A file that is read; an error of its disk names it."""
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            message = f"{os.fsdecode(str(self.name))}: cannot be read: {reason}; check the disk, or restore a copy"
+            raise InputError(message, code="unreadable-file", path=self.name) from error
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        with self._named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._named():
+            return super().readall()
+
+
 def opened(path: Path) -> BufferedReader:
     """Open an input file for reading bytes.
 
     Raises:
-        InputError: the path is missing, not a regular file, or not readable.
+        InputError: the path is missing, not a regular file, or not readable; also when it is read.
     """
     refuse_special(path)
     try:
-        return path.open("rb")
+        return BufferedReader(_Input(path), _BUFFER)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
