@@ -183,7 +183,7 @@ def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
     [
         (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", "run.trec, line 3: 4 fields; a TREC run has six"),
         (b"q1 Q0 \xff 1 5 t\n", "run.trec, line 1: not a TREC run"),
-        (b"PAR1\x00\x01\x01\xfe\n", "run.trec, line 1: not a TREC run"),
+        (b"PAR1\x00\x01\x01\xfe\n", "run.trec: is not a complete Parquet file"),
         (b"q1 Q0 a 1 high t\n", "score not finite"),
         (b"\n \n", "run.trec: not a TREC run: the file is empty"),
     ],

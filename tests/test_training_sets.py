@@ -109,8 +109,14 @@ GIVEN: dict[str, str] = {
             {"question": "b", "positive_ctxs": [], "hard_negative_ctxs": []},
         ]
     ),
-    "tevatron.jsonl": '{"query_id": "0", "negative_passages": [{"docid": "d03"}, {"docid": "d01"}]}\n'
-    '{"query_id": "1", "negative_passages": []}\n',
+    "tevatron.jsonl": json.dumps(
+        {
+            "query_id": "0",
+            "query": "a",
+            "positive_passages": [],
+            "negative_passages": [{"docid": docid, "title": "", "text": docid} for docid in ("d03", "d01")],
+        }
+    ),
     "triples.tsv": "0\td09\td03\n0\td08\td03\n0\td09\td01\n",
 }
 

@@ -210,7 +210,7 @@ def _manifest_text(path: Path) -> str | None:
     if path.suffix != ".parquet":
         return None
     text = (parquet_metadata(path).metadata or {}).get(METADATA_KEY)
-    return text.decode("utf-8") if text else None
+    return text.decode("utf-8", "replace") if text else None
 
 
 def _manifest_in_json(path: Path) -> str | None:
