@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 from hybrid_cli.errors import InputError
 
@@ -129,27 +129,22 @@ class Limits:
     def refuse_line(self, place: object, path: Path, size: int, what: str = "line") -> None:
         """Refuse a piece of a file of more bytes than `line`."""
         if size > self.line:
-            raise InputError(
-                f"{place}: a {what} of more than {self.line:,} bytes; if it is right, pass a larger --limits line=N",
-                code="line-too-long", path=path, limit=self.line,
-            )  # fmt: skip
+            self._refuse("line", "line-too-long", path, f"{place}: a {what} of more than {self.line:,} bytes")
 
     def refuse_columns(self, place: object, path: Path, count: int, what: str = "columns") -> None:
         """Refuse more columns than `columns`."""
         if count > self.columns:
-            raise InputError(
-                f"{place}: more than {self.columns:,} {what}; if the file is right, pass a larger --limits columns=N",
-                code="too-many-columns", path=path, limit=self.columns,
-            )  # fmt: skip
+            self._refuse("columns", "too-many-columns", path, f"{place}: more than {self.columns:,} {what}")
 
     def refuse_expansion(self, path: Path, size: int, stored: int) -> None:
         """Refuse a content that is much larger than its file."""
         if size > max(FREE, self.expansion * stored):
-            raise InputError(
-                f"{path}: its content is more than {self.expansion:,} times as large as the file ({stored:,} bytes); "
-                "if it is right, unpack it, or pass a larger --limits expansion=N",
-                code="expands-too-much", path=path, limit=self.expansion,
-            )  # fmt: skip
+            problem = f"{path}: its content is more than {self.expansion:,} times as large as the file"
+            self._refuse("expansion", "expands-too-much", path, f"{problem} ({stored:,} bytes)")
+
+    def _refuse(self, name: str, code: str, path: Path, problem: str) -> NoReturn:
+        advice = f"if the file is right, pass a larger --limits {name}=N"
+        raise InputError(f"{problem}; {advice}", code=code, path=path, limit=getattr(self, name))
 
 
 FREE = 256 << 20  # bytes of a content that may have any expansion

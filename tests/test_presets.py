@@ -238,8 +238,9 @@ def test_an_unknown_module_or_activation_is_refused(tiny_bert: Path, tmp_path: P
     chain(tmp_path / "chain", tiny_bert, "mean", Dense(16, 8))
     file = tmp_path / "chain" / "2_Dense" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "os.system"}))
-    with pytest.raises(InputError, match="is not supported"):
+    with pytest.raises(InputError) as caught:
         TransformerEncoder.load(tmp_path / "chain")
+    assert (caught.value.code, caught.value.fields["key"]) == ("sentence-transformers-key", "activation_function")
     (tmp_path / "chain" / "2_Dense" / WEIGHTS).unlink()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "torch.nn.Tanh"}))
     with pytest.raises(InputError, match=r"2_Dense: damaged encoder; model\.safetensors is missing"):

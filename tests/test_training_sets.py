@@ -114,7 +114,7 @@ GIVEN: dict[str, str] = {
             "query_id": "0",
             "query": "a",
             "positive_passages": [],
-            "negative_passages": [{"docid": docid, "title": "", "text": docid} for docid in ("d03", "d01")],
+            "negative_passages": [{"docid": "d03"}, {"docid": "d01"}],
         }
     ),
     "triples.tsv": "0\td09\td03\n0\td08\td03\n0\td09\td01\n",

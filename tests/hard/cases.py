@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,19 +115,8 @@ def prepare(folder: Path, names: Sequence[str], versions: bool = False) -> None:
     write_inputs(folder, names, 0)
     if versions:
         (folder / OTHER).mkdir()
-        with inside(folder / OTHER):
+        with chdir(folder / OTHER):
             write_inputs(folder / OTHER, names, 1)
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Use another working directory while the block runs."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def write_inputs(folder: Path, names: Sequence[str], version: int) -> None:

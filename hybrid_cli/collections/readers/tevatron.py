@@ -180,14 +180,14 @@ def _form(record: dict[str, Any], place: Place) -> Callable[[dict[str, Any], Pla
 
 
 def _objects(record: dict[str, Any], place: Place) -> _Passages:
-    """Tevatron: objects of docid, title and text."""
+    """Tevatron: objects of docid, title and text, or of docid alone."""
 
     def of(field: str) -> list[Passage]:
         return [
             Passage(
                 id_of(each, DOCID_FIELDS, place),
                 text_of(each, ("title",), place, default=""),
-                text_of(each, ("text",), place),
+                None if each.get("text") is None else text_of(each, ("text",), place),
             )
             for each in passages(record, field, place)
         ]
