@@ -195,7 +195,7 @@ def _query_table(folder: Path, body: Module) -> Module | None:
         )
     file = modules[0].folder / "config.json"
     refuse_unknown(file, read_object(file) if file.is_file() else {}, {"frozen"})
-    tokenizers = [open_rules(each.folder / TOKENIZER) for each in (modules[0], body)]
+    tokenizers = [_rules_of(each.folder / TOKENIZER) for each in (modules[0], body)]
     if tokenizers[0] != tokenizers[1]:
         raise InputError(
             f"{modules[0].folder / TOKENIZER}: differs from the tokenizer of documents; a sparse encoder has one",
@@ -212,7 +212,7 @@ def _table_length(table: Module) -> int:
     return length if fits(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
 
 
-def open_rules(file: Path) -> dict[str, Any]:
+def _rules_of(file: Path) -> dict[str, Any]:
     """Return the parts of a tokenizer that decide the tokens of a text."""
     stored = read_object(file) if file.is_file() else {}
     return {name: stored.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
