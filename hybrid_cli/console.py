@@ -182,8 +182,13 @@ def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = N
 
 def prompt(text: str) -> None:
     """Ask for a line on stderr, where both standard input and stderr are a terminal."""
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+    if asks() and sys.stderr.isatty():
         print(plain(text), end="", file=sys.stderr, flush=True)
+
+
+def asks() -> bool:
+    """Return whether standard input is a terminal."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def read_line() -> str:

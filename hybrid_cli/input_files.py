@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import re
@@ -19,10 +20,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from hybrid_cli.errors import InputError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
 # Usual names of the columns of ids, as `folded` returns them, the most specific first.
@@ -92,15 +97,36 @@ def refuse_unsafe_name(name: str, source: object) -> None:
         )
 
 
+class _Input(io.FileIO):
+    """A file that is read; an error of its disk names it."""
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            message = f"{os.fsdecode(str(self.name))}: cannot be read: {reason}; check the disk, or restore a copy"
+            raise InputError(message, code="unreadable-file", path=self.name) from error
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        with self._named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._named():
+            return super().readall()
+
+
 def opened(path: Path) -> BufferedReader:
     """Open an input file for reading bytes.
 
     Raises:
-        InputError: the path is missing, not a regular file, or not readable.
+        InputError: the path is missing, not a regular file, or not readable; also when it is read.
     """
     refuse_special(path)
     try:
-        return path.open("rb")
+        return BufferedReader(_Input(path), _BUFFER)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:

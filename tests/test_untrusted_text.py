@@ -119,7 +119,7 @@ def test_all_functions_of_the_console_are_known() -> None:
         "plain", "escaped", "one_line", "shortened", "json_text", "styled",  # texts
         "note", "warn", "error", "trace", "detail", "log", "forecast", "progress", "prompt",  # stderr, log
         "result", "result_json", "stdout", "table",  # stdout
-        "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line",
+        "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line", "asks",
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from hybrid_cli.artifacts import layout
 from hybrid_cli.artifacts.files import is_empty_folder, lock_file, unfinished_call
 from hybrid_cli.artifacts.inputs import Input
+from hybrid_cli.artifacts.integrity import quick_damage
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
@@ -58,7 +59,11 @@ def check_replaceable(
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
         raise InputError(f"{path}: is a file that hybrid did not write, and the output is a folder; name another")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: {_difference(existing, wanted)}; pass --overwrite to replace it, or name another")
+        raise InputError(
+            f"{path}: {_difference(path, existing, wanted)}; pass --overwrite to replace it, or name another",
+            code="output-exists",
+            path=path,
+        )
 
 
 def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
@@ -176,21 +181,25 @@ def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest
         overwrite: replace it, except within `keeping_equal_outputs`.
 
     Raises:
-        DamageError: it lacks a file of its manifest, without `overwrite`.
+        DamageError: a file of it is missing, changed or cut, without `overwrite`.
     """
     if existing is None or existing.key() != wanted.key() or (overwrite and not _keeping.get()):
         return False
-    lost = next((name for name in existing.files or () if not (place / name).exists()), None)
-    if lost is not None and overwrite:
-        return False
-    if lost is not None:
-        raise DamageError(f"{path}: lacks its file {lost}; pass --overwrite to write it again")
-    return True
+    problem = quick_damage(place, existing)
+    if problem is not None and not overwrite:
+        raise DamageError(f"{problem}, or pass --overwrite to write {path} again", code="damaged-output", path=path)
+    return problem is None
 
 
-def _difference(existing: Manifest | None, wanted: Manifest) -> str:
+def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> str:
     """Return the difference between the existing output and the requested one, in words."""
     if existing is None:
+        try:
+            find_manifest(path, any_format=True)
+        except DamageError as error:
+            return f"already exists, and is damaged ({error})"
+        except InputError:
+            pass
         return "already exists, without a manifest of hybrid"
     if existing.stage != wanted.stage:
         return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"

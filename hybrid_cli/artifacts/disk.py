@@ -87,7 +87,7 @@ class _File(io.RawIOBase):
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
         written = 0
-        with _noted(self._path):
+        with noted(self._path):
             while written < len(view):
                 written += device.write(self._file, view[written:])
         return written
@@ -98,7 +98,7 @@ class _File(io.RawIOBase):
 
 
 @contextmanager
-def _noted(path: Path) -> Iterator[None]:
+def noted(path: Path) -> Iterator[None]:
     """Note the path in an error of the block: a full disk names none."""
     try:
         yield
@@ -143,7 +143,7 @@ class Growing:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
         before, view, written = self.size, memoryview(text.encode()), 0
         try:
-            with _noted(self._path):
+            with noted(self._path):
                 while written < len(view):
                     written += device.write(self._file, view[written:])
                 device.sync(self._file.fileno())
@@ -163,7 +163,7 @@ class Growing:
 
 def patch(path: Path, place: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
-    with io.FileIO(path, "r+b") as file:
+    with noted(path), io.FileIO(path, "r+b") as file:
         file.seek(place)
         device.write(file, memoryview(data))
 
@@ -171,7 +171,7 @@ def patch(path: Path, place: int, data: bytes) -> None:
 @contextmanager
 def by_name(path: Path) -> Iterator[Any]:
     """Yield `path` as text, for a library that opens the file, or the files of a folder, itself."""
-    with _noted(path):
+    with noted(path):
         device.write_by_library(path)
         yield str(path)
     for file in [path, *path.rglob("*")]:
@@ -210,6 +210,7 @@ def _sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        device.sync(descriptor)
+        with noted(path):
+            device.sync(descriptor)
     finally:
         os.close(descriptor)

@@ -57,10 +57,11 @@ def rename(scratch: Path, path: Path) -> None:
     old = _old(path)
     remove(old)
     folders = path.is_dir() or (path.exists() and scratch.is_dir())
-    if not (folders and disk.device.exchange(scratch, path)):
-        if folders:
-            disk.device.rename(path, old)
-        disk.device.rename(scratch, path)
+    with disk.noted(path):
+        if not (folders and disk.device.exchange(scratch, path)):
+            if folders:
+                disk.device.rename(path, old)
+            disk.device.rename(scratch, path)
     disk.sync_names(path.parent)
     remove(scratch)  # the old content, after a swap
     remove(old)
@@ -110,7 +111,8 @@ def restore(path: Path, call: str = "") -> None:
         call: inputs and options of the current call; its finished folder is kept, see `finished`.
     """
     if _old(path).exists() and not path.exists():
-        disk.device.rename(_old(path), path)
+        with disk.noted(path):
+            disk.device.rename(_old(path), path)
     remove(_old(path))
     scratch = scratch_path(path)
     if not _resumable(scratch) and not finished(scratch, call):

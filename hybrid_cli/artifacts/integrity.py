@@ -13,6 +13,7 @@ from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
+QUICK_BYTES = 1 << 26  # larger files of an output that is up to date are compared by their sizes
 _THREADS = 4
 checked: set[tuple[str, int, int, int]] = set()
 
@@ -159,6 +160,24 @@ def _damage(file: Path, value: str) -> str | None:
     if found == value:
         return None
     return f"{file}: the content changed on the disk after it was written; restore it"
+
+
+def quick_damage(path: Path, manifest: Manifest) -> str | None:
+    """Return the first fault of an artifact that is found without reading its large files.
+
+    Files up to `QUICK_BYTES` are compared with their checksums, others with their sizes.
+    """
+    if path.is_file():
+        return next(damage(path, manifest), None) if path.stat().st_size <= QUICK_BYTES else None
+    if lost := next((name for name in manifest.files or () if not (path / name).exists()), None):
+        return _missing(path / lost)
+    for name, size in (manifest.sizes or {}).items():
+        if (found := (path / name).stat().st_size) != size:
+            return f"{path / name}: has {found:,} bytes instead of {size:,}; restore it"
+    small = {path / name: value for name, value in (manifest.checksums or {}).items()}
+    small = {file: value for file, value in small.items() if file.is_file() and file.stat().st_size <= QUICK_BYTES}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return next((problem for problem in pool.map(_small_damage, small, small.values()) if problem), None)
 
 
 def _state(path: Path) -> tuple[str, int, int, int]:

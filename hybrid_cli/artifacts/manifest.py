@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -54,6 +54,7 @@ class Manifest:
         inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
             Paths are relative to the folder that contains the artifact, with forward slashes.
         files: relative paths of all files of a folder; None for an artifact that is one file.
+        checksums, sizes: relative path -> content hash, and bytes, of the files of a folder that enter the fingerprint.
         location: path of the artifact, with symbolic links resolved. Not stored.
     """
 
@@ -68,6 +69,7 @@ class Manifest:
     seconds: float | None = None
     files: list[str] | None = None
     checksums: dict[str, str] | None = None
+    sizes: dict[str, int] | None = None
     location: Path | None = field(default=None, compare=False)
 
     def input_path(self, role: str) -> Path | None:
@@ -107,6 +109,7 @@ class Manifest:
             fingerprint=hash_names(found),
             files=file_names(folder),
             checksums=found,
+            sizes=sizes(folder, found),
         )
 
     def key(self) -> str:
@@ -324,6 +327,11 @@ def fingerprints(path: Path) -> dict[str, str]:
         if file.is_file() and not hidden and name.name != MANIFEST:
             found[name.as_posix()] = fingerprint(file)
     return found
+
+
+def sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Return relative path -> bytes of files below a folder."""
+    return {name: (path / name).stat().st_size for name in names}
 
 
 def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:

@@ -38,6 +38,7 @@ from hybrid_cli.artifacts.manifest import (
     hash_json,
     hash_names,
     library_versions,
+    sizes,
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import write_parquet
@@ -143,6 +144,7 @@ class Output:
                 seconds=seconds,
                 files=names,
                 checksums=found,
+                sizes=sizes(work, found),
             )
             disk.write_text(work / MANIFEST, manifest.to_json())
             disk.remove(key)  # first: a folder without key is never resumed

@@ -125,10 +125,15 @@ def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
         return f"{path}: {reasons[0].lower()}; free space, and repeat the command", 1
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         reasons = [os.strerror(errno.ENOSPC)]
+    written = _written(error)
+    if reasons == [os.strerror(errno.EIO)] and written is None:
+        name = "an input" if path is None else os.fsdecode(path)
+        return f"{name}: cannot be read: input/output error; check the disk, or restore a copy", 2
     if reasons:
         message = f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced"
         full = reasons[0] in map(os.strerror, _FULL)
-        return message + (f"; free space{_on_disk(error)}, and repeat the command" if full else ""), 1
+        place = f" on the disk of {_folder_of(written)}" if written else ""
+        return message + (f"; free space{place}, and repeat the command" if full else ""), 1
     if type(error).__module__.startswith(("polars.", "pyarrow.")) and "parquet" in text.lower():
         return f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy", 2
     if isinstance(error, OSError) and path is not None and error.strerror:
@@ -137,14 +142,16 @@ def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
     return (f"a file cannot be used: {text}", 2) if wrapped else None
 
 
-def _on_disk(error: Exception) -> str:
-    """Return the disk of the file that was written when an error was raised, in words; empty if it is not known."""
+def _written(error: Exception) -> Path | None:
+    """Return the file that was written when an error was raised; None if it is not known, or none was written."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(disk.WRITTEN)]
-    if not notes:
-        return ""
-    path = Path(notes[0].removeprefix(disk.WRITTEN))
+    return Path(notes[0].removeprefix(disk.WRITTEN)) if notes else None
+
+
+def _folder_of(path: Path) -> Path:
+    """Return the folder of an output, a part of which was written."""
     unfinished = (each.parent for each in reversed((path, *path.parents)) if each.name.endswith(".partial"))
-    return f" on the disk of {next(unfinished, path.parent)}"
+    return next(unfinished, path.parent)
 
 
 def _refuse_usage(error: typer.BadParameter) -> None:

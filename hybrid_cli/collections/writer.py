@@ -145,7 +145,8 @@ class CollectionWriter:
         if not parts:
             raise InputError(f"{self._origin()}: no documents; a collection needs at least one")
         if parts == 1:
-            disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
+            with disk.noted(self.folder / layout.CORPUS_FILE):
+                disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
             folder.rmdir()
         return docids
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from hybrid_cli import console
+
 END = ""  # end of the input
 _ESCAPE, _END_KEYS = 0x1B, b"\x04"
 _SEQUENCE_SECONDS = 0.05
@@ -20,7 +22,7 @@ def is_interactive() -> bool:
     with suppress(ImportError):
         import termios  # noqa: F401
 
-        return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        return console.asks() and sys.stdout.isatty()
     return False
 
 

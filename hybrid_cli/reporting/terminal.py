@@ -34,7 +34,7 @@ def show_hits(found: Any, settings: Search) -> None:
 
         show = _show_json if settings.form == "json" else _show_text
         names = short_names(settings.indexes)
-        heads = settings.interactive and show is _show_text and not (sys.stdin is not None and sys.stdin.isatty())
+        heads = settings.interactive and show is _show_text and not console.asks()
         for query, hits in [(settings.query, found)] if settings.query is not None else found:
             if heads:
                 console.result(f"query: {console.one_line(query)}")

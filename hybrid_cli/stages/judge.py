@@ -95,7 +95,12 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         if line == QUIT:
             break
         if line not in (*GRADES, SKIP, NEXT, UNDO):
-            raise InputError(f"standard input, line {number}: '{line}' is no answer; answers are {judging.ANSWERS}")
+            raise InputError(
+                f"standard input, line {number}: '{line}' is no answer; answers are {judging.ANSWERS}",
+                code="not-an-answer",
+                line=number,
+                value=line,
+            )
         if notice := session.answer(line, *hit):
             raise InputError(f"standard input, line {number}: {notice}")
         count += 1

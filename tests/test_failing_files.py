@@ -1,0 +1,216 @@
+"""Standard input that is closed or unreadable, inputs on a failing disk, and outputs that are damaged."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import hybrid, refused
+from judging import write_runs
+from small_artifacts import open_output, write_folder, write_run
+from terminal import Terminal
+
+from hybrid_cli import cli, console, input_files
+from hybrid_cli.artifacts import MANIFEST, Kind, disk, integrity
+from hybrid_cli.errors import DamageError, InputError
+
+MEMORY = Path("/proc/self/mem")  # a regular file; the first read is an input/output error
+
+# ----------------------------------------------------------------------------------------------------- standard input
+
+
+class Unreadable(io.StringIO):
+    """A stream whose reads fail."""
+
+    def __init__(self, error: Exception):
+        super().__init__()
+        self.error = error
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        raise self.error
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("stream", "problem"),
+    [
+        (None, "stdin-closed"),
+        (closed(), "stdin-closed"),
+        (Unreadable(OSError(errno.EIO, "Input/output error")), "stdin-unreadable"),
+        (Unreadable(io.UnsupportedOperation("not readable")), "stdin-unreadable"),
+        (Unreadable(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")), "not-utf-8"),
+    ],
+)
+@pytest.mark.parametrize("command", ["judge", "search"])
+def test_standard_input_that_cannot_be_read_ends_in_one_line(
+    command: str, stream: Any, problem: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = write_runs(tmp_path)
+    words: dict[str, list[object]] = {
+        "judge": ["judge", "collection", "--split", "test", *runs, "--output", tmp_path / "mine.tsv"],
+        "search": ["search", "--index", "bm25", "--interactive"],
+    }
+    monkeypatch.setattr("sys.stdin", stream)
+    done = hybrid(*words[command])
+    assert (done.code, done.problem) == (2, problem), done
+    assert done.err.count("hybrid: ") == 1
+    assert done.err.splitlines()[-1].startswith("hybrid: standard input")
+
+
+@pytest.mark.parametrize("redirection", ["<&-", "0> unreadable"])
+def test_a_shell_without_standard_input_gets_one_line(redirection: str, here: Path) -> None:
+    line = f"{sys.executable} -m hybrid_cli search --index bm25 --interactive {redirection}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0, done
+    assert "a bug in hybrid" not in done.stderr
+    assert done.stderr.rstrip().count("\n") == 0, done.stderr
+
+
+def test_the_end_of_standard_input_is_no_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    done = hybrid("search", "--index", "bm25", "--interactive")
+    assert (done.code, done.out) == (0, "")
+    session = Terminal("search", "--index", here / "bm25", "--interactive")
+    session.wait_for(b"query> ")
+    session.press(b"\x04")
+    session.end()
+    assert session.code == 0
+
+
+def test_answers_with_invalid_bytes_are_refused(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = write_runs(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\udc9b1\n"))
+    done = hybrid("judge", "collection", "--split", "test", *runs, "--output", tmp_path / "mine.tsv")
+    assert (done.code, done.problem) == (2, "not-an-answer")
+    assert "\udc9b" not in done.err
+
+
+# ---------------------------------------------------------------------------------------------------------- the disk
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
+@pytest.mark.parametrize("read", [input_files.read_bytes, lambda path: next(iter(input_files.opened(path)))])
+def test_an_input_error_of_the_disk_names_the_file(read: Callable[[Path], bytes]) -> None:
+    with pytest.raises(InputError) as caught:
+        read(MEMORY)
+    assert (caught.value.code, caught.value.fields["path"]) == ("unreadable-file", MEMORY)
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
+@pytest.mark.parametrize("name", ["bad.trec", "bad.tsv", "bad.json", "bad.jsonl", "bad.yaml"])
+def test_a_command_names_the_input_on_a_failing_disk(
+    name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(name).symlink_to(MEMORY)
+    command: dict[str, list[object]] = {
+        "bad.trec": ["evaluate", "collection", "--split", "test", name],
+        "bad.tsv": ["evaluate", "--qrels", name, "bm25.parquet"],
+        "bad.json": ["inspect", name],
+        "bad.jsonl": ["prepare", "files", name, "--output", "new"],
+        "bad.yaml": ["fuse", "bm25.parquet", "bm25.parquet", "--output", "new.parquet", "--config", name],
+    }
+    done = hybrid(*command[name])
+    assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", name), done
+    assert "the output" not in done.err
+
+
+def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
+    """Libraries name no file; a file that is written carries a note."""
+    error = OSError(errno.EIO, "Input/output error")
+    message, code = cli._trouble_with_files(error) or ("", 0)
+    assert (message.split(":")[0], code) == ("an input", 2)
+    with pytest.raises(OSError, match="Input/output") as caught, disk.noted(Path("out/x.parquet")):
+        raise error
+    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
+def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.log_to(tmp_path / "run.log")
+    try:
+        monkeypatch.setattr(console, "_log", Path("/dev/full"))
+        console.note("first")
+        console.note("second")
+    finally:
+        console.log_to(None)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["warning", "first", "second"]
+
+
+# ------------------------------------------------------------------------------------------------- damaged outputs
+
+
+def damage(file: Path, how: str) -> None:
+    content = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content[: len(content) // 2] if how == "cut" else content[:-2] + b"!" + content[-1:])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "changed"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_damaged_folder_is_not_up_to_date(
+    how: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_folder(tmp_path / "index", "content of the vectors")
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+    damage(path / "vectors.bin", how)
+    if large:
+        monkeypatch.setattr(integrity, "QUICK_BYTES", 4)
+    if large and how == "changed":  # found by `verify`, and by a stage that reads the file
+        assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+        return
+    with pytest.raises(DamageError) as caught:
+        open_output(path, kind=Kind.DENSE_INDEX)
+    assert (caught.value.code, caught.value.fields["path"]) == ("damaged-output", path)
+    assert str(path / "vectors.bin") in str(caught.value)
+    assert not open_output(path, kind=Kind.DENSE_INDEX, overwrite=True).up_to_date
+    write_folder(path, "content of the vectors", overwrite=True)
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+
+
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_a_damaged_file_is_not_up_to_date(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_run(Path("x.parquet"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-20] if how == "cut" else content[:10] + b"!" + content[11:])
+    with pytest.raises(InputError) as caught:
+        open_output(path)
+    assert caught.value.code == ("output-exists" if how == "cut" else "damaged-output")
+    write_run(path, overwrite=True)
+    assert open_output(path).up_to_date
+
+
+def test_a_damaged_index_is_not_up_to_date_for_its_command(here: Path) -> None:
+    command = ["index-bm25", "collection", "--output", "new"]
+    assert hybrid(*command).code == 0
+    assert "up to date" in hybrid(*command).err
+    lucene = max((Path("new") / "lucene").iterdir(), key=lambda file: file.stat().st_size)
+    damage(lucene, "cut")
+    done = refused(*command, problem="damaged-output", code=1)
+    assert lucene.name in done.err
+    again = hybrid(*command, "--overwrite")
+    assert (again.code, hybrid("verify", "new").code) == (0, 0)
+
+
+def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "index", "content")
+    stored = json.loads((path / MANIFEST).read_text())
+    assert stored["sizes"] == {"vectors.bin": os.path.getsize(path / "vectors.bin")}
