@@ -178,3 +178,59 @@ def test_a_new_method_is_one_entry_of_the_registry(tmp_path: Path, monkeypatch: 
     assert artifacts.read_manifest(output).options["method"] == "toy"
     assert hybrid("fuse", *paths, "--output", tmp_path / "typed.parquet", "--method", "toy").code == 0
     assert "toy" in hybrid("fuse", "--help").out
+
+
+# -------------------------------------------------------------------------------------------- scores without a ranking
+
+LOW = {"x": -1.0, "y": -2.0, "z": -3.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "weights"),
+    [
+        ("product", {}, ()),
+        ("product", {"missing": "ignore"}, ()),
+        ("product", {"normalization": "max"}, ()),
+        ("product", {"normalization": "l2"}, ()),
+        ("combmnz", {"normalization": "none"}, ()),
+        ("combmnz", {"normalization": "zscore"}, ()),
+        ("combmax", {"normalization": "none"}, (1.0, 3.0)),
+        ("combmin", {"normalization": "none"}, (1.0, 3.0)),
+        ("combmed", {"normalization": "zscore"}, (1.0, 3.0)),
+    ],
+)
+def test_scores_that_a_rule_cannot_rank_are_refused(
+    method: str, options: dict[str, Any], weights: tuple[float, ...]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        fuse(A, LOW, fusion=recipe(method, *weights, **options))
+    assert (caught.value.code, caught.value.fields["id"]) == ("fusion-range", "1")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("weighted-sum", "product")])
+def test_negative_scores_keep_their_order_with_the_normalization_of_the_method(method: str) -> None:
+    found = fuse(LOW, LOW, fusion=recipe(method))
+    assert list(found) == ["x", "y", "z"]
+    assert len(set(found.values())) == 3
+
+
+@pytest.mark.parametrize("method", ["combmax", "combmin", "combmed", "combsum", "combanz", "sum"])
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)])
+def test_a_list_of_weight_0_does_not_change_the_order_of_the_other(method: str, weights: tuple[float, float]) -> None:
+    found = list(fuse(A, B, fusion=recipe(method, *weights)))
+    single = ["x", "y", "z"] if weights[0] else ["y", "w", "x"]
+    assert [docid for docid in found if docid in single] == single
+
+
+def test_a_product_below_the_floating_point_numbers_is_refused() -> None:
+    scores = {"x": 0.5, "y": 0.25}
+    with pytest.raises(InputError) as caught:
+        fuse(scores, scores, fusion=recipe("product", 1000.0, 1.0))
+    assert (caught.value.code, caught.value.fields["id"]) == ("fusion-underflow", "1")
+
+
+def test_hits_beyond_the_last_value_of_rbc_are_refused() -> None:
+    run = {f"d{rank:05}": 1.0 / rank for rank in range(1, 3400)}
+    with pytest.raises(InputError) as caught:
+        fuse(run, run, fusion=recipe("rbc"))
+    assert caught.value.code == "fusion-range"

@@ -206,11 +206,48 @@ def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
     return frame.collect()
 
 
+def check_values(valued: pl.DataFrame, recipe: Recipe, qids: pl.Series) -> None:
+    """Refuse values that the rule of a method cannot rank, such as products of scores below 0.
+
+    Args:
+        valued: the result of `values`.
+        recipe: method and weights.
+        qids: ids of the queries, by number.
+    """
+    for number, weight in enumerate(recipe.weights):
+        condition, why = recipe.fault(number)
+        if not weight or not why:
+            continue
+        bad = valued.group_by("query", maintain_order=True).agg(bad=condition.fill_null(False)).filter("bad")
+        if len(bad):
+            qid = qids[int(bad["query"][0])]
+            raise InputError(
+                f"--method {recipe.method}: list {number + 1} has {why} (query {qid}); use --normalize minmax, another "
+                "--method, or a smaller --depth",
+                code="fusion-range",
+                list=number + 1,
+                id=qid,
+            )
+
+
 def fused(valued: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
     """Return query, docid and fused score of every candidate, from the result of `values`."""
     lists = range(len(recipe.weights))
     score = recipe.combined([pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists])
     return valued.select("query", "docid", score.alias("score"))
+
+
+def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series) -> None:
+    """Refuse products of values above 0 that floating-point numbers cannot tell from 0."""
+    positive = pl.all_horizontal(pl.col("^value_.*$").fill_null(1.0) > 0)
+    lost = valued.filter(positive & pl.Series(scored["score"] == 0))
+    if len(lost):
+        qid = qids[int(lost["query"][0])]
+        raise InputError(
+            f"--method product: a score of query {qid} is too small for a floating-point number; use smaller --weights",
+            code="fusion-underflow",
+            id=qid,
+        )
 
 
 def fused_by_query(valued: pl.DataFrame, second: np.ndarray) -> pl.DataFrame:
@@ -240,7 +277,10 @@ def fuse(
     """
     for block in blocks:
         valued = values(block, recipe)
+        check_values(valued, recipe, qids)
         scored = fused(valued, recipe) if weigh is None else fused_by_query(valued, weigh(block))
+        if recipe.multiplies:
+            _check_underflow(valued, scored, qids)
         run = ranked(scored.rename({"query": "qid"}), hits)
         yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
 

@@ -157,22 +157,22 @@ def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: 
 
 def largest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
     """Return the largest w v (CombMAX)."""
-    return pl.max_horizontal(_weighted(values, weights))
+    return pl.max_horizontal(_weighted(values, weights)).fill_null(0.0)
 
 
 def smallest(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
     """Return the smallest w v (CombMIN)."""
-    return pl.min_horizontal(_weighted(values, weights))
+    return pl.min_horizontal(_weighted(values, weights)).fill_null(0.0)
 
 
 def median(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
     """Return the median of w v (CombMED)."""
-    return pl.concat_list(_weighted(values, weights)).list.drop_nulls().list.median()
+    return pl.concat_list(_weighted(values, weights)).list.drop_nulls().list.median().fill_null(0.0)
 
 
 def _weighted(values: Sequence[pl.Expr], weights: Sequence[float]) -> list[pl.Expr]:
-    """Return w v of each list."""
-    return [weight * value for value, weight in zip(values, weights, strict=True)]
+    """Return w v of each list; a list of weight 0 would give the smallest value or the median to every document."""
+    return [weight * value for value, weight in zip(values, weights, strict=True) if weight]
 
 
 def _count(present: Sequence[pl.Expr]) -> pl.Expr:
@@ -197,12 +197,19 @@ def fill(value: pl.Expr, missing: Missing) -> pl.Expr:
 
 @dataclass(frozen=True)
 class Method:
-    """Normalization, combination rule, and default rule for missing documents."""
+    """One fusion method: an entry of `METHODS`.
+
+    Attributes:
+        normalization: key in `TRANSFORMS`.
+        rule: combination rule.
+        missing: default rule for missing documents.
+        fixed: the normalization defines the method, and --normalize is refused.
+    """
 
     normalization: str
     rule: Rule
     missing: Missing
-    fixed: bool = False  # the normalization defines the method: --normalize is refused
+    fixed: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -299,7 +306,28 @@ class Recipe:
     def sums_raw_scores(self) -> bool:
         """Return whether raw scores are added, so that differences in scale matter."""
         method = METHODS[self.method]
-        return (self.normalization or method.normalization) == "none" and method.rule is not product
+        return (self.normalization or method.normalization) == "none" and not self.multiplies
+
+    @property
+    def multiplies(self) -> bool:
+        """Return whether scores are multiplied."""
+        return METHODS[self.method].rule is product
+
+    def fault(self, number: int) -> tuple[pl.Expr, str]:
+        """Return a condition on the values of one list for a query under which the rule gives no ranking, and its text.
+
+        Args:
+            number: number of the list, from 0.
+        """
+        rule, own = METHODS[self.method].rule, pl.col(f"value_{number}")
+        if self.multiplies:
+            return own.max() <= 0, "no score above 0, so all products are 0"
+        signed = rule is times_lists or (rule in (largest, smallest, median) and len(set(self.weights)) > 1)
+        if signed:
+            return own.min() < 0, "values below 0, which a larger factor makes smaller"
+        if (self.normalization or METHODS[self.method].normalization) == "rbc":
+            return ((own <= 0) & pl.col(f"present_{number}")).any(), "so many hits that the last ones have the value 0"
+        return pl.lit(False), ""
 
     def normalized(self, score: pl.Expr, rank: pl.Expr) -> pl.Expr:
         """Normalize the scores (float64) and ranks of one list among the candidates of a query."""

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.lists import fused, values
+from hybrid_cli.fusion.lists import check_values, fused, values
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 from hybrid_cli.fusion.selection import Choice, Values
 from hybrid_cli.settings.fusion import RRF, Fuse, Grid
@@ -131,6 +131,7 @@ def tabulate(
         places = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
         for block in blocks() if places else ():
             valued = values(block, recipe).sort("query", "docid")
+            check_values(valued, recipe, qids)
             if remove_query:
                 valued = valued.filter(qids.gather(valued["query"]) != valued["docid"])
             rows, mine = _rows(valued, judged)
