@@ -7,6 +7,7 @@ line ends; texts in other languages are analyzed one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -28,6 +29,8 @@ FEW_TEXTS = 64  # of a call, analyzed without Java where `lexical.english` can
 CHARACTERS = 1_000_000  # of larger calls, analyzed without Java in less time than the start of a JVM
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
+_BYTE_ORDER_MARKS = "\ufeff\ufffe"
+_PLAIN = re.compile("[\x00-\u02ff\u2010-\u2027\u2030-\u205e]*")  # texts in which no analyzer removes a whole token
 
 
 @runtime_checkable
@@ -51,6 +54,7 @@ class Analyzer:
         string = jvm.java_class("java.lang.String")
         self._join, self._line_end = string.join, jvm.cast("java.lang.CharSequence", string("\n"))
         self._together = TEXTS_PER_CALL if language == ENGLISH else 1
+        self._of_length = jvm.java_class("org.apache.lucene.analysis.miscellaneous.LengthFilter")
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
@@ -65,6 +69,30 @@ class Analyzer:
             return pa.array([], pa.string()), np.zeros(0, np.int64)
         return pa.concat_arrays([part for part, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
+    def document_tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+        """Return the tokens of documents as `tokens` does, with the empty ones.
+
+        A filter may remove all characters of a token, such as the tatweel in Arabic. Lucene counts an empty token in
+        the length of a document, but leaves it out of a query.
+        """
+        tokens, lengths = self.tokens(texts)
+        if self.language == ENGLISH:
+            return tokens, lengths
+        empty = np.array([0 if _PLAIN.fullmatch(text) else self._count_empty(text) for text in texts], np.int64)
+        if not empty.any():
+            return tokens, lengths
+        places = np.insert(np.arange(len(tokens)), np.repeat(np.cumsum(lengths), empty), -1)
+        return tokens.take(pa.array(places, mask=places < 0)).fill_null(""), lengths + empty
+
+    def _count_empty(self, text: str) -> int:
+        """Return the number of empty tokens of a text."""
+        stream, count = self._of_length(self.java.tokenStream(FIELD, text), 0, 0), 0
+        stream.reset()
+        while stream.incrementToken():
+            count += 1
+        stream.close()
+        return count
+
     def _batch(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Analyze texts in one call; one by one if a text contains the marker."""
         words = self._call(_BETWEEN.join(texts))
@@ -78,8 +106,13 @@ class Analyzer:
         return pa.concat_arrays(each), np.array([len(part) for part in each])
 
     def _call(self, text: str) -> pa.StringArray:
-        joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", self._analyze(self.java, text)))
-        return pc.split_pattern(pa.array([joined]), "\n").flatten() if joined else pa.array([], pa.string())
+        found = self._analyze(self.java, text)
+        marked = any(mark in text for mark in _BYTE_ORDER_MARKS)
+        if marked:  # jnius takes one at the begin of a string for its byte order
+            found.add(0, "")
+        joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", found))
+        words = pc.split_pattern(pa.array([joined]), "\n").flatten() if joined else pa.array([], pa.string())
+        return words[1:] if marked else words
 
 
 class LazyAnalyzer:

@@ -150,7 +150,7 @@ def build_shards(
             missing -= len(mine)
             if not done:
                 texts = contents(mine, fields)
-                builder.add(*analyzer.tokens(texts["contents"].to_list()))
+                builder.add(*analyzer.document_tokens(texts["contents"].to_list()))
                 docids.append(texts.select("docid"))
             advance(len(mine))
         if not done:
@@ -189,7 +189,7 @@ def _count(
 ) -> Postings:
     builder = PostingsBuilder()
     for batch in corpus():
-        builder.add(*analyzer.tokens(contents(batch, fields)["contents"].to_list()))
+        builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
         advance(len(batch))
     return builder.finish(remedy)
 
