@@ -95,6 +95,17 @@ def scarce_addresses() -> int | None:
     return max(limit - _fields(Path("/proc/self/status")).get("VmSize", 0), 0)
 
 
+def limit_addresses(more: int) -> None:
+    """Limit the address space of this process to that in use and `more` bytes, so that larger requests fail (Linux)."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = _fields(Path("/proc/self/status")).get("VmSize", 0) + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
 def most_threads() -> int | None:
     """Return the number of threads that a low limit of the address space allows, one per GiB; None without one."""
     limit = address_limit()

@@ -22,6 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
     "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",
+    "test_languages", "test_faiss_file",
     "test_examples", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
     "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
     "test_append", "test_sparse", "test_sparse_changes",

@@ -127,7 +127,7 @@ def test_other_files_are_refused(tiny: Path, tmp_path: Path) -> None:
     faiss.write_index(distances, str(tmp_path / "l2.faiss"))
     for name, message in (
         ("text.npy", "not a NumPy array"),
-        ("text.faiss", "no FAISS index whose vectors can be read"),
+        ("text.faiss", "not a FAISS index whose vectors can be read"),
         ("l2.faiss", "does not measure the inner product"),
         ("nothing.npy", "no such file"),
     ):

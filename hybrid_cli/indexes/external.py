@@ -9,73 +9,95 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason
+from hybrid_cli.indexes.faiss_file import read_vectors
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
-from hybrid_cli.input_files import refuse_special, text_lines
+from hybrid_cli.input_files import opened, refuse_special, text_lines
 from hybrid_cli.settings import Encode
 
+_NUMPY, _ZIP = b"\x93NUMPY", b"PK"  # first bytes
 
-def read_external(path: Path) -> np.ndarray:
-    """Return the vectors [n, d] of a `.npy` file (mapped into memory) or of a FAISS index.
+
+def read_external(path: Path) -> tuple[np.ndarray, pl.Series | None]:
+    """Return the vectors [n, d] of a `.npy` file (mapped into memory) or of a FAISS index, and the ids of its rows.
+
+    The ids are None for rows without ids, and for a FAISS index whose ids are the numbers from 0.
 
     Raises:
-        InputError: not such a file, not two-dimensional floating-point numbers, no rows, or a FAISS index that cannot
-            return its vectors or does not measure the inner product.
+        InputError: not such a file, not two-dimensional floating-point numbers, no rows, or see
+            `faiss_file.read_vectors`.
     """
     refuse_special(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such file; pass a .npy file or a FAISS index")
-    vectors = _from_numpy(path) if path.suffix == ".npy" else _from_faiss(path)
+        raise InputError(f"{path}: no such file; pass a .npy file or a FAISS index", code="no-such-file", path=path)
+    with opened(path) as file:
+        begin = file.read(len(_NUMPY))
+    if begin == _NUMPY or path.suffix == ".npy":
+        vectors, ids = _from_numpy(path), None
+    elif begin.startswith(_ZIP):
+        raise InputError(
+            f"{path}: is an archive (.npz, .zip); save its array with np.save", code="vectors-archive", path=path
+        )
+    else:
+        vectors, ids = read_vectors(path)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or 0 in vectors.shape:
         shape = " x ".join(map(str, vectors.shape)) or "a single value"
-        raise InputError(f"{path}: {shape} of {vectors.dtype}; rows of floating-point numbers are needed")
-    return vectors
+        raise InputError(
+            f"{path}: {shape} of {vectors.dtype}; rows of floating-point numbers are needed",
+            code="vectors-shape",
+            path=path,
+        )
+    return vectors, None if ids is None else pl.Series("id", ids).cast(pl.String)
 
 
 def _from_numpy(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a NumPy array ({str(error).splitlines()[0]})") from None
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else np.empty(())
+    except (ValueError, OSError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path}: not a NumPy array ({why})", code="vectors-unreadable", path=path) from None
 
 
-def _from_faiss(path: Path) -> np.ndarray:
-    faiss = load_faiss()
-    try:
-        index = faiss.read_index(str(path))
-        check_metric(index, str(path))
-        if isinstance(faiss.downcast_index(index), faiss.IndexIVF):
-            index.make_direct_map()
-        found: np.ndarray = index.reconstruct_n(0, index.ntotal)
-    except RuntimeError as error:
-        raise InputError(f"{path}: no FAISS index whose vectors can be read ({reason(error)}); use .npy") from None
-    return found
-
-
-def rows_of(vectors: np.ndarray, path: Path, ids: Path | None, wanted: pl.Series, texts: Path) -> np.ndarray:
+def rows_of(
+    count: int, own: pl.Series | None, path: Path, ids: Path | None, wanted: pl.Series, texts: Path
+) -> np.ndarray:
     """Return the row of each wanted id.
 
     Args:
-        vectors: [n, d]
+        count: number of vectors.
+        own: ids in the file of the vectors, if it has some.
         path: file of the vectors, for messages.
-        ids: file with one id per line, in the order of the vectors; None if they have the order of `wanted`.
+        ids: file with one id per line, in the order of the vectors; None if they have the order of `wanted`, or `own`.
         wanted: ids of the documents or queries.
         texts: file of the documents or queries, for messages.
 
     Raises:
         InputError: another number of vectors or ids, an id twice, or ids without a vector or a text.
     """
+    if own is not None:
+        if ids is not None:
+            raise InputError(
+                f"--ids: {path} has ids of its own ({own[0]}, ...), which are not the numbers of its rows; omit it",
+                code="ids-twice",
+                path=path,
+            )
+        return _positions(own, path, wanted, texts)
     if ids is None:
-        if len(vectors) != len(wanted):
-            raise InputError(f"{path}: {len(vectors):,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE")
-        return np.arange(len(vectors))
+        if count != len(wanted):
+            raise InputError(f"{path}: {count:,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE")
+        return np.arange(count)
     listed = pl.Series("id", text_lines(ids), pl.String)
-    if len(listed) != len(vectors):
-        raise InputError(f"{ids}: {len(listed):,} ids, {path} has {len(vectors):,} vectors; one id per line is needed")
+    if len(listed) != count:
+        raise InputError(f"{ids}: {len(listed):,} ids, {path} has {count:,} vectors; one id per line is needed")
     if listed.n_unique() < len(listed):
         line = int(listed.is_first_distinct().arg_min() or 0)
         raise InputError(f"{ids}, line {line + 1}: id '{listed[line]}' occurs twice")
-    for some, others, where, lack in ((listed, wanted, ids, texts), (wanted, listed, texts, ids)):
+    return _positions(listed, ids, wanted, texts)
+
+
+def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) -> np.ndarray:
+    """Return the position of each wanted id in `listed`, which has the same ids."""
+    for some, others, where, lack in ((listed, wanted, source, texts), (wanted, listed, texts, source)):
         unknown = some.filter(~some.is_in(others.implode()))
         if len(unknown):
             raise InputError(f"{where}: {console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)")

@@ -161,22 +161,27 @@ def same_graph() -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the warnings that FAISS prints from C++; `build` prints its own."""
-    sys.stderr.flush()
-    kept = os.dup(2)
+def quiet(descriptor: int = 2) -> Iterator[None]:
+    """Suppress what FAISS prints from C++: warnings on stderr, of which `build` prints its own, or lines on stdout."""
+    (sys.stderr if descriptor == 2 else sys.stdout).flush()
+    kept = os.dup(descriptor)
     with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+        os.dup2(nowhere.fileno(), descriptor)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
+        os.dup2(kept, descriptor)
         os.close(kept)
 
 
 def reason(error: RuntimeError) -> str:
     """Return the reason in an error of FAISS, without file, line and stack."""
-    last = str(error).strip().splitlines()[-1].rsplit("Error: ", 1)[-1].rsplit(" failed: ", 1)[-1]
+    last = (
+        (str(error).strip() or type(error).__name__)
+        .splitlines()[-1]
+        .rsplit("Error: ", 1)[-1]
+        .rsplit(" failed: ", 1)[-1]
+    )
     return re.sub(r"^Error in .* at \S+:\d+: ", "", last)
 
 
@@ -204,6 +209,9 @@ def check_metric(index: Any, where: str) -> None:
     inner = faiss.downcast_index(index)
     while inner is not None:
         if inner.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise InputError(f"{where}: {type(inner).__name__} does not measure the inner product; use another index")
+            raise InputError(
+                f"{where}: {type(inner).__name__} does not measure the inner product; use another index",
+                code="faiss-metric",
+            )
         below = getattr(inner, "storage", None) or getattr(inner, "index", None)
         inner = faiss.downcast_index(below) if isinstance(below, faiss.Index) else None

@@ -225,9 +225,9 @@ def _import(settings: Encode, path: Path) -> Path:
     if output.up_to_date:
         return _check_recall(settings, output)
     indexes.set_threads(settings.threads)
-    vectors = read_external(path)
+    vectors, own = read_external(path)
     wanted = collections.docids(source) if kind == Kind.DENSE_INDEX else collections.read_queries(source)["qid"]
-    rows = rows_of(vectors, path, settings.ids, wanted, source)
+    rows = rows_of(len(vectors), own, path, settings.ids, wanted, source)
     info = IndexInfo(*vectors.shape)
     if model is not None:
         encoder = open_encoder(resolve(model), device=settings.device, dtype=dtype, overrides=changes)
