@@ -11,8 +11,8 @@ import pytest
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST, DryRun, Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli.artifacts import MANIFEST, DryRun, Kind, layout
+from hybrid_cli.errors import HybridError, InputError
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
@@ -292,3 +292,144 @@ def test_a_replacement_killed_between_its_two_renames_is_undone(tmp_path: Path) 
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     assert (path / "vectors.bin").read_text() == "old"
     assert scratch_in(tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------------------ shared folders
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """Yield a file in another folder, which must not change."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("words")
+    before = (folder / "thesis.tex").stat().st_mtime_ns
+    yield folder / "thesis.tex"
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    assert (folder / "thesis.tex").read_text() == "words"
+    assert (folder / "thesis.tex").stat().st_mtime_ns == before
+
+
+def refused_as_planted(folder: Path, name: str) -> None:
+    with pytest.raises(HybridError) as caught:
+        write_folder(folder / "index")
+    assert (caught.value.code, caught.value.exit_code) == ("planted-scratch-file", 1)
+    assert caught.value.fields == {"path": folder / name}
+    assert not (folder / "index").exists()
+
+
+@pytest.mark.parametrize("name", [".index.partial", ".index.partial.lock", ".index.old"])
+def test_a_link_under_the_name_of_a_scratch_file_is_refused(tmp_path: Path, victim: Path, name: str) -> None:
+    for target in (victim, victim.parent, victim.parent / "new"):
+        (tmp_path / name).symlink_to(target)
+        refused_as_planted(tmp_path, name)
+        (tmp_path / name).unlink()
+    write_folder(tmp_path / "index")
+
+
+def test_a_link_in_the_folder_of_an_interrupted_call_is_refused(tmp_path: Path, victim: Path) -> None:
+    assert not interrupted(tmp_path / "index", OSError())
+    for target in (victim, victim.parent):
+        (tmp_path / ".index.partial" / "vectors.bin").symlink_to(target)
+        refused_as_planted(tmp_path, ".index.partial/vectors.bin")
+        (tmp_path / ".index.partial" / "vectors.bin").unlink()
+    assert interrupted(tmp_path / "index", OSError())
+
+
+def test_a_lock_that_is_no_plain_file_is_refused(tmp_path: Path, victim: Path) -> None:
+    lock = tmp_path / ".index.partial.lock"
+    os.link(victim, lock)
+    refused_as_planted(tmp_path, lock.name)
+    lock.unlink()
+    lock.mkdir()
+    refused_as_planted(tmp_path, lock.name)
+    lock.rmdir()
+    os.mkfifo(lock)
+    refused_as_planted(tmp_path, lock.name)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".index.partial", ".index.partial/shard", ".index.partial.lock", ".index.old"])
+def test_a_scratch_file_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    interrupted(tmp_path / "index", OSError())
+    (tmp_path / ".index.old").mkdir()
+    (tmp_path / ".index.partial.lock").touch()
+    os.chown(tmp_path / name, 12345, -1)
+    refused_as_planted(tmp_path, name)
+
+
+def test_an_output_that_is_up_to_date_stays_so_next_to_planted_files(tmp_path: Path, victim: Path) -> None:
+    path = write_folder(tmp_path / "index")
+    (tmp_path / ".index.partial.lock").symlink_to(victim)
+    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
+
+
+# ----------------------------------------------------------------------------------------------------- replaced inputs
+
+
+def test_an_output_whose_input_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+    queries, run, index = tmp_path / "queries.tsv", tmp_path / "run.parquet", tmp_path / "index"
+    queries.write_text("1\twords\n")
+    output = open_output(run, inputs={"queries": queries})
+    queries.write_text("1\twords\n")  # the same content
+    output.write([run_table()])
+    output = open_output(run, inputs={"queries": queries}, overwrite=True, hits=2)
+    queries.write_text("1\tother words\n")
+    with pytest.raises(HybridError) as caught:
+        output.write([run_table()])
+    assert (caught.value.code, caught.value.exit_code) == ("input-replaced", 1)
+    assert caught.value.fields == {"path": queries}
+    assert artifacts.read_manifest(run).options == {}, "the old output is kept"
+    folder = open_output(index, kind=Kind.DENSE_INDEX, inputs={"queries": queries}).folder()
+    (folder.__enter__()[0] / "shard").write_text("of the first version")
+    queries.write_text("1\twords\n")
+    with pytest.raises(HybridError, match="was replaced"):
+        folder.__exit__(None, None, None)
+    assert scratch_in(tmp_path) == [], "no call may resume from shards of two versions"
+
+
+def test_a_folder_input_is_compared_by_its_manifest(tmp_path: Path) -> None:
+    index = write_folder(tmp_path / "index", "old")
+    output = open_output(tmp_path / "run.parquet", inputs={"index": index})
+    write_folder(index, "new", overwrite=True)
+    with pytest.raises(HybridError) as caught:
+        output.write([run_table()])
+    assert caught.value.code == "input-replaced"
+
+
+def test_inputs_may_be_replaced_after_they_were_read(tmp_path: Path) -> None:
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("1\twords\n")
+    output = open_output(tmp_path / "index", kind=Kind.DENSE_INDEX, inputs={"queries": queries})
+    with output.folder() as (work, _):
+        output.inputs_are_read()
+        queries.write_text("1\tother words\n")
+        (work / "vectors.bin").write_text("of the first version")
+    output = open_output(tmp_path / "x", kind=Kind.ENCODER, inputs={"queries": queries})
+    folder = output.folder()
+    work = folder.__enter__()[0]
+    (work / layout.CHECKPOINT).mkdir()
+    queries.write_text("1\twords\n")
+    with pytest.raises(HybridError, match="was replaced"):
+        output.inputs_are_read()
+    assert (work / layout.CHECKPOINT).is_dir(), "the checkpoint of an interrupted call is kept"
+
+
+# -------------------------------------------------------------------------------------------------------------- clocks
+
+
+def test_an_output_is_never_older_than_its_inputs(tmp_path: Path) -> None:
+    """For make, after the clock went back."""
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("1\twords\n")
+    os.utime(queries, (1 << 32, 1 << 32))
+    for _ in range(2):  # written, then up to date
+        for path, kind in ((tmp_path / "run.parquet", Kind.RUN), (tmp_path / "index", Kind.DENSE_INDEX)):
+            output = open_output(path, inputs={"queries": queries}, kind=kind)
+            if not output.up_to_date and kind == Kind.RUN:
+                output.write([run_table()])
+            elif not output.up_to_date:
+                with output.folder():
+                    pass
+            assert path.stat().st_mtime >= queries.stat().st_mtime
+            os.utime(path, (1, 1))

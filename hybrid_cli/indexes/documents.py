@@ -19,7 +19,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest, Recorded, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model_input
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.corpora import recorded_corpora, warn_lost
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -85,7 +85,7 @@ def kinds_of_change(manifest: Manifest) -> frozenset[str]:
     return frozenset({LEARNED, TRANSFORMER_INDEX}) if learned else index_kinds(manifest)
 
 
-def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, Path]) -> Path:
+def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
     """Write the index after a change to the output of a command, unless it is up to date.
 
     Args:
@@ -113,6 +113,11 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     )
     if output.up_to_date:
         return output.path
+    if output.manifest.inputs["index"]["fingerprint"] != manifest.fingerprint:
+        raise HybridError(
+            f"{change.index}: was replaced while it was read; run the command again", code="input-replaced",
+            path=change.index,
+        )  # fmt: skip
     change.warn_lost()
     total = collections.document_count(change.added) if change.added else 0
     if LEARNED in kinds_of_change(manifest):

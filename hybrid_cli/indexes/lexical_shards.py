@@ -44,7 +44,7 @@ def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]
     return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
 
 
-def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapping[str, Path]) -> Path:
+def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
     """Write the sharded index after a change to the output of a command, unless it is up to date.
 
     A shard without documents is left out.

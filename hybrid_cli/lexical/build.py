@@ -102,7 +102,11 @@ def build(
     if lucene_thread is not None:
         lucene_thread.finish()
     postings = Postings.open(folder / layout.IMPACTS)
-    _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
+    try:
+        _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
+    except HybridError:
+        disk.remove(folder / layout.LUCENE)  # the same command builds it again
+        raise
     if language in STACKING:
         docids = pl.read_parquet(folder / layout.DOCIDS, glob=False)
         known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")

@@ -72,6 +72,7 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
         raise HybridError(
             f"{folder}: Lucene could not index {console.counted(document=failed)}; raise --java-heap, or check the disk"
         )
+    _check_written(folder)
 
 
 def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
@@ -109,6 +110,15 @@ def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
         writer.close()
     except jvm.java_errors() as error:
         raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
+    _check_written(folder)
+
+
+def _check_written(folder: Path) -> None:
+    """Refuse an index that a failed write left incomplete: Anserini ends without an error then."""
+    try:
+        _reader(folder).close()
+    except HybridError as error:
+        raise HybridError(f"{folder}: Lucene wrote no complete index; check the disk") from error
 
 
 def statistics(folder: Path) -> Statistics:

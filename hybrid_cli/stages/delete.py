@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import console
-from hybrid_cli.artifacts import Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Kind, Recorded
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
 from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
@@ -30,6 +30,7 @@ def delete(settings: Delete) -> Path:
     """
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest))
+    given = artifacts.fingerprint(settings.ids)
     ids = pl.Series("docid", text_lines(settings.ids), pl.String).unique(maintain_order=True)
     ids = ids.filter(ids != "")
     unknown = ids.filter(~ids.is_in(ids_of(index).implode()))
@@ -40,5 +41,10 @@ def delete(settings: Delete) -> Path:
         )
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line")
+    if artifacts.fingerprint(settings.ids) != given:
+        raise HybridError(
+            f"{settings.ids}: was replaced while it was read; run the command again", code="input-replaced",
+            path=settings.ids,
+        )  # fmt: skip
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
-    return write(settings, Change(index, manifest, ids), {"ids": settings.ids})
+    return write(settings, Change(index, manifest, ids), {"ids": Recorded(settings.ids, "file", given)})

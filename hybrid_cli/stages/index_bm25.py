@@ -86,7 +86,10 @@ def index_bm25(settings: IndexBm25) -> Path:
 
 def _heap(budget: int | None) -> str | None:
     """Return half of a budget as Java's heap; the other half is for the matrix."""
-    return None if budget is None else f"{max(budget >> 21, 16)}m"
+    if budget is None:
+        return None
+    half, machine = budget >> 21, memory.of_machine()
+    return f"{max(16, half if machine is None else min(half, machine >> 21))}m"
 
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,15 +112,24 @@ def exchange(name: str) -> None:
 
 def prepare(folder: Path, names: Sequence[str], versions: bool = False) -> None:
     """Write the inputs of stages into the working directory, if needed in two versions."""
-    write_inputs(folder, names, 0)
-    if versions:
-        (folder / OTHER).mkdir()
-        with chdir(folder / OTHER):
-            write_inputs(folder / OTHER, names, 1)
+    for version, place in enumerate([folder, folder / OTHER] if versions else [folder]):
+        place.mkdir(exist_ok=True)
+        with chdir(place):
+            _write_in_child(version)
+            write_inputs(place, inputs_of(names), version)
 
 
-def write_inputs(folder: Path, names: Sequence[str], version: int) -> None:
-    """Write the inputs of stages: in another version, documents exchange their texts and models have other weights."""
+def write_inputs(
+    folder: Path, commands: Sequence[str], version: int, execute: Callable[[list[str]], object] = must
+) -> None:
+    """Write the inputs of stages into the working directory.
+
+    Args:
+        folder: the working directory.
+        commands: commands that write inputs, in order.
+        version: in another version than 0, documents exchange their texts, and models have other weights.
+        execute: runs a command.
+    """
     write_tiny_source(folder)
     source = folder / "docs.jsonl"
     rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
@@ -128,19 +137,8 @@ def write_inputs(folder: Path, names: Sequence[str], version: int) -> None:
     turned = [row | {"text": text} for row, text in zip(rows, texts[version:] + texts[:version], strict=True)]
     source.write_text("".join(json.dumps(row) + "\n" for row in turned), "utf-8")
     Path(STDIN).write_text(ANSWERS)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            _tiny_bert(Path("bert"), version)
-            code = 0
-        except Exception:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the model was not written"
-    for command in inputs_of(names):
-        must(command.split())
+    for command in commands:
+        execute(command.split())
     corpus = pq.read_table(collection.corpus_path(Path("tiny")))
     docids = corpus["docid"].to_pylist()
     pq.write_table(corpus.set_column(0, "docid", [[f"new {docid}" for docid in docids]]), "new.parquet")
@@ -148,7 +146,23 @@ def write_inputs(folder: Path, names: Sequence[str], version: int) -> None:
     np.save("vectors.npy", np.random.default_rng(version).normal(size=(len(docids), 8)).astype(np.float32))
 
 
-def _tiny_bert(folder: Path, seed: int) -> None:
+def _write_in_child(version: int) -> None:
+    """Write the start model in another process, so that no thread of PyTorch runs in this one."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            write_bert(Path("bert"), version)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the model was not written"
+
+
+def write_bert(folder: Path, seed: int) -> None:
+    """Write a small BERT with random weights."""
     transformers.utils.logging.disable_progress_bar()
     tokenizer = tiny_tokenizer()
     torch.manual_seed(seed)

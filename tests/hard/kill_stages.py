@@ -36,6 +36,8 @@ INPUTS = (  # each may read the outputs of earlier ones
     "combine bert bert-2 --output pair",
     "encode dense --concat-with dense-2 --threads 1 --output pair-index",
     "index-bm25 tiny --shards 2 --threads 1 --output shards",
+    f"fuse one.parquet two.parquet {TUNED} --output weights.json",
+    "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output fuser",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
@@ -51,6 +53,12 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
     "train-fusion": (
         "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output out", "--seed 7", 2
+    ),
+    "fuse --weights": (
+        "fuse one.parquet two.parquet --weights @weights.json --output out.parquet", "--hits 3", 6
+    ),
+    "fuse --method learned": (
+        "fuse one.parquet two.parquet --method learned --model fuser --output out.parquet", "--hits 3", 4
     ),
     "fuse --missing exact": (
         "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
@@ -144,4 +152,4 @@ def inputs_of(names: Iterable[str]) -> list[str]:
 
 def words_of(commands: str) -> set[str]:
     """Return all words of commands that may be paths."""
-    return {word.removesuffix("/shard-*") for word in re.split("[ ,=:]", commands)}
+    return {word.removesuffix("/shard-*") for word in re.split("[ ,=:@]", commands)}

@@ -113,8 +113,9 @@ def lock_is_pipe(output: Path, victim: Path) -> None:
 
 def lock_of_stranger(output: Path, victim: Path) -> None:
     """Plant a lock of another user."""
-    _lock(output).write_text("1\nhost\n")
-    _give_away(_lock(output))
+    lock = _lock(output)
+    lock.write_text("1\nhost\n")
+    _give_away(lock)
 
 
 def link_old(output: Path, victim: Path) -> None:
@@ -129,8 +130,9 @@ def link_old_to_file(output: Path, victim: Path) -> None:
 
 def old_of_stranger(output: Path, victim: Path) -> None:
     """Plant a folder of another user as the old output of an interrupted replacement."""
-    _folder(_old(output)).joinpath("notes.txt").write_text("notes")
-    _give_away(_old(output))
+    old = _folder(_old(output))
+    (old / "notes.txt").write_text("notes")
+    _give_away(old)
 
 
 PLANTS: tuple[Callable[[Path, Path], None], ...] = (

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from cases import OTHER, bytes_of, clear, exchange, inside, write_bert, write_inputs
 from command import hybrid
+from kill_stages import STAGES, inputs_of
 from small_artifacts import write_corpus
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, disk
+from hybrid_cli.artifacts import Kind, Output, disk
+from hybrid_cli.artifacts.inputs import Sources
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 
@@ -86,3 +89,81 @@ def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_p
     assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.manifest.counts  # type: ignore[union-attr]
     with pytest.raises(HybridError, match="was replaced while it was read"):
         opened.search(np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
+
+
+REPLACED = {  # kind of the input -> stage, input
+    "run": ("fuse", "two.parquet"),
+    "run, blocks": ("export msmarco", "one.parquet"),
+    "collection": ("split", "tiny"),
+    "collection of a run": ("export dpr", "tiny"),
+    "judgments": ("fuse --tune", "tiny"),
+    "weights": ("fuse --weights", "weights.json"),
+    "fuser": ("fuse --method learned", "fuser"),
+    "lexical index": ("search", "bm25"),
+    "sharded index": ("search (shards)", "shards"),
+    "learned sparse index": ("search (sparse)", "splade-index"),
+    "reranker": ("rerank", "reranker"),
+    "encoder": ("encode", "bert"),
+    "dense index": ("delete", "dense"),
+    "ids": ("delete", "gone.txt"),
+    "training examples": ("train-dense", "train.parquet"),
+    "labels": ("train-lambda", "labels"),
+}
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the inputs of these stages in two versions."""
+    folder = tmp_path_factory.mktemp("worlds")
+    for version, place in enumerate([folder, folder / OTHER]):
+        place.mkdir(exist_ok=True)
+        with inside(place):
+            write_bert(Path("bert"), version)
+            write_inputs(place, inputs_of(stage for stage, _ in REPLACED.values()), version, succeeds)
+    return folder
+
+
+def succeeds(words: list[str]) -> None:
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("moment", ["before it is described", "after it is described"])
+@pytest.mark.parametrize("kind", REPLACED)
+def test_a_stage_uses_one_version_of_an_input_or_stops(
+    worlds: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
+) -> None:
+    stage, name = REPLACED[kind]
+    words = STAGES[stage][0].split()
+    output = Path(words[-1])
+    monkeypatch.chdir(worlds)
+    monkeypatch.setattr(artifacts.integrity, "checked", set())
+
+    def result(given: list[str]) -> tuple[Any, dict[str, bytes] | None]:
+        clear(output)
+        done = hybrid(*given)
+        return done, bytes_of(output)
+
+    whole = [result(words)[1]]
+    exchange(name)
+    whole.append(result(words)[1])
+    exchange(name)
+    place = (Sources, "describe") if moment.startswith("before") else (Output, "lock")
+    function, swapped = getattr(*place), []
+
+    def replacing(*given: Any) -> Any:
+        if not swapped:
+            swapped.append(name)
+            exchange(name)
+        return function(*given)
+
+    monkeypatch.setattr(*place, replacing)
+    done, found = result(words)
+    exchange(name)
+    clear(output)
+    assert swapped
+    if done.code == 0:
+        assert found in whole
+    else:
+        assert (done.code, done.problem) == (1, "input-replaced"), done.err
+        assert found is None
