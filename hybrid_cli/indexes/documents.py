@@ -113,11 +113,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     )
     if output.up_to_date:
         return output.path
-    if output.manifest.inputs["index"]["fingerprint"] != manifest.fingerprint:
-        raise HybridError(
-            f"{change.index}: was replaced while it was read; run the command again", code="input-replaced",
-            path=change.index,
-        )  # fmt: skip
+    _refuse_other_index(output, change)
     change.warn_lost()
     total = collections.document_count(change.added) if change.added else 0
     if LEARNED in kinds_of_change(manifest):
@@ -160,6 +156,15 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         f"{len(kept) - left:,} removed, {total:,} added"
     )
     return output.path
+
+
+def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
+    """Refuse an index that was replaced after its ids were read."""
+    if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
+        raise HybridError(
+            f"{change.index}: was replaced while it was read; run the command again", code="input-replaced",
+            path=change.index,
+        )  # fmt: skip
 
 
 def _forecast(settings: Append | Delete, change: Change, kept: int, added: int, place: Path) -> None:
