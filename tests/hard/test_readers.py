@@ -157,7 +157,7 @@ def test_a_stage_uses_one_version_of_an_input_or_stops(
             exchange(name)
         return function(*given)
 
-    monkeypatch.setattr(*place, replacing)
+    monkeypatch.setattr(place[0], place[1], replacing)
     done, found = result(words)
     exchange(name)
     clear(output)
