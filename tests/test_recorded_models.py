@@ -145,3 +145,35 @@ def test_a_name_on_the_command_line_may_be_downloaded(
     words = ["search", tiny, "--split", "test", "--index", index, "--model", NAME, "--output", tmp_path / "run.parquet"]
     assert run([words], hub[0], tmp_path)["found"][0]["code"] == 2
     assert any(NAME in path for path in hub[1])
+
+
+def test_no_model_folder_makes_a_connection(
+    tiny: Path, tiny_bert: Path, hub: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """Names of the hub in the files of a model: kernels, code, base models, tokenizers."""
+    changes: dict[str, dict[str, Any]] = {
+        "kernel": {"config.json": {"_attn_implementation": NAME}},
+        "code": {
+            "config.json": {"auto_map": {"AutoConfig": f"{NAME}--a.B", "AutoModel": f"{NAME}--a.C"}},
+            "tokenizer_config.json": {"auto_map": {"AutoTokenizer": [None, f"{NAME}--a.D"]}, "name_or_path": NAME},
+        },
+        "type": {"config.json": {"model_type": "own", "auto_map": {"AutoConfig": f"{NAME}--a.B"}}},
+        "adapter": {"adapter_config.json": {"base_model_name_or_path": NAME, "peft_type": "LORA"}},
+        "backbone": {"config.json": {"backbone": NAME, "use_pretrained_backbone": True}},
+        "quantized": {"config.json": {"quantization_config": {"quant_method": "eetq"}}},
+        "mistral": {"config.json": {"model_type": "mistral", "transformers_version": "4.50.0"}},
+        "tokenizer": {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "gguf_file": "a.gguf"}},
+        "module": {"sentence_bert_config.json": {"tokenizer_name_or_path": NAME}},
+    }
+    for name, files in changes.items():
+        shutil.copytree(tiny_bert, tmp_path / name)
+        for file, content in files.items():
+            path = tmp_path / name / file
+            stored = json.loads(path.read_text()) if path.is_file() else {}
+            path.write_text(json.dumps({**stored, **content}))
+    words = [["encode", tiny, "--model", tmp_path / name, "--output", tmp_path / f"{name}-index"] for name in changes]
+    done = run(words, hub[0], tmp_path)
+    assert (done["attempts"], hub[1]) == ([], [])
+    codes = dict(zip(changes, (each["code"] for each in done["found"]), strict=True))
+    assert {name for name, code in codes.items() if code == 0} <= {"code", "tokenizer", "module"}
+    assert set(codes.values()) <= {0, 2}
