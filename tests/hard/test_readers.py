@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from cases import OTHER, bytes_of, clear, exchange, inside, write_bert, write_inputs
+from cases import OTHER, bytes_of, clear, exchange, write_bert, write_inputs
 from command import hybrid
 from kill_stages import STAGES, inputs_of
 from small_artifacts import write_corpus
@@ -117,7 +118,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("worlds")
     for version, place in enumerate([folder, folder / OTHER]):
         place.mkdir(exist_ok=True)
-        with inside(place):
+        with chdir(place):
             write_bert(Path("bert"), version)
             write_inputs(place, inputs_of(stage for stage, _ in REPLACED.values()), version, succeeds)
     return folder
@@ -149,7 +150,8 @@ def test_a_stage_uses_one_version_of_an_input_or_stops(
     whole.append(result(words)[1])
     exchange(name)
     place = (Sources, "describe") if moment.startswith("before") else (Output, "lock")
-    function, swapped = getattr(*place), []
+    function = getattr(*place)
+    swapped: list[str] = []
 
     def replacing(*given: Any) -> Any:
         if not swapped:
