@@ -1,3 +1,26 @@
-"""The version of the package, which manifests record."""
+"""The version of the package, which manifests record, and the order of versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 __version__ = "0.2.0.dev0"
+
+
+def parsed(version: object) -> Version | None:
+    """Return a version that can be compared with others; None for other texts and values."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(str(version))
+    except InvalidVersion:
+        return None
+
+
+def is_later(version: object, other: object = __version__) -> bool:
+    """Return whether a version is later than another one; unknown versions are not."""
+    first, second = parsed(version), parsed(other)
+    return first is not None and second is not None and first > second

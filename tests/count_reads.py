@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_cli.lexical import ranking
+from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical.keys import Matrix, Queries
 
 BLOCKS, POSTINGS, HITS = (1, 8, 64), (300, 20_000), 20
@@ -43,7 +43,7 @@ def search(documents: int, postings: int) -> int:
     ends, barred = np.array([0, 0]), np.array([], np.int64)
     counts, best = np.zeros(1, np.int32), np.zeros((1, HITS), np.uint64)
     reads = 0
-    ranking.search(HITS, order, queries, matrix, ends, barred, counts, best)
+    kernels.search(HITS, order, queries, matrix, ends, barred, counts, best)
     assert counts[0] == HITS
     return reads
 
@@ -51,5 +51,5 @@ def search(documents: int, postings: int) -> int:
 if __name__ == "__main__":
     own = {name: getattr(np, name) for name in dir(np)}
     counting = SimpleNamespace(**own | {"zeros": lambda *shape: np.zeros(*shape).view(Counted)})
-    vars(ranking)["np"] = counting
-    sys.stdout.write(json.dumps([[search(blocks * ranking.BLOCK, few) for blocks in BLOCKS] for few in POSTINGS]))
+    vars(kernels)["np"] = counting
+    sys.stdout.write(json.dumps([[search(blocks * kernels.BLOCK, few) for blocks in BLOCKS] for few in POSTINGS]))

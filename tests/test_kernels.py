@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
 
-from hybrid_cli.lexical import kernels, ranking
+from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
 
@@ -72,7 +72,7 @@ def test_search_equals_sorting_every_sum(
     postings = impacts.postings
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -87,7 +87,7 @@ def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
     for reads, postings in zip(json.loads(found), POSTINGS, strict=True):
         assert len(reads) == len(BLOCKS)
         assert min(reads) > 2 * postings, "each posting and its sum"
-        assert max(reads) < 10 * postings, f"in {max(BLOCKS) * ranking.BLOCK:,} documents"
+        assert max(reads) < 10 * postings, f"in {max(BLOCKS) * kernels.BLOCK:,} documents"
 
 
 @given(
@@ -132,7 +132,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
-    ranking.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
+    kernels.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
     keyed.search(hits, order, packed, matrix, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
@@ -140,7 +140,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
 
 def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     """Blocks with few and many postings, a block without any, and documents excluded at the edges of blocks."""
-    block, rng = ranking.BLOCK, np.random.default_rng(5)
+    block, rng = kernels.BLOCK, np.random.default_rng(5)
     size = 3 * block + 5
     rare = [3, block - 1, block, 3 * block, size - 1]
     lists = [rare, [*range(block, block + block // 4)], [*range(0, block, 50), *range(3 * block, size)]]
@@ -154,7 +154,7 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     ends, asked = flat(queries)
     matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -165,7 +165,7 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
 @pytest.mark.parametrize("sort", [True, False])
 def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool) -> None:
     """Frequent terms cannot reach the best scores alone, in most blocks; some documents are excluded, many equal."""
-    rng, size = np.random.default_rng(hits), 5 * ranking.BLOCK + 77
+    rng, size = np.random.default_rng(hits), 5 * kernels.BLOCK + 77
     lists = [np.sort(rng.choice(size, min(size, 6 * 3**term // 2), replace=False)) for term in range(11) for _ in "ab"]
     indptr, rows = flat([each.tolist() for each in lists])
     tfs, lengths = rng.geometric(0.6, len(rows)).astype(np.int32), rng.integers(5, 12, size).astype(np.int32)
@@ -183,7 +183,7 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
     row_at = np.argsort(order)
     barred = [row_at[keyed.places_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
     counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
-    ranking.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for query, excluded in enumerate(barred):
         skipped = len(excluded)
         expected = wanted[query, skipped : wanted_counts[query]][:hits]
@@ -203,7 +203,19 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
     packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
     matrix = keyed.Matrix(indptr, rows, tfs, impacts.scale)
     order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
-    ranking.search(hits, order, packed, matrix, np.zeros(2, np.int64), np.zeros(0, np.int64), counts, best)
+    kernels.search(hits, order, packed, matrix, np.zeros(2, np.int64), np.zeros(0, np.int64), counts, best)
     found = list(zip(keyed.places_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
     assert counts[0] == hits
     assert found == plain(impacts, [0], [], order, hits)
+
+
+def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls() -> None:
+    """Numba hashes the file of a function only: a change in another file would leave the old machine code in use."""
+    compiled = {name: each for name, each in vars(kernels).items() if hasattr(each, "py_func")}
+    assert len(compiled) > 20
+    for kernel in compiled.values():
+        code = kernel.py_func.__code__
+        called = [vars(kernels)[name].py_func.__code__ for name in code.co_names if name in compiled]
+        assert {each.co_filename for each in [code, *called]} == {kernels.__file__}
+    paths = Path(kernels.__file__).parents[1].rglob("*.py")
+    assert [path for path in paths if "njit" in path.read_text("utf-8")] == [Path(kernels.__file__)]

@@ -8,6 +8,7 @@ time: the same inputs and options give the same bytes.
 
 from hybrid_cli.artifacts.checks import check_place, keeping_equal_outputs
 from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
+from hybrid_cli.artifacts.history import options_of, same_call
 from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.integrity import (
     check_file,
@@ -73,6 +74,7 @@ __all__ = [
     "lock_growing",
     "one_version",
     "open_output",
+    "options_of",
     "output_of",
     "read_manifest",
     "reading",
@@ -83,6 +85,7 @@ __all__ = [
     "replacing",
     "restore",
     "row_count",
+    "same_call",
     "sizes",
     "stored_bytes",
     "validate_parquet",

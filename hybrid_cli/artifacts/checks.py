@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from hybrid_cli.artifacts import layout
-from hybrid_cli.artifacts.files import is_empty_folder, lock_file, unfinished_call
+from hybrid_cli.artifacts.files import KEY, is_empty_folder, lock_file, unfinished_call
+from hybrid_cli.artifacts.history import changed_defaults, completed, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.integrity import quick_damage
 from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes
+from hybrid_cli.json_files import parse_json
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long
@@ -59,10 +62,9 @@ def check_replaceable(
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
         raise InputError(f"{path}: is a file that hybrid did not write, and the output is a folder; name another")
     if path.exists() and not overwrite:
+        code, difference, fields = _difference(path, existing, wanted)
         raise InputError(
-            f"{path}: {_difference(path, existing, wanted)}; pass --overwrite to replace it, or name another",
-            code="output-exists",
-            path=path,
+            f"{path}: {difference}; pass --overwrite to replace it, or name another", code=code, path=path, **fields
         )
 
 
@@ -183,7 +185,7 @@ def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest
     Raises:
         DamageError: a file of it is missing, changed or cut, without `overwrite`.
     """
-    if existing is None or existing.key() != wanted.key() or (overwrite and not _keeping.get()):
+    if existing is None or not same_call(existing, wanted) or (overwrite and not _keeping.get()):
         return False
     problem = quick_damage(place, existing)
     if problem is not None and not overwrite:
@@ -191,28 +193,42 @@ def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest
     return problem is None
 
 
-def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> str:
-    """Return the difference between the existing output and the requested one, in words."""
+def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tuple[str, str, dict[str, Any]]:
+    """Return the difference between the existing output and the requested one: its code, words and fields."""
     if existing is None:
         try:
             find_manifest(path, any_format=True)
         except DamageError as error:
-            return f"already exists, and is damaged ({error})"
+            return "output-exists", f"already exists, and is damaged ({error})", {}
         except InputError:
             pass
-        return "already exists, without a manifest of hybrid"
+        return "output-exists", "already exists, without a manifest of hybrid", {}
     if existing.stage != wanted.stage:
-        return f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
+        words = f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
+        return "output-of-another-stage", words, {"stage": existing.stage}
     if existing.format != FORMAT:
-        return f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
-    return f"already exists with other options or inputs: {_changes(existing.key(), wanted.key())}"
+        words = f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
+        return "output-of-an-older-format", words, {"format": existing.format}
+    if unknown := unknown_options(existing):
+        version = existing.versions["hybrid"]
+        words = f"already exists, written by hybrid {version} with {', '.join(unknown)}, which this version lacks"
+        return "output-of-a-newer-version", words, {"version": version, "options": unknown}
+    before, now = completed(existing, wanted), completed(wanted, existing)
+    names = sorted(name for name in now.options if before.options.get(name) != now.options.get(name))
+    changes = _changes(before.key(), now.key(), changed_defaults(before, now))
+    return "output-differs", f"already exists with other options or inputs: {changes}", {"options": names}
 
 
-def _changes(before: str, now: str) -> str:
-    """Return the options and inputs that differ between the keys of two calls of a stage, in words."""
+def _changes(before: str, now: str, defaults: Mapping[str, str] | None = None) -> str:
+    """Return the options and inputs that differ between the keys of two calls of a stage, in words.
+
+    Args:
+        before, now: keys.
+        defaults: option -> words, for options whose default has changed.
+    """
     (*_, options, inputs), (*_, new_options, new_inputs) = json.loads(before), json.loads(now)
     changed = [
-        f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
+        (defaults or {}).get(name) or f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
         for name in sorted({*options, *new_options})
         if options.get(name) != new_options.get(name)
     ]
@@ -225,7 +241,7 @@ def _changes(before: str, now: str) -> str:
 
 
 def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
-    """Refuse to discard the checkpoint of an interrupted training of another call.
+    """Refuse to discard the checkpoint of an interrupted training of another call, or of another version of hybrid.
 
     Args:
         path: output path.
@@ -233,11 +249,22 @@ def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
         wanted: manifest of this call.
 
     Raises:
-        InputError: names the options and inputs that differ.
+        InputError: names the options and inputs that differ, or the version.
     """
     left = unfinished_call(unfinished)
-    if left is not None and left != wanted.key() and (unfinished / layout.CHECKPOINT).is_dir():
+    if left is None or left == wanted.call() or not (unfinished / layout.CHECKPOINT).is_dir():
+        return
+    *before, version = parse_json(left, unfinished / KEY)
+    *now, this = json.loads(wanted.call())
+    if version != this:
         raise InputError(
-            f"{path}: an interrupted training with other options or inputs left a checkpoint: "
-            f"{_changes(left, wanted.key())}; repeat its command to resume it, or pass --overwrite to discard it"
-        )
+            f"{path}: hybrid {version} left a checkpoint of an interrupted training, and this is hybrid {this}; resume "
+            "it with that version, or pass --overwrite to discard it",
+            code="checkpoint-of-another-version", path=path, version=version,
+        )  # fmt: skip
+    raise InputError(
+        f"{path}: an interrupted training with other options or inputs left a checkpoint: "
+        f"{_changes(json.dumps(before), json.dumps(now))}; repeat its command to resume it, or pass --overwrite to "
+        "discard it",
+        code="checkpoint-of-another-call", path=path,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.integrity import damage
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
 from hybrid_cli.errors import HybridError, InputError
 
-KEY = ".key"  # in an unfinished folder: inputs and options of the call that created it
+KEY = ".key"  # in an unfinished folder: `Manifest.call` of the call that created it
 
 
 def scratch_path(path: Path) -> Path:
@@ -108,7 +108,7 @@ def restore(path: Path, call: str = "") -> None:
     Only the holder of the lock of `path` may call this: a replacement in progress looks the same.
 
     Args:
-        call: inputs and options of the current call; its finished folder is kept, see `finished`.
+        call: `Manifest.call` of the current call; its finished folder is kept, see `finished`.
     """
     if _old(path).exists() and not path.exists():
         with disk.noted(path):
@@ -147,7 +147,7 @@ def finished(scratch: Path, call: str) -> bool:
         manifest = read_manifest(scratch)
     except InputError:
         return False
-    return manifest.key() == call and next(damage(scratch, manifest), None) is None
+    return manifest.call() == call and next(damage(scratch, manifest), None) is None
 
 
 def discard(work: Path) -> None:

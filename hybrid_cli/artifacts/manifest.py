@@ -22,7 +22,8 @@ from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes, refuse_special, refuse_unsafe_name
-from hybrid_cli.json_files import parse_json, read_json, typed
+from hybrid_cli.json_files import NOT_JSON, parse_json, read_json, typed
+from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -116,6 +117,10 @@ class Manifest:
         """Return the fields that decide whether an output is up to date; library versions do not."""
         fingerprints = {role: source["fingerprint"] for role, source in self.inputs.items()}
         return json.dumps([self.format, self.kind, self.stage, self.options, fingerprints], sort_keys=True)
+
+    def call(self) -> str:
+        """Return the key with the version of hybrid: another version does not continue unfinished work."""
+        return json.dumps([*json.loads(self.key()), self.versions.get("hybrid", "")], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored fields, with their own checksum."""
@@ -246,13 +251,17 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         for name in () if manifest is None else (*(manifest.files or ()), *(manifest.checksums or ())):
             refuse_unsafe_name(name, MANIFEST)
     except InputError as error:
+        _refuse_newer(text, path)
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
             code="damaged-manifest",
             path=path,
         ) from None
     if manifest is None:
-        raise InputError(f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid")
+        raise InputError(
+            f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid",
+            code="newer-format", path=path, format=written,
+        )  # fmt: skip
     if stored not in (_IN_FOOTER, hash_json(fields)):
         raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
     if manifest.format < FORMAT and not any_format:
@@ -261,6 +270,19 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
             f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
         )
     return manifest
+
+
+def _refuse_newer(text: str, path: Path) -> None:
+    """Refuse a manifest of a later version of hybrid, whose kinds and fields may be unknown here."""
+    try:
+        version = json.loads(text)["versions"]["hybrid"]
+    except (*NOT_JSON, TypeError, LookupError):
+        return
+    if is_later(version):
+        raise InputError(
+            f"{path}: was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid",
+            code="newer-version", path=path, version=version,
+        )  # fmt: skip
 
 
 def has_checksums(path: Path) -> bool:
@@ -358,8 +380,6 @@ def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of hybrid and of the libraries that affect results."""
-    from hybrid_cli.version import __version__
-
     found = {library: _version(library) for library in _LIBRARIES}
     return {"hybrid": __version__} | {library: number for library, number in found.items() if number}
 

@@ -170,12 +170,12 @@ class Output:
         A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
         work, key = self.partial, self.partial / files.KEY
-        if work.exists() and not files.interrupted(work, self.manifest.key()):
+        if work.exists() and not files.interrupted(work, self.manifest.call()):
             files.discard(work)
         resumed = work.exists()
         if not resumed:
             work.mkdir(parents=True)
-            disk.write_text(key, self.manifest.key())
+            disk.write_text(key, self.manifest.call())
         disk.remove(work / MANIFEST)  # of a call that failed while it wrote the manifest
         try:
             yield work
@@ -188,7 +188,7 @@ class Output:
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
-        if files.finished(self.partial, self.manifest.key()):
+        if files.finished(self.partial, self.manifest.call()):
             self._publish_folder()
             self.up_to_date = True
 
@@ -393,7 +393,7 @@ def open_output(
         if files.leftovers(place) and not _dry.get() and not _is_follower():
             with suppress(HybridError, OSError):  # in use, or read-only
                 output.lock()
-                files.restore(place, wanted.key())
+                files.restore(place, wanted.call())
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)
@@ -406,7 +406,7 @@ def open_output(
         output.release()
         raise
     if output.up_to_date:
-        call = wanted.key()
+        call = wanted.call()
         if files.finished(output.partial, call) or files.interrupted(output.partial, call):  # by a killed equal call
             with suppress(HybridError, OSError):
                 output.lock()

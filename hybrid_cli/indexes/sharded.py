@@ -82,7 +82,7 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
                 f"{path}: has statistics of its own documents only, so its scores differ from those of one index; "
                 "build shards with `index-bm25 --shards`"
             )
-        if manifest.key() != first.key() or _parameters(manifest) != _parameters(first):
+        if not artifacts.same_call(manifest, first) or _parameters(manifest) != _parameters(first):
             raise InputError(
                 f"{path}: has other statistics than {shards[0]} (another corpus, or other options); use the shards "
                 "of one sharded index"

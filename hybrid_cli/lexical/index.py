@@ -269,7 +269,7 @@ class LexicalIndex:
         """Search as `hits` does, without looking up docids.
 
         Returns:
-            Number of hits of each query [Q]; keys of `ranking.search` [Q, hits], best first.
+            Number of hits of each query [Q]; keys of `kernels.search` [Q, hits], best first.
         """
         hits = max(1, min(hits, len(self.docids)))
         counts = np.zeros(len(bags), np.int32)
@@ -277,7 +277,7 @@ class LexicalIndex:
         if len(bags) <= FEW_QUERIES and barred is None:
             keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), counts, best)
             return counts, best
-        from hybrid_cli.lexical import ranking
+        from hybrid_cli.lexical import kernels
 
         workers = max(1, min(threads or cpu_count(), len(bags)))
         ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
@@ -285,7 +285,7 @@ class LexicalIndex:
         def work(begin: int, end: int) -> None:
             part, barred_ends = bags.part(begin, end), ends[begin : end + 1]
             arguments = *self.kernel_arguments(part), barred_ends, rows
-            ranking.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
+            kernels.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
 
         if workers == 1:
             work(0, len(bags))

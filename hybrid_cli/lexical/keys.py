@@ -84,7 +84,7 @@ def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
-    """Rank documents as `ranking.search` does, with the same arithmetic and so the same bits; see there."""
+    """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
         found, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for at in range(queries.ends[query], queries.ends[query + 1]):

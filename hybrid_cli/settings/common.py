@@ -225,7 +225,10 @@ class Optimization(Seeded):
     keep_epochs: bool = option(
         False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.", panel=OPTIMIZATION
     )
-    weight_decay: float = option(0.0, "Weight decay of AdamW.", panel=OPTIMIZATION, minimum=0)
+    weight_decay: float = option(
+        0.0, "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.",
+        panel=OPTIMIZATION, minimum=0,
+    )  # fmt: skip
     clip: float = option(1.0, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
     precision: Precision = option(
         "auto", "Precision of the forward pass; `auto` is bf16 where the device supports it.", panel=OPTIMIZATION

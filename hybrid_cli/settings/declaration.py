@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, field
 from importlib import import_module
 from typing import Any, cast
 
+from hybrid_cli.version import is_later
+
 REQUIRED: Any = MISSING
 GENERAL = "General"
 KEY = "option"
@@ -36,7 +38,11 @@ class By:
 
     def resolve(self, settings: Any) -> Any:
         """Return the default under these settings."""
-        return self.values.get(getattr(settings, self.other), self.otherwise)
+        return self.of(getattr(settings, self.other))
+
+    def of(self, value: Any) -> Any:
+        """Return the default for a value of the other option."""
+        return self.values.get(value, self.otherwise)
 
     def __str__(self) -> str:
         named = [f"{shown_value(value)} for {key}" for key, value in self.values.items()]
@@ -98,6 +104,8 @@ class Option:
         automatic: text that selects the default, such as `auto`.
         applies: conditions, one of which must hold; empty if the option always applies.
         recorded: the manifest stores the value, so a change makes the output out of date.
+        before: version of hybrid that changed the default -> default before it, earlier versions first. For an option
+            that the version added: the value that fits outputs of older versions, if it is not the default.
         positional: an argument instead of an option.
     """
 
@@ -115,7 +123,17 @@ class Option:
     automatic: str | None = None
     applies: tuple[Condition, ...] = ()
     recorded: bool = True
+    before: Mapping[str, Any] = field(default_factory=dict)
     positional: bool = False
+
+    def changes_after(self, version: str) -> list[str]:
+        """Return the versions after `version` that changed the default; none after one that is unknown."""
+        return [each for each in self.before if is_later(each, version)]
+
+    def default_in(self, version: str) -> Any:
+        """Return the default in a version of hybrid; the present one if the version is unknown (empty)."""
+        changes = self.changes_after(version)
+        return self.before[changes[0]] if changes else self.default
 
     def allowed(self) -> Collection[str] | None:
         """Return the choices; a registry is imported here."""

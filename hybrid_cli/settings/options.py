@@ -62,6 +62,8 @@ class Settings:
         given: names of the options that were set explicitly.
         restricted: mixin -> condition under which the options of the mixin apply. Redeclared options keep their own
             `applies`.
+        absent: recorded name that is no option, or no longer one -> value that fits manifests without the name: of a
+            fact that a later version began to record, or of an option that was removed.
     """
 
     command: ClassVar[str] = ""
@@ -69,6 +71,7 @@ class Settings:
     examples: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[frozenset[str]] = frozenset()
     restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
+    absent: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Record the names of the set options; the dataclass constructor then assigns the values."""
@@ -177,6 +180,18 @@ class Settings:
             for name, declared in self.declared().items()
             if declared.recorded and self.applies(name, **facts)
         }
+
+    @classmethod
+    def default_in(cls, version: str, name: str, options: Mapping[str, Any]) -> Any:
+        """Return the default of an option in a version of hybrid, as a JSON value.
+
+        Args:
+            version: the version; empty if unknown.
+            name: name of the option.
+            options: values of the other options, which may decide the default.
+        """
+        default = cls.declared()[name].default_in(version)
+        return plain(default.of(options.get(default.other)) if isinstance(default, By) else default)
 
     def changed(self, **values: Any) -> Self:
         """Return these settings with other values; None resets an option to its default."""

@@ -116,8 +116,9 @@ def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> b
     if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
         return False
     same_corpus = all(recorded.get(role) == fingerprints.get(role) for role in ("corpus", "expansion"))
-    same_build = all(found.options.get(name) == options[name] for name in _CORPUS_OPTIONS)
-    return same_corpus and same_build and (found.options, recorded) != (options, fingerprints)
+    existing = artifacts.options_of(found, options)
+    same_build = all(existing[name] == options[name] for name in _CORPUS_OPTIONS)
+    return same_corpus and same_build and (existing, recorded) != (options, fingerprints)
 
 
 def _stored(index: Path) -> Setting:

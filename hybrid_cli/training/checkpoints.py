@@ -12,7 +12,7 @@ from torch import nn
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.errors import DamageError
+from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
 
@@ -56,6 +56,7 @@ def load_checkpoint(
 
     Raises:
         DamageError: its files are not those that were written.
+        InputError: another version of hybrid wrote it.
     """
     folder = work / layout.CHECKPOINT
     artifacts.restore(folder)
@@ -64,12 +65,20 @@ def load_checkpoint(
     stored = folder / layout.CHECKSUM
     written = read_bytes(stored).decode("ascii", "replace") if stored.is_file() else None
     _refuse_damage(folder, written, artifacts.hash_folder(folder, (layout.CHECKSUM,)))
-    load_model(model, str(folder / layout.WEIGHTS))
-    saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
-    optimizer.load_state_dict(saved["optimizer"])
-    scaler.load_state_dict(saved["scaler"])
-    fields = read_json(folder / layout.STATE)
-    return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
+    try:
+        load_model(model, str(folder / layout.WEIGHTS))
+        saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
+        optimizer.load_state_dict(saved["optimizer"])
+        scaler.load_state_dict(saved["scaler"])
+        fields = read_json(folder / layout.STATE)
+        return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
+    except (RuntimeError, ValueError, LookupError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(
+            f"{folder}: the checkpoint does not fit this training ({reason}): another version of hybrid or a library "
+            f"wrote it; use that version, or remove {work} to train from the start",
+            code="checkpoint-of-another-version", path=folder,
+        ) from None  # fmt: skip
 
 
 def save_best(work: Path, model: nn.Module, state: State) -> None:

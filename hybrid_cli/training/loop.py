@@ -201,10 +201,23 @@ def _record(
     return values
 
 
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters of a model as groups of an optimizer: matrices and embeddings, which decay, and the others.
+
+    As in BERT's optimizer, weights of normalizations and biases, also those of relative positions, do not decay;
+    neither do scalars.
+    """
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = weight_decay if parameter.dim() > 1 and "bias" not in name else 0.0
+        groups.setdefault(decay, []).append(parameter)
+    return [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
+
+
 class Trainer(Generic[Batch]):
     """Optimizer steps of a learner, with AdamW and the loss scaling of the precision.
 
-    Scalars, such as the weight of a scorer, are clipped apart from the other parameters and do not decay.
+    Scalars, such as the weight of a scorer, are clipped apart from the other parameters.
     """
 
     def __init__(self, learner: Learner[Batch], plan: Optimization):
@@ -212,12 +225,10 @@ class Trainer(Generic[Batch]):
         self.parameters = list(learner.model.train().parameters())
         scalars = [each for each in self.parameters if not each.dim()]
         tensors = [each for each in self.parameters if each.dim()]
-        self.groups = [tensors, scalars] if scalars else [tensors]
-        decays = (plan.weight_decay, 0.0)
+        self.clipped = [tensors, scalars] if scalars else [tensors]
         self.optimizer = torch.optim.AdamW(
-            [{"params": each, "weight_decay": decay} for each, decay in zip(self.groups, decays, strict=False)],
-            lr=plan.learning_rate, eps=1e-8, fused=True,
-        )  # fmt: skip
+            parameter_groups(learner.model, plan.weight_decay), lr=plan.learning_rate, eps=1e-8, fused=True
+        )
         self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=learner.precision == torch.float16)
 
     def set_rate(self, rate: float) -> None:
@@ -241,8 +252,8 @@ class Trainer(Generic[Batch]):
             )
         parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)
-        for group in self.groups:
-            torch.nn.utils.clip_grad_norm_(group, self.plan.clip)
+        for parameters in self.clipped:
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()

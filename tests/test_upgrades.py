@@ -1,0 +1,208 @@
+"""Artifacts of other versions of hybrid: absent options, changed defaults, options and fields that are unknown here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from command import hybrid, refused
+from test_train_dense import write_examples
+
+from hybrid_cli import artifacts
+from hybrid_cli.artifacts import MANIFEST, SCHEMAS, Kind, Manifest, layout
+from hybrid_cli.settings import COMMANDS, Fuse, IndexBm25, Settings, TrainDense
+from hybrid_cli.training import checkpoints, loop
+
+STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it
+    "bm25": ("index-bm25", "collection", "--threads", "1"),
+    "dense": ("encode", "collection", "--model", "model", "--dtype", "fp32"),
+    "bm25.parquet": ("search", "collection", "--split", "test", "--index", "bm25"),
+    "dense.parquet": ("search", "collection", "--split", "test", "--index", "dense"),
+    "train.parquet": ("mine-negatives", "collection", "--split", "train", "--sources", "random:2"),
+    "rrf.parquet": ("fuse", "bm25.parquet", "dense.parquet", "--method", "rrf"),
+    "encoder": ("train-dense", "train.parquet", "--model", "model", "--loss", "nll", "--max-steps", "1"),
+}
+
+
+@pytest.fixture
+def fused(here: Path) -> Path:
+    """Return the path of a fused run in the current folder."""
+    return made("rrf.parquet")
+
+
+def made(name: str) -> Path:
+    """Run the command of an output, as a copy that may be changed."""
+    path = Path(name)
+    if path.is_symlink():
+        target = path.resolve()
+        path.unlink()
+        shutil.copytree(target, path) if target.is_dir() else shutil.copy(target, path)
+    done = hybrid(*STAGES[name], "--output", name)
+    assert done.code == 0, done.err
+    return path
+
+
+def change_manifest(path: Path, **changes: Any) -> None:
+    """Replace fields of the manifest of an artifact, as another version would have written it."""
+    manifest = replace(artifacts.read_manifest(path), **changes)
+    if path.is_dir():
+        (path / MANIFEST).write_text(manifest.to_json())
+    else:
+        artifacts.write_parquet(path, [pq.read_table(path)], SCHEMAS[manifest.kind], manifest)
+
+
+def without(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {other: value for other, value in options.items() if other != name}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_an_option_that_a_manifest_lacks_had_its_default(here: Path, name: str) -> None:
+    """Each option in turn was unknown to the version that made the output."""
+    path = made(name)
+    manifest = artifacts.read_manifest(path)
+    kind = next(each for each in COMMANDS if each.command == manifest.stage)
+    tried = 0
+    for option, declared in kind.declared().items():
+        if option not in manifest.options or kind.default_in("", option, manifest.options) != manifest.options[option]:
+            continue
+        assert declared.recorded
+        change_manifest(path, options=without(manifest.options, option))
+        done = hybrid(*STAGES[name], "--output", name)
+        assert (done.code, done.err) == (0, f"{manifest.stage}: {name} is up to date\n"), option
+        tried += 1
+    assert tried >= 2
+
+
+def test_an_absent_option_with_another_value_is_another_call(fused: Path) -> None:
+    manifest = artifacts.read_manifest(fused)
+    change_manifest(fused, options=without(manifest.options, "rrf_k"))
+    done = refused(*STAGES["rrf.parquet"], "--rrf-k", 7, "--output", fused, problem="output-differs")
+    assert "rrf_k=60.0, now 7.0" in done.err
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, kind: type[Settings], name: str, **changes: Any) -> None:
+    """Change the declaration of an option, as a later version of hybrid would."""
+    monkeypatch.setitem(kind.declared(), name, replace(kind.declared()[name], **changes))  # type: ignore[arg-type]
+
+
+def test_a_changed_default_is_named_and_its_old_value_keeps_the_output(
+    fused: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(monkeypatch, Fuse, "rrf_k", default=30.0, before={"0.3.0": 60.0})
+    call = (*STAGES["rrf.parquet"], "--output", fused)
+    done = refused(*call, "--rrf-k", 30, problem="output-differs")
+    assert "the default of --rrf-k changed from 60 to 30 in 0.3.0: --rrf-k 60 keeps the output;" in done.err
+    assert "the default" not in refused(*call, "--rrf-k", 31, problem="output-differs").err
+    assert "is up to date" in hybrid(*call, "--rrf-k", 60).err
+
+
+def test_an_absent_option_had_the_default_of_its_version(fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, Fuse, "rrf_k", default=30.0, before={"0.3.0": 60.0, "0.5.0": 45.0})
+    options = without(artifacts.read_manifest(fused).options, "rrf_k")
+    call = (*STAGES["rrf.parquet"], "--output", fused)
+    for version, value in {"0.2.0": 60, "0.3.0": 45, "0.4.1": 45, "0.5.0": 30, "1.0": 30}.items():
+        change_manifest(fused, options=options, versions={"hybrid": version})
+        assert "is up to date" in hybrid(*call, "--rrf-k", value).err
+        refused(*call, "--rrf-k", value + 1, problem="output-differs")
+
+
+def test_a_default_by_another_option_is_that_of_the_recorded_one() -> None:
+    recorded = Manifest(Kind.ENCODER, "train-dense", {"loss": "roc"}, {}, versions={"hybrid": "0.2.0"})
+    wanted = TrainDense(Path("x"), output=Path("y"), loss="roc", index=Path("z")).recorded()
+    assert artifacts.options_of(recorded, ["ortho_weight"])["ortho_weight"] == wanted["ortho_weight"]
+
+
+def test_a_fact_that_older_manifests_lack_and_a_removed_option_have_declared_values(
+    fused: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = (*STAGES["rrf.parquet"], "--output", fused)
+    manifest = artifacts.read_manifest(fused)
+    change_manifest(fused, options=manifest.options | {"removed": 2})
+    assert "removed=2, now None" in refused(*call, problem="output-differs").err
+    monkeypatch.setattr(Fuse, "absent", {"removed": 2})
+    assert "is up to date" in hybrid(*call).err
+    change_manifest(fused, options=manifest.options | {"removed": 3})
+    refused(*call, problem="output-differs")
+
+
+def test_an_option_of_a_newer_hybrid_is_named_with_its_version(fused: Path) -> None:
+    manifest = artifacts.read_manifest(fused)
+    change_manifest(fused, options=manifest.options | {"sharpness": 1}, versions={"hybrid": "9.1"})
+    done = refused(*STAGES["rrf.parquet"], "--output", fused, problem="output-of-a-newer-version")
+    assert done.fields == {"path": fused, "version": "9.1", "options": ["sharpness"]}
+    assert hybrid(*STAGES["rrf.parquet"], "--output", fused, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("change", [{"mood": "good"}, {"kind": "hologram"}])
+def test_a_manifest_of_a_newer_hybrid_is_not_called_damaged(here: Path, change: dict[str, Any]) -> None:
+    fields = json.loads((made("bm25") / MANIFEST).read_text()) | change
+    fields["versions"]["hybrid"] = "9.1"
+    Path("bm25", MANIFEST).write_text(json.dumps(fields))
+    done = refused("inspect", "bm25", problem="newer-version")
+    assert done.fields == {"path": Path("bm25"), "version": "9.1"}
+    fields["versions"]["hybrid"] = "no version"
+    Path("bm25", MANIFEST).write_text(json.dumps(fields))
+    assert "damaged" in refused("inspect", "bm25", code=1).err
+
+
+def test_shards_of_two_versions_are_one_index(here: Path) -> None:
+    assert hybrid("index-bm25", "collection", "--shards", 2, "--output", "sharded").code == 0
+    shards = sorted(Path("sharded").glob("*"))
+    shards = [each for each in shards if (each / MANIFEST).is_file()]
+    search = ("search", "collection", "--split", "test", "--index", "sharded/*")
+    assert hybrid(*search, "--output", "a.parquet").code == 0
+    manifest = artifacts.read_manifest(shards[0])
+    name = next(each for each in IndexBm25.declared() if each in manifest.options and each != "fields")
+    change_manifest(shards[0], options=without(manifest.options, name))
+    assert hybrid(*search, "--output", "b.parquet").code == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+class Stop(Exception):
+    """Raised after the first checkpoint of a training."""
+
+
+@pytest.fixture
+def interrupted(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The command of a training that stopped after its first checkpoint, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train-dense", write_examples(tmp_path / "examples.parquet"), "--model", tiny_bert, "--max-steps", 6]
+    words += ["--checkpoint-steps", 2, "--loss", "nll", "--batch-size", 4, "--device", "cpu", "--output", "x"]
+    save = checkpoints.save_checkpoint
+
+    def then_stop(*inputs: Any) -> None:
+        save(*inputs)
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", then_stop)
+        assert isinstance(hybrid(*words).error or Stop(), Stop)
+    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
+    return words
+
+
+@pytest.mark.parametrize("stored", ["0.1.9", None])
+def test_a_checkpoint_of_another_version_is_refused(interrupted: list[object], stored: str | None) -> None:
+    """Its model and its optimizer may have other parameters, and its steps another meaning."""
+    key = Path(".x.partial", ".key")
+    call = json.loads(key.read_text())
+    key.write_text(json.dumps(call[:-1] if stored is None else [*call[:-1], stored]))
+    refused(*interrupted, problem="checkpoint-of-another-version")
+    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
+    assert hybrid(*interrupted, "--overwrite").code == 0
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(interrupted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = loop.parameter_groups
+    monkeypatch.setattr(loop, "parameter_groups", lambda *given: [*groups(*given), {"params": []}])  # of other code
+    done = refused(*interrupted, problem="checkpoint-of-another-version")
+    assert done.fields["path"] == Path(".x.partial", layout.CHECKPOINT)
+    monkeypatch.undo()
