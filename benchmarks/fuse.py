@@ -70,34 +70,6 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
         artifacts.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], artifacts.SCHEMAS[Kind.RUN], manifest)
 
 
-def make_fuser(folder: Path) -> Path:
-    """Write a fuser whose trees have the size of a real one: trained on 600 queries with random values."""
-    import numpy as np
-
-    from hybrid_cli import artifacts, runs
-    from hybrid_cli.artifacts import Kind
-    from hybrid_cli.artifacts.lineage import system_of
-    from hybrid_cli.fusion import features, learned
-    from hybrid_cli.fusion.fuser import Fuser
-    from hybrid_cli.fusion.lists import Lists
-
-    paths = [folder / f"{name}.parquet" for name in ("lexical", "dense")]
-    joined = Lists.of([runs.open_run(path) for path in paths])
-    blocks = [block for block, _ in zip(joined.blocks(), range(20), strict=False)]
-    names, values = features.collected(blocks, joined.qids)
-    rng, shares = np.random.default_rng(1), [step / 20 for step in range(21)]
-    curves = rng.random((len(shares), 600)).cumsum(0)
-    fitted = learned.fit(values[:600], curves, curves.mean(1), 10, 1)
-    systems = [system_of(path) for path in paths]
-    fuser = Fuser(
-        ["lexical", "dense"], systems, joined.longest, "minmax", "zero", None, shares, names, False, [], fitted.model
-    )
-    output = artifacts.open_output(folder / "fuser", Kind.FUSER, "benchmark", inputs={}, options={}, overwrite=True)
-    with output.folder() as (scratch, _):
-        fuser.save(scratch, {})
-    return output.path
-
-
 def measured(command: list[str]) -> tuple[float, float, float]:
     """Run a process; return wall seconds, CPU seconds and peak resident gigabytes."""
     start = time.monotonic()
@@ -127,7 +99,6 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--no-ranx", action="store_true")
-    parser.add_argument("--learned", action="store_true")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
@@ -135,8 +106,6 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         if not (folder / "dense.parquet").exists():
             make_runs(folder, options.queries, options.hits)
         rows = compare(folder, options.repeat, not options.no_ranx)
-        if options.learned:
-            compare_learned(folder, options.repeat)
         return [replace(row, task=f"{row.task}, {options.queries:,} x {options.hits:,}") for row in rows]
 
 
@@ -159,22 +128,6 @@ def compare(folder: Path, repeat: int, with_ranx: bool) -> list[Row]:
     print(f"of ranx's ten best documents of each query {agreement(ours, theirs):.4%} are hybrid's too")
     wall_ratios = ratios(*([times[0] for times in found[name]] for name in ("ranx", "hybrid")))
     return [Row("fuse, two runs, Parquet to Parquet", "ranx", wall_ratios, "10", "fuse.py")]
-
-
-def compare_learned(folder: Path, repeat: int) -> None:
-    """Compare the fusion with one weight per query with min-max, in turns."""
-    fuser = make_fuser(folder)
-    runs = [str(folder / "lexical.parquet"), str(folder / "dense.parquet")]
-    methods = {"min-max": ["--method", "minmax"], "learned": ["--method", "learned", "--model", str(fuser)]}
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in methods}
-    for _ in range(repeat):
-        for name, words in methods.items():
-            arguments = ["fuse", *runs, *words, "--overwrite", "--output", str(folder / f"{name}.parquet")]
-            found[name].append(measured([sys.executable, "-c", HYBRID, *arguments]))
-    best = {name: min(each, key=lambda times: times[1]) for name, each in found.items()}
-    for name, (wall, processor, memory) in best.items():
-        print(f"{name:8} {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB")
-    print(f"learned takes {best['learned'][1] / best['min-max'][1]:.2f} times the processor time of min-max")
 
 
 if __name__ == "__main__":

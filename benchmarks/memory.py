@@ -122,10 +122,6 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "distill-lite {n}/train.parquet --teacher {model} --model {model} --dim 32 --max-steps 3 --threads 1 "
         "--output {n}/lite"
     ),
-    "train-fusion": (
-        "train-fusion {n}/bm25.parquet {n}/flat.parquet --index {n}/bm25,{n}/flat --qrels {n}/data --split train "
-        "--threads 1 --output {n}/fuser"
-    ),
     "encode --concat-with": "encode {n}/flat --concat-with {n}/second --threads 1 --output {n}/both",
     "combine --tune": ("combine {model} {other} --tune {n}/data --split train --index {n}/both --output {n}/combined"),
     "concat-runs": "concat-runs {n}/half-0.parquet {n}/half-1.parquet --output {n}/whole.parquet",

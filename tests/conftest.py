@@ -29,7 +29,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_train_roc", "test_fuse", "test_fuse_tune", "test_vectors", "test_pretrain", "test_export",
     "test_fusion_lists",
     "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
-    "test_judge_terminal", "test_search", "test_concat_runs", "test_run_files", "test_train_fusion", "test_models",
+    "test_judge_terminal", "test_search", "test_concat_runs", "test_run_files", "test_models",
     "test_distill_lite", "test_judge", "test_presets", "test_reranker", "test_sharded", "test_dev_set", "test_tower",
     "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_serving", "test_bpr", "test_bad_input",
     "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder", "test_api",

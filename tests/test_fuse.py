@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 from processes import run
-from small_artifacts import open_output
 from tiny_collection import TINY_DOCUMENTS
 from tiny_runs import both, indexes, write_tiny_runs
 from typer.testing import CliRunner
@@ -25,13 +23,10 @@ from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.fusion import learned
-from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.indexes import exact
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.train_fusion import train_fusion
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +159,7 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
         ({"weights": "1_0,1"}, "needs numbers such as"),
         ({"weights": "\u0663,1"}, "needs numbers such as"),
         ({"method": "nothing"}, "unknown; .*minmax"),
-        ({"method": "rff"}, r"--method rff: unknown; did you mean rrf\? Choices: .*, learned$"),
+        ({"method": "rff"}, r"--method rff: unknown; did you mean rrf\? Choices: .*"),
         ({"tune": True}, "needs --qrels"),
         ({"measure": "MRR@"}, "--measure MRR@: unknown; did you mean MRR"),
         ({"output": "f.trec"}, "must end with .parquet"),
@@ -249,23 +244,3 @@ def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     assert done.stdout.split() == ["1"]
     words += ["--method", "weighted-sum", "--index", f"{made}/bm25,{made}/dense", "--output", f"{tmp_path}/t.parquet"]
     assert run(f"import torch; torch.set_num_threads(2)\n{code}", *words).stdout.split()[-1] == "1"
-
-
-@pytest.mark.slow
-def test_a_fuser_with_the_features_of_indexes_needs_them_for_the_fusion(made: Path, tiny: Path, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"qrels": tiny, "split": "test", "folds": 2, "methods": ["minmax"], "index": indexes(made)}
-    fuser, _ = read_fuser(train_fusion(both(made), output=tmp_path / "fixed", **given))
-    rng = np.random.default_rng(0)
-    values = rng.random((len(fuser.shares), 60)).cumsum(0)
-    model = learned.fit(rng.normal(size=(60, len(fuser.features))), values, values.mean(1), 10, 1).model
-    with open_output(tmp_path / "fuser", kind=Kind.FUSER).folder() as (folder, _):
-        replace(fuser, model=model).save(folder, {})
-    how: dict[str, Any] = {"method": "learned", "model": tmp_path / "fuser"}
-    fused = runs.read_run(fuse(both(made), output=tmp_path / "f.parquet", index=indexes(made), **how))
-    weights = model.rows(rng.normal(size=(3, len(fuser.features))))
-    assert (weights != model.fixed).any()
-    plain = runs.read_run(fuse(both(made), output=tmp_path / "p.parquet", weights=fuser.recipe.weights))
-    assert set(fused["docid"]) == set(plain["docid"])
-    assert not fused["score"].equals(plain["score"])
-    with pytest.raises(InputError, match="was trained with --index"):
-        fuse(both(made), output=tmp_path / "g.parquet", **how)

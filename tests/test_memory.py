@@ -25,7 +25,6 @@ from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.train_fusion import train_fusion
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited on Linux only")
 
@@ -191,10 +190,8 @@ def stored(folder: Path) -> Path:
               "--qrels qrels.tsv --threads 1 -o w.json"),
         (200, "evaluate a.parquet b.parquet --qrels qrels.tsv"),
         (150, "export a.parquet --format trec -o a.txt"),
-        (320, "train-fusion a.parquet b.parquet --methods minmax --folds 2 --measure R@1000 --qrels qrels.tsv "
-              "--threads 1 -o fuser"),
     ],
-    ids=["fuse", "tune", "evaluate", "export", "train-fusion"],
+    ids=["fuse", "tune", "evaluate", "export"],
 )  # fmt: skip
 def test_a_stage_stays_within_its_budget(stored: Path, budget: int, command: str) -> None:
     words = [sys.executable, "-c", _MEASURED, *command.split(), "--memory", f"{budget}M"]
@@ -248,9 +245,6 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "rerank": lambda tiny, made, out: rerank(
         made / "run.parquet", model=str(made / "reranker"), top_k=5, shard_size=4, dtype="fp32", device="cpu",
         output=out,
-    ),
-    "train-fusion": lambda tiny, made, out: train_fusion(
-        [made / "run.parquet", made / "dense-run.parquet"], qrels=tiny, split="test", folds=2, output=out
     ),
 }  # fmt: skip
 

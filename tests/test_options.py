@@ -72,11 +72,11 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("fuse a b -o f.parquet --split dev", "--split: only with --qrels, or with --queries"),
         (
             "fuse a b -o f.parquet --queries c",
-            "--queries: only with --missing exact, or with --method learned and --index; --missing is zero",
+            "--queries: only with --missing exact; --missing is zero",
         ),
         (
             "fuse a b -o f.parquet --device cpu",
-            "--device: only with --missing exact, or with --method learned and --index; --missing is zero",
+            "--device: only with --missing exact; --missing is zero",
         ),
         ("fuse a b -o f.parquet --weights 1", "--weights 1: pass one weight for each of a, b, in this order; got 1"),
         ("search --index a --query text --overwrite", "--overwrite: not with --query"),
@@ -92,7 +92,6 @@ def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
         ("evaluate r --aggregate --memory 1G", "--memory: not with --aggregate"),
         ("evaluate r --aggregate --corpus c", "--corpus: only with acc@k, not with --aggregate, or with --complement"),
         ("evaluate r --aggregate --over-seeds", "--over-seeds: not with --robustness, --complement or --aggregate"),
-        ("fuse a b -o f.parquet --method learned --model m --normalize sum", "--normalize: not with --model"),
         (
             "fuse a b -o w.json --tune --qrels q --method sum --methods rrf",
             "--methods: only with --tune and no --method",

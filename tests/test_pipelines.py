@@ -363,7 +363,6 @@ def test_the_prior_uses_the_first_split_of_each_collection(tmp_path: Path) -> No
     for target, wanted in {
         "prior": ["cacm.test", "scifact.train"],
         "few-labels": ["cacm.test", "scifact.test"],
-        "fusers": ["cacm.test", "scifact.dev", "scifact.train"],
     }.items():
         lines = planned(target, tmp_path, PRIOR=tmp_path, COLLECTIONS="cacm scifact")
         assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
@@ -377,27 +376,6 @@ def searched(lines: list[str]) -> set[str]:
     pairs = {(f"{found[1]}.{found[3]}", found[2]) for found in parts if found}
     assert len(pairs) == len(runs) == 2 * len({name for name, _ in pairs})
     return {name for name, _ in pairs}
-
-
-def test_weights_of_pseudo_queries_are_tuned_on_their_own_documents_and_measured_on_real_queries(
-    tmp_path: Path,
-) -> None:
-    for name, splits in {"cacm": ["test"], "scifact": ["dev", "test"]}.items():
-        (tmp_path / name).mkdir()
-        for file in ("manifest.json", *(f"qrels.{split}.parquet" for split in splits)):
-            (tmp_path / name / file).touch()
-    sets = "cacm.first-sentence scifact.title"
-    sample = {"PSEUDO_SAMPLE_scifact.title": "--sample 9"}
-    lines = planned("pseudo-weights", tmp_path, PRIOR=tmp_path, PSEUDO_SETS=sets, **sample)
-    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-    assert searched(lines) == {
-        "cacm.first-sentence.dev", "scifact.title.dev", "cacm.test", "scifact.dev", "scifact.test"
-    }  # fmt: skip
-    calls = outputs(lines)
-    own = tmp_path / "scifact.title"
-    assert f"prepare files {tmp_path}/scifact/corpus.parquet --sample 9 " in " ".join(calls[f"{own}"].split())
-    assert "--pseudo-queries title" in calls[f"{own}"]
-    assert f"search {own} --split dev --index {own}.minilm " in calls[f"{own}.minilm.dev.parquet"]
 
 
 @pytest.mark.parametrize(("passages", "full"), [("", ""), ("passages", "title=2,text,body")])

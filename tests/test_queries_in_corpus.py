@@ -15,7 +15,6 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
 from hybrid_cli.settings.common import Sampling
@@ -25,7 +24,6 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
-from hybrid_cli.stages.train_fusion import train_fusion
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.teachers import Bm25Scorer
@@ -91,8 +89,6 @@ def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
     assert max(trial["score"] for trial in found["trials"]) == pytest.approx(1)
     fused = fuse(two_runs, weights=f"@{weights}", qrels=data, measure="MRR@10", output=tmp_path / "fused.parquet")
     assert measured(data, fused) == [1]
-    fuser = train_fusion(two_runs, qrels=data, measure="MRR@10", output=tmp_path / "fuser")
-    assert [*read_fuser(fuser)[1]["alone"].values()] == pytest.approx(measured(data, *two_runs))
 
 
 def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(

@@ -24,7 +24,6 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.train_fusion import train_fusion
 
 
 @pytest.fixture(scope="module")
@@ -189,13 +188,12 @@ def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_p
 def test_an_artifact_of_another_kind_is_not_called_a_run_of_another_corpus(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    run, other, out = made / "test.parquet", made / name, tmp_path / "out"
+    run, other = made / "test.parquet", made / name
     if name == "examples.parquet":
         other = mine_negatives(made / "data", split="train", sources=["random:2"], output=tmp_path / name)
     uses: list[Callable[[], object]] = [
         lambda: fuse([run, other], output=tmp_path / "f.parquet"),
         lambda: concat_runs([run, other], output=tmp_path / "f.parquet"),
-        lambda: train_fusion([other, run], qrels=made / "data", split="test", output=out),
         lambda: evaluate([made / "data", other], split="test"),
         lambda: evaluate([made / "data", run], split="test", overlap_with=str(other)),
         lambda: report([made / "data", other, run], split="test", output=tmp_path / "r.html"),
@@ -211,8 +209,6 @@ def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_quer
     for tune, output in ((False, out), (True, tmp_path / "w.json")):
         with pytest.raises(InputError, match=r"test\.parquet: was searched in another corpus"):
             fuse(runs, qrels=made / "fewer", split="test", tune=tune, output=output)
-    with pytest.raises(InputError, match=r"test\.parquet: was searched in another corpus"):
-        train_fusion(runs, qrels=made / "fewer", split="test", output=tmp_path / "fuser")
     with pytest.raises(InputError, match=r"test\.parquet: the run has no hits for any of the 6 judged queries: it"):
         fuse(runs, qrels=made / "data", split="train", output=out)
     assert not list(tmp_path.iterdir())

@@ -49,8 +49,6 @@ RERANKER = "reranker.json"
 # reranked runs, and an unfinished one
 SCORES = ".scores"  # shards of scores
 
-# fuser
-FUSER = "fuser.json"
 
 # unfinished encoder
 CHECKPOINT = ".checkpoint"

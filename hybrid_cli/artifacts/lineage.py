@@ -15,7 +15,7 @@ from hybrid_cli.errors import InputError
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
 _MODELS = (Kind.ENCODER, Kind.EXAMPLES, Kind.LABELS)
 _PARTS_OF = {  # kind of an artifact -> kinds of inputs that become a part of it
-    Kind.RUN: (*_INDEXES, Kind.SHARDS, Kind.ENCODER, Kind.RERANKER, Kind.RUN, Kind.WEIGHTS, Kind.FUSER),
+    Kind.RUN: (*_INDEXES, Kind.SHARDS, Kind.ENCODER, Kind.RERANKER, Kind.RUN, Kind.WEIGHTS),
     Kind.SHARDS: (Kind.LEXICAL_INDEX, Kind.SHARDS),
     Kind.LEXICAL_INDEX: (Kind.LEXICAL_INDEX,),
     Kind.DENSE_INDEX: (Kind.DENSE_INDEX, Kind.ENCODER),

@@ -28,7 +28,6 @@ class Kind(StrEnum):
     MEASUREMENTS = "measurements"
     LEARNING_CURVE = "learning curve"
     WEIGHTS = "fusion weights"
-    FUSER = "fuser"
     REPORT = "report"
     FIGURES = "figures"
 

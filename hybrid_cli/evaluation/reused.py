@@ -16,7 +16,6 @@ from hybrid_cli.runs import open_run
 
 _PARTS = {  # kind of an artifact made from judgments -> the part of the run, in words
     Kind.WEIGHTS: "its weights were tuned",
-    Kind.FUSER: "its fuser was trained",
     Kind.LEXICAL_INDEX: "k1 and b of its index were tuned",
     Kind.ENCODER: "the weight of its encoder was tuned",
     Kind.EXAMPLES: "its model was trained",
@@ -66,7 +65,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
     """Return the ids of judged queries whose judgments an artifact was made from.
 
     Equal ids of other collections are not the same queries, so a document must be judged for them in both; only where
-    the judgments of weights or of a fuser are gone do ids decide.
+    the judgments of weights are gone do ids decide.
     """
     pairs = ["qid", "docid"]
     sources = {role: each for role, each in manifest.inputs.items() if role.split()[0] == "qrels"}
@@ -81,9 +80,8 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
             used.append(judged["qid"])
         elif source is not None and source.exists():
             used.append(judged.join(collection.read_qrels(source), on=pairs, how="semi")["qid"])
-        elif manifest.kind in (Kind.WEIGHTS, Kind.FUSER):
-            stored = read_object(path if manifest.kind == Kind.WEIGHTS else path / layout.FUSER)
-            used.append(judged.filter(pl.col("qid").is_in(stored.get("judged", [])))["qid"])
+        elif manifest.kind == Kind.WEIGHTS:
+            used.append(judged.filter(pl.col("qid").is_in(read_object(path).get("judged", [])))["qid"])
     qids, queries = pl.concat(used), manifest.input_path("queries")
     if queries is not None and queries.is_file() and sources:
         qids = qids.filter(qids.is_in(collection.read_queries(queries)["qid"].implode()))

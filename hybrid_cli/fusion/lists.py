@@ -21,7 +21,6 @@ from hybrid_cli.runs import Run, ranked
 from hybrid_cli.runs.run import ranks
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
-Weigher = Callable[[pl.DataFrame], np.ndarray]
 BLOCK_HITS = 1 << 16
 SCORED_AT_ONCE = 1 << 23  # candidates whose missing scores are computed together: one pass over the vectors
 CANDIDATE_BYTES = 160  # of a candidate in two lists, with copies
@@ -250,22 +249,7 @@ def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series
         )
 
 
-def fused_by_query(valued: pl.DataFrame, second: np.ndarray) -> pl.DataFrame:
-    """Return query, docid and (1 - w) v_0 + w v_1 of every candidate of two lists, with a weight w per query.
-
-    Args:
-        valued: the result of `values`.
-        second: w of each query from the lowest number of `valued` on, [queries].
-    """
-    numbers = valued["query"].to_numpy()
-    weight = pl.Series(second[numbers - numbers.min()]) if len(numbers) else pl.Series(dtype=pl.Float64)
-    value = [pl.col(f"value_{n}").fill_null(0.0) for n in (0, 1)]
-    return valued.select("query", "docid", ((1 - weight) * value[0] + weight * value[1]).alias("score"))
-
-
-def fuse(
-    blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int, weigh: Weigher | None = None
-) -> Iterator[pl.DataFrame]:
+def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int) -> Iterator[pl.DataFrame]:
     """Yield the fused run, one block of queries at a time, with at most `hits` documents per query.
 
     Args:
@@ -273,12 +257,11 @@ def fuse(
         qids: ids of the queries, by number.
         recipe: method and weights.
         hits: documents kept per query.
-        weigh: replaces the weights by one of the second list for each query of a block, from its lowest number on.
     """
     for block in blocks:
         valued = values(block, recipe)
         check_values(valued, recipe, qids)
-        scored = fused(valued, recipe) if weigh is None else fused_by_query(valued, weigh(block))
+        scored = fused(valued, recipe)
         if recipe.multiplies:
             _check_underflow(valued, scored, qids)
         run = ranked(scored.rename({"query": "qid"}), hits)

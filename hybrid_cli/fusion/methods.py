@@ -248,14 +248,6 @@ ALIASES: dict[str, str] = {
 }
 
 
-LEARNED = "learned"  # one weight per query, by the fuser of `train-fusion`
-
-
-def fused_by(name: str) -> str:
-    """Return `learned`, or the key in `METHODS` for a name; see `method_name`."""
-    return LEARNED if name.strip().lower() == LEARNED else method_name(name, more=[LEARNED])
-
-
 def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -> str:
     """Return the key in `METHODS` for a name in the spelling of hybrid, ranx or Pyserini.
 

@@ -28,7 +28,6 @@ from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
-    from hybrid_cli.lexical.index import LexicalIndex
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 
@@ -136,21 +135,6 @@ def exact_sources(runs: Mapping[str, Path], indexes: Sequence[Path], queries: Pa
     if len(indexes) != len(runs):
         raise InputError(f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order")
     return [exact_source(run, index, queries) for run, index in zip(runs.values(), indexes, strict=True)]
-
-
-def texts_of(sources: Sequence[ExactSource]) -> tuple[pl.DataFrame, LexicalIndex | None]:
-    """Return the queries (qid, text) of runs, and their first lexical index.
-
-    Raises:
-        InputError: all queries are vectors.
-    """
-    from hybrid_cli.lexical.index import LexicalIndex
-
-    texts = next((source.queries for source in sources if source.queries.is_file()), None)
-    if texts is None:
-        raise InputError("--index: the queries of the runs are vectors; pass their texts with --queries")
-    lexical = next((each.index for each in sources if each.manifest.kind == Kind.LEXICAL_INDEX), None)
-    return collection.read_queries(texts), None if lexical is None else LexicalIndex.open(lexical)
 
 
 def _change(made: Manifest, index: Manifest) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Description = dict[str, Any]
 _NOT_READ = ("stored vectors", "Lucene index")
-_FEATURES = 20
 _LATENCY = ("encode", "search", "fuse", "total")
 
 
@@ -57,31 +56,6 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _show_fuser(fuser: Mapping[str, Any]) -> None:
-    """Print runs, method, held-out scores and features of a fuser."""
-    low, high = fuser["gain_interval"]
-    weights = ", ".join(
-        f"{name} {weight:g}" for name, weight in zip(fuser["runs"], fuser["fixed_weights"], strict=True)
-    )
-    chosen = f"one per query, shrunk to {fuser['shrinkage']:.0%}" if fuser["learned"] else "the fixed weight"
-    _pairs(
-        "fuser",
-        {
-            "runs": ", ".join(f"{name} ({kind})" for name, kind in fuser["runs"].items()),
-            "method": fuser["family"],
-            "fixed weights": weights,
-            "weights": chosen,
-            f"{fuser['measure']}, held out": f"fixed {fuser['fixed']:.4f}, per query {fuser['per_query']:.4f}",
-            "gain": f"{fuser['gain']:+.4f} [{low:+.4f}, {high:+.4f}], {fuser['queries']:,} queries",
-        },
-    )
-    if fuser["learned"]:
-        _pairs(
-            "importance (correlation with the weight of the second run)",
-            {name: f"{share:.1%} ({sign:+.2f})" for name, share, sign in fuser["importance"][:_FEATURES]},
-        )
-
-
 def _describe(described: Description) -> None:
     out = console.stdout()
     made = f", written by `{described['stage']}`" if "stage" in described else ", not written by hybrid"
@@ -91,8 +65,6 @@ def _describe(described: Description) -> None:
     }
     for name, values in sections.items():
         _pairs(name, {key: _plain(value) for key, value in values.items()})
-    if "fuser" in described:
-        _show_fuser(described["fuser"])
     _show_weights(described.get("weights", {}))
     if "fingerprint" in described:
         _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})

@@ -17,7 +17,6 @@ from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseud
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
-    from hybrid_cli.fusion.fuser import Fuser
     from hybrid_cli.fusion.tuned_weight import TunedWeight
 
 
@@ -146,55 +145,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"Expected from ten more judged queries: {gain}."
 
 
-_SHOWN_FEATURES = 10
 _SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
-
-
-def show_fuser(fuser: Fuser, report: Mapping[str, Any]) -> None:
-    """Print a fuser: scores on held-out queries, the decision between learned and fixed weights, and its features."""
-    measure, names = report["measure"], list(fuser.runs)
-    rows = [[f"{name} alone", figure(score)] for name, score in report["alone"].items()]
-    rows += [
-        [f"{report['family']}, fixed weight, held out", figure(report["fixed"])],
-        [f"{report['family']}, weight per query, held out", figure(report["per_query"])],
-        ["best weight of each query (not reachable)", figure(report["best_per_query"])],
-    ]
-    console.table(["fusion", measure], rows)
-    prose(list(_fuser_evidence(fuser, report)))
-    if report["learned"]:
-        console.result("")
-        console.table(
-            ["feature", "importance", f"correlation with the weight of {names[1]}"],
-            [[name, f"{share:.1%}", signed(sign, 2)] for name, share, sign in report["importance"][:_SHOWN_FEATURES]],
-        )
-    if "pseudo_queries" in report:
-        console.result(pseudo_note(report["pseudo_queries"]))
-
-
-def _fuser_evidence(fuser: Fuser, report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on the gain of learned weights and on the decision."""
-    (first, second), queries = fuser.runs, report["queries"]
-    yield f"Fixed weights: {first} {1 - fuser.fixed:g}, {second} {fuser.fixed:g}."
-    low, high = report["gain_interval"]
-    yield (
-        f"Gain of one weight per query over the fixed weight on held-out queries: {signed(report['gain'], 4)} "
-        f"[{signed(low, 4)}, {signed(high, 4)}], 95% interval over {queries:,} judged queries, "
-        f"{report['folds']} folds."
-    )
-    if report["learned"]:
-        share = fuser.model.shrinkage
-        yield (
-            f"Chosen: one weight per query, {share:.0%} of the way from the fixed weight to the predicted one "
-            f"({len(fuser.model.trees)} trees)."
-        )
-        return
-    reason = "the gain is not significant" if report["enough"] else "fewer than 50 queries are judged"
-    if "pseudo_queries" in report and report["enough"] and low > 0:
-        reason = "gains on pseudo-queries did not hold for real queries"
-    yield f"Chosen: the fixed weight for every query, since {reason}."
-    needed = report["queries_to_tell"]
-    if report["gain"] > 0 and needed is not None and needed > queries:
-        yield f"A gain of this size needs about {needed:,} judged queries ({needed - queries:,} more; power .8)."
 
 
 def _warn_unless_better(what: str, score: float, alone: Mapping[str, float], measure: str) -> None:

@@ -14,7 +14,7 @@ from hybrid_cli.settings.data import (
 )
 from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
 from hybrid_cli.settings.folds import Split
-from hybrid_cli.settings.fusion import ConcatRuns, Fuse, TrainFusion
+from hybrid_cli.settings.fusion import ConcatRuns, Fuse
 from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.models import ConvertCheckpoint, Presets
@@ -56,7 +56,6 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Encode,
     Search,
     Judge,
-    TrainFusion,
     Fuse,
     Rerank,
     ConcatRuns,
@@ -105,7 +104,6 @@ __all__ = [
     "Settings",
     "Split",
     "TrainDense",
-    "TrainFusion",
     "TrainLambda",
     "TrainReranker",
     "TrainSparse",

@@ -1,4 +1,4 @@
-"""Settings of fusing runs, and of tuning and training a fusion."""
+"""Settings of fusing runs, and of tuning a fusion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
 from hybrid_cli.settings.retrieval import TUNING
@@ -21,9 +20,6 @@ ABSENT, COMPARED = "Documents missing from a list", "Comparison"
 MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
 EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
 _EXACT = when(rule=EXACT)
-_LEARNED = when(method="learned")
-_INDEXED = when(method="learned", index=GIVEN)  # a fuser with features of the indexes
-_NO_FUSER = when(model=None)  # which determines them
 RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
 
@@ -87,7 +83,6 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "--index out/bm25,out/clear-index --output out/clear.parquet",
         "hybrid fuse dev/bm25.parquet dev/dense.parquet --tune --qrels data/pydocs --split dev "
         "--output out/weights.json",
-        "hybrid fuse out/bm25.parquet out/dense.parquet --method learned --model out/fuser --output out/fused.parquet",
     )
 
     runs: Sequence[NameOrPath] = argument(
@@ -97,12 +92,8 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     method: str = option(
         "minmax",
         "Fusion method; names of ranx are also accepted.",
-        choices=registered("hybrid_cli.fusion.methods", "METHODS", "learned"),
-        parse=parsed_by("hybrid_cli.fusion.methods", "fused_by"),
-    )
-    model: Path | None = option(None, "Fuser written by `train-fusion`.", recorded=False, applies=_LEARNED)
-    force: bool = option(
-        False, "Use a fuser that was trained for another kind of runs.", recorded=False, applies=_LEARNED
+        choices=registered("hybrid_cli.fusion.methods", "METHODS"),
+        parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
     )
     weights: str | Sequence[float] | None = option(
         None,
@@ -110,10 +101,10 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "the method and its parameters.",
         parse=str,
         shown="equal",
-        applies=when(tune=False, model=None),
+        applies=when(tune=False),
     )
     normalize: Normalization | None = option(
-        None, "Normalization of each list; overrides the method's.", shown="the method's", applies=_NO_FUSER
+        None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
     rrf_k: float = option(
         60.0,
@@ -130,21 +121,20 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
         panel=ABSENT,
         shown="the method's",
-        applies=_NO_FUSER,
     )
     index: Sequence[Path] = option(
         (),
         "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.",
         panel=ABSENT,
         recorded=False,
-        applies=(_EXACT, _LEARNED),
+        applies=_EXACT,
     )
     queries: Path | None = option(
         None,
         "Queries or collection; overrides the paths recorded in the runs.",
         panel=ABSENT,
         recorded=False,
-        applies=(_EXACT, _INDEXED),
+        applies=_EXACT,
     )
     qrels: Path | None = option(
         None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
@@ -158,65 +148,12 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     measure: str = option(
         "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
-    device: str = redeclare(OnDevice, "device", applies=(_EXACT, _INDEXED))
+    device: str = redeclare(OnDevice, "device", applies=_EXACT)
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether `method` was set."""
         return {**super().values(), "named": "--method" if "method" in self.given else _NO_METHOD}
-
-    def check(self) -> None:
-        """Refuse a learned method without its fuser, and its tuning."""
-        super().check()
-        if self.method != "learned":
-            return
-        if self.tune:
-            raise InputError("--tune: cannot tune --method learned; train it with `train-fusion`")
-        if self.model is None:
-            raise InputError("--method learned: needs --model, a fuser written by `train-fusion`")
-
-
-@dataclass(frozen=True)
-class TrainFusion(OnDevice, Threaded, Budgeted, Seeded, Writes):
-    """Train a fusion with one weight per query.
-
-    The method and a fixed weight are tuned as by `fuse --tune`. A model then predicts the weight of each query from
-    both lists: score shapes, overlap, and the ranks of the top hits in the other list; with `--index`, also exact
-    scores, query length and IDF statistics. It is kept if it is significantly better than the fixed weight on held-out
-    queries that are not pseudo-queries; otherwise, the fuser stores the fixed weight. `fuse --method learned --model
-    FUSER` applies it.
-    """
-
-    command = "train-fusion"
-    panel = FUSION
-    examples = (
-        "hybrid train-fusion dev/bm25.parquet dev/dense.parquet --qrels data/pydocs --split dev --output out/fuser",
-        "hybrid train-fusion dev/bm25.parquet dev/dense.parquet --index out/bm25,out/dense --qrels data/pydocs "
-        "--split dev --output out/fuser",
-    )
-
-    runs: Sequence[NameOrPath] = argument(REQUIRED, "Two runs (Parquet, TREC or MS MARCO; `name=path` names one).")
-    _: KW_ONLY
-    qrels: Path = option(REQUIRED, "Qrels or collection; use other queries than the reported ones.", recorded=False)
-    split: str | None = redeclare(Fuse, "split", panel="", applies=())
-    measure: str = redeclare(Fuse, "measure", help="Measure to maximize.", panel="", applies=())
-    methods: Sequence[str] = redeclare(
-        Fuse,
-        "methods",
-        help="Methods to try: weighted sums of normalized scores. `auto`: minmax, zscore and rrf.",
-        panel="",
-        applies=(),
-    )
-    folds: int = redeclare(Fuse, "folds", help="Folds of the queries for the held-out scores.", panel="", applies=())
-    prior_queries: float = redeclare(Fuse, "prior_queries", panel="", applies=())
-    depth: int = redeclare(Fuse, "depth")
-    hits: int = redeclare(Fuse, "hits")
-    index: Sequence[Path] = option(
-        (), "Index of each run, in order: `a,b`; adds features, and `fuse` needs it too.", recorded=False
-    )
-    queries: Path | None = redeclare(Fuse, "queries", panel="", applies=when(index=GIVEN))
-    device: str = redeclare(OnDevice, "device", applies=when(index=GIVEN))
-    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds and of the model.")
 
 
 @dataclass(frozen=True)

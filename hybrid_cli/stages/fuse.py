@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,35 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
+from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_other_judgments
+from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
-from hybrid_cli.evaluation.retrieved import retrieved
+from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.evaluation.ties import note_ties
-from hybrid_cli.fusion import features, lists, tuning
-from hybrid_cli.fusion.features import Sources
-from hybrid_cli.fusion.fuser import check_lengths
+from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import LEARNED, METHODS, Recipe
+from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
-from hybrid_cli.fusion.weights import Tuned, read_tuned, weights_file, weights_path
-from hybrid_cli.indexes.exact import exact_scorer, limit_threads, texts_of
+from hybrid_cli.fusion.tuning import Family
+from hybrid_cli.fusion.weights import (
+    Tuned,
+    check_systems,
+    chosen_weights,
+    read_tuned,
+    stored_recipe,
+    weights_file,
+    weights_path,
+)  # fmt: skip
+from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse, stage
-from hybrid_cli.training.fusion_inputs import FusionInputs
 
+_PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
@@ -64,6 +72,103 @@ def fuse(settings: Fuse) -> Path:
     return settings.output
 
 
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True)
+class FusionInputs:
+    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores.
+
+    Attributes:
+        remove_query: remove hits whose docid is the qid where runs are measured.
+    """
+
+    settings: Fuse
+    runs: dict[str, Path]
+    families: list[Family]
+    exact: list[ExactSource]
+    remove_query: bool = False
+
+    @classmethod
+    def of(cls, settings: Fuse) -> FusionInputs:
+        """Check the runs and the options."""
+        named = runs.named_once(settings.runs)
+        if len(named) < 2:
+            raise InputError("fuse: needs two or more runs, got 1")
+        families = (
+            tuning.families(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
+        )
+        rules = dict.fromkeys(family.recipe.missing for family in families)
+        rule = "exact" if "exact" in rules else next(iter(rules))
+        settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
+        refuse_mixed(named)
+        exact = _exact_sources(named, families, settings)
+        return cls(settings, named, families, exact, removes_query(settings.qrels, settings.split))
+
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe of a fusion; of a tuning, the first method."""
+        return self.families[0].recipe
+
+    def inputs(self) -> dict[str, Path]:
+        """Return the inputs that affect the result, by role with the position of the run."""
+        files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
+        for number, source in enumerate(self.exact, 1):
+            files |= {f"index {number}": source.index, f"queries {number}": source.queries}
+        return files
+
+    def options(self) -> dict[str, Any]:
+        """Return the recorded options; `measure` and `split` affect only tuning."""
+        recorded = self.settings.recorded()
+        if self.settings.tune:
+            unused: tuple[str, ...] = _PARAMETERS
+            recipes = [family.recipe for family in self.families]
+            used = {
+                "methods": [_parameters(recipe) for recipe in recipes],
+                "grid": [each.grid for each in self.families],
+                "choice": "middle of the plateau",  # before, sometimes a single run
+            } | ({"remove_query": True} if self.remove_query else {})
+        else:
+            unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
+            used |= {"weights": list(self.recipe.weights)}
+        return {name: value for name, value in recorded.items() if name not in unused} | used
+
+
+def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
+    """Return the recipe of the options, or of `--weights @FILE`."""
+    if path := weights_path(settings.weights):
+        values = settings.values()
+        given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
+        recipe = stored_recipe(path, list(named), given)
+        check_systems(path, [system_of(run) for run in named.values()])
+        return recipe
+    missing = settings.missing or METHODS[settings.method].missing
+    recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
+    return chosen_weights(settings.weights, recipe, list(named))
+
+
+def _parameters(recipe: Recipe) -> dict[str, Any]:
+    found = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    return found | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
+
+
+def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settings: Fuse) -> list[ExactSource]:
+    """Return one source of exact scores per run; empty for other rules for missing documents."""
+    recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
+    if recipe is not None and not settings.index:
+        other = (
+            "; or use --missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
+        )
+        raise InputError(
+            f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B)"
+            + ("" if weights_path(settings.weights) else other)
+        )
+    if recipe is None:
+        return []
+    override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
+    return exact_sources(named, settings.index, override)
+
+
 # --------------------------------------------------------------------------------------------------------------- fusing
 
 
@@ -75,17 +180,15 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
     check_common({path: run.qids for path, run in opened.items()})
     _warn_tuned(job, pl.concat([run.qids for run in opened.values()]))
     joined = Lists.of(list(opened.values()), job.settings.depth)
-    if job.fuser and job.settings.model:
-        check_lengths(job.fuser, job.settings.model, dict(zip(job.runs, joined.longest, strict=True)))
-    elif job.recipe.missing != "exact":  # which completes the lists
+    if job.recipe.missing != "exact":  # which completes the lists
         joined.note_lengths("fuse", list(job.runs))
-    _check_scores(job, joined, equal=job.settings.weights is None and job.fuser is None)
+    _check_scores(job, joined, equal=job.settings.weights is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
 
         def blocks() -> Iterator[Any]:
             candidates = _candidates(job, joined, shares, job.recipe.missing == "exact")
-            for run in lists.fuse(candidates, joined.qids, job.recipe, job.settings.hits, _weigher(job, joined)):
+            for run in lists.fuse(candidates, joined.qids, job.recipe, job.settings.hits):
                 advance(run["qid"].n_unique())
                 yield run.to_arrow()
 
@@ -103,25 +206,6 @@ def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
     if shares and not common:
         console.warn("the runs have no document in common; check that they are of one corpus")
     return common
-
-
-def _weigher(job: FusionInputs, joined: Lists) -> lists.Weigher | None:
-    """Return the weights of the queries of a block by the fuser; None for fixed weights."""
-    if (fuser := job.fuser) is None:
-        return None
-    if not fuser.indexed or not fuser.model.trees:
-        return fuser.weights_of
-    limit_threads(job.settings.threads)
-    sources = Sources(
-        [exact_scorer(each, joined.qids, job.settings.device) for each in job.exact], *texts_of(job.exact)
-    )
-    weights = fuser.weights(features.collected(joined.blocks(), joined.qids, sources)[1])
-
-    def weigh(block: pl.DataFrame) -> np.ndarray:
-        numbers = block["query"].to_numpy()
-        return weights[numbers.min() : numbers.max() + 1]
-
-    return weigh
 
 
 def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
@@ -172,7 +256,7 @@ def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
     single = {name: _alone(job, name, runs.open_run(path), qrels) for name, path in job.runs.items()}
     alone = {name: mean_of(values, measure) for name, values in single.items()}
     fused = mean_of(_values(job, "fused", runs.open_run(job.settings.output), qrels, job.settings.hits), measure)
-    terminal.show_comparison(measure, alone, LEARNED if job.fuser else job.recipe.method, fused)
+    terminal.show_comparison(measure, alone, job.recipe.method, fused)
 
 
 def _alone(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> pl.DataFrame:
@@ -291,10 +375,10 @@ def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None,
 
 def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
     """Warn if the runs contain queries that the weights were tuned on."""
-    path = weights_path(job.settings.weights) or job.settings.model
+    path = weights_path(job.settings.weights)
     if path is None:
         return
-    tuned, asked = set(job.fuser.judged if job.fuser else read_tuned(path)["judged"]), qids.unique().to_list()
+    tuned, asked = set(read_tuned(path)["judged"]), qids.unique().to_list()
     if common := len(tuned.intersection(asked)):
         console.warn(
             f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "

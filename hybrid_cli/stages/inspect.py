@@ -23,7 +23,6 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.fuser import read_fuser
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.input_files import PARQUET, opened
@@ -172,8 +171,6 @@ def _table_content(path: Path) -> Description:
 
 def _folder_content(path: Path) -> Description:
     content: Description = {}
-    if (path / layout.FUSER).exists():
-        content["fuser"] = _fuser(path)
     if (path / layout.CONTRACT).exists():
         content["contract"] = read_object(path / layout.CONTRACT)
     if (path / layout.STATIC_TABLES).is_file():
@@ -187,21 +184,6 @@ def _folder_content(path: Path) -> Description:
     if corpus is not None:
         content["sample"] = _table_content(corpus)["sample"]
     return content
-
-
-def _fuser(folder: Path) -> Description:
-    """Return runs, method, fixed weights, shrinkage and report of a fuser."""
-    fuser, report = read_fuser(folder)
-    return {
-        "runs": dict(zip(fuser.runs, (system.kind for system in fuser.systems), strict=True)),
-        "method": fuser.recipe.method,
-        "fixed_weights": list(fuser.recipe.weights),
-        "shrinkage": fuser.model.shrinkage,
-        "trees": len(fuser.model.trees),
-        "hits": list(fuser.lengths),
-        "indexed": fuser.indexed,
-        **report,
-    }
 
 
 def _best_values(curve: Path, step: int) -> dict[str, list[float]]:

@@ -37,7 +37,6 @@ INPUTS = (  # each may read the outputs of earlier ones
     "encode dense --concat-with dense-2 --threads 1 --output pair-index",
     "index-bm25 tiny --shards 2 --threads 1 --output shards",
     f"fuse one.parquet two.parquet {TUNED} --output weights.json",
-    "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output fuser",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
@@ -51,14 +50,8 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search --exact": (f"{SEARCHED} bm25,dense --exact --output out.parquet", "--hits 3", 2),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
-    "train-fusion": (
-        "train-fusion one.parquet two.parquet --qrels tiny --split test --folds 2 --output out", "--seed 7", 2
-    ),
     "fuse --weights": (
         "fuse one.parquet two.parquet --weights @weights.json --output out.parquet", "--hits 3", 6
-    ),
-    "fuse --method learned": (
-        "fuse one.parquet two.parquet --method learned --model fuser --output out.parquet", "--hits 3", 4
     ),
     "fuse --missing exact": (
         "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2

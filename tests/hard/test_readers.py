@@ -99,7 +99,6 @@ REPLACED = {  # kind of the input -> stage, input
     "collection of a run": ("export dpr", "tiny"),
     "judgments": ("fuse --tune", "tiny"),
     "weights": ("fuse --weights", "weights.json"),
-    "fuser": ("fuse --method learned", "fuser"),
     "lexical index": ("search", "bm25"),
     "sharded index": ("search (shards)", "shards"),
     "learned sparse index": ("search (sparse)", "splade-index"),
