@@ -9,23 +9,20 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import polars as pl
 import pytest
 from command import refused
+from processes import run
 from sparse_models import write_checkpoint
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.cli import signals
 from hybrid_cli.collections import distributed
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.lexical import jvm
 from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.data import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.encode import encode
@@ -140,11 +137,8 @@ def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
         assert len(taken) - done <= 2
 
 
-def test_a_process_keeps_its_gpu(machines: Any, tmp_path: Path) -> None:
-    """A model stays on the GPU where it was opened, also if blocks end in another order than they began.
-
-    The first block waits until both processes have opened their model, so that both get blocks on a slow machine.
-    """
+def test_a_block_has_a_gpu_of_its_own(machines: Any, tmp_path: Path) -> None:
+    """The first block waits until two processes have opened their model, so that both GPUs get blocks."""
     node = machines.add_node(num_cpus=2, num_gpus=2)
     machines.wait_for_nodes()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -155,7 +149,7 @@ def test_a_process_keeps_its_gpu(machines: Any, tmp_path: Path) -> None:
 
         def compute(number: int) -> tuple[int, str, str]:
             for _ in range(1200):  # a minute
-                if len(list(tmp_path.iterdir())) == 2:
+                if len(list(tmp_path.iterdir())) >= 2:
                     break
                 time.sleep(0.05)
             time.sleep(0.05 * (number * 7 % 5))
@@ -167,12 +161,12 @@ def test_a_process_keeps_its_gpu(machines: Any, tmp_path: Path) -> None:
         settings = OnCluster(ray_address=machines.address, ray_workers=2)
         found = list(cluster.ordered(settings, opened, range(12), gpu=True))
         assert all(first == now for _, first, now in found)
-        assert len({process for process, _, _ in found}) == len({first for _, first, _ in found}) == 2
+        assert len({first for _, first, _ in found}) == 2
     finally:
         machines.remove_node(node)
 
 
-def test_processes_that_the_cluster_has_no_room_for_are_not_waited_for(machines: Any) -> None:
+def test_more_blocks_in_progress_than_the_cluster_has_room_for(machines: Any) -> None:
     settings = OnCluster(ray_address=machines.address, ray_workers=50)
     assert list(cluster.ordered(settings, lambda: abs, range(-60, 0))) == list(range(60, 0, -1))
 
@@ -228,15 +222,29 @@ def test_a_row_that_a_cluster_refuses_is_named_as_elsewhere(
     assert messages[0] == messages[1]
 
 
+JAVA_AND_RAY = """
+import sys
+from hybrid_cli import cluster
+from hybrid_cli.lexical import jvm
+from hybrid_cli.settings.cluster import OnCluster
+
+jvm.start()
+import jnius
+
+assert list(cluster.ordered(OnCluster(ray_address=sys.argv[1]), lambda: abs, [-1])) == [1]
+for _ in range(3):
+    try:
+        jnius.autoclass("java.util.ArrayList")(None)
+    except jnius.JavaException as error:
+        assert "null" in str(error)
+        print("null")
+"""
+
+
 def test_java_goes_on_after_a_cluster(machines: Any) -> None:
     """Java finds null references by SIGSEGV, which Ray would handle as a crash and end the process."""
-    jvm.start()
-    import jnius
-
-    assert list(cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1])) == [1]
-    for _ in range(3):
-        with pytest.raises(jnius.JavaException, match="null"):
-            jnius.autoclass("java.util.ArrayList")(None)
+    done = run(JAVA_AND_RAY, machines.address)
+    assert (done.returncode, done.stdout.split()) == (0, ["null"] * 3), done.stderr
 
 
 def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
@@ -375,26 +383,3 @@ def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:
         "search", "collection", "--split", "test", "--index", "bm25", "--output", "run.parquet", "--ray-address",
         "127.0.0.1:1", words=words,
     )  # fmt: skip
-
-
-def refuse_another_program(port: int) -> None:
-    with pytest.raises(InputError, match="another program than Ray answers; start a cluster with `ray start"):
-        list(cluster.ordered(OnCluster(ray_address=f"127.0.0.1:{port}"), lambda: abs, [-1]))
-
-
-def test_an_address_where_another_program_answers_is_refused() -> None:
-    """Ray itself would wait for minutes."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        refuse_another_program(server.server_port)
-        server.shutdown()
-
-
-def test_an_address_where_another_grpc_server_answers_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    grpc = pytest.importorskip("grpc", reason="needs grpcio")
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    refuse_another_program(port)
-    server.stop(None)
-    assert "gcs_client" not in capfd.readouterr().err, "the error is the only line"
