@@ -29,7 +29,7 @@ LAYERS = (
     {"cluster"},
     {"settings", "console", "json_files", "json_rows"},
     {"input_files", "memory"},
-    {"errors", "draws", "version", "presets", "words"},
+    {"errors", "draws", "version", "presets", "words", "interrupts"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -130,20 +130,21 @@ def test_a_command_names_the_input_on_a_failing_disk(
 def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
     """Libraries name no file; a file that is written carries a note."""
     error = OSError(errno.EIO, "Input/output error")
-    message, code = cli._trouble_with_files(error) or ("", 0)
+    message, code = cli.trouble_with_files(error) or ("", 0)
     assert (message.split(":")[0], code) == ("an input", 2)
     with pytest.raises(OSError, match="Input/output") as caught, disk.noted(Path("out/x.parquet")):
         raise error
-    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.log_to(tmp_path / "run.log")
     try:
-        monkeypatch.setattr(console, "_log", Path("/dev/full"))
+        (tmp_path / "run.log").unlink()
+        (tmp_path / "run.log").symlink_to("/dev/full")
         console.note("first")
         console.note("second")
     finally:

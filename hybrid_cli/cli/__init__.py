@@ -73,7 +73,7 @@ def main() -> None:
         streams.drop_stdout()
         raise SystemExit(128 + signal.SIGPIPE) from None
     except Exception as error:
-        if explained := _trouble_with_memory(error) or _trouble_with_files(error):
+        if explained := _trouble_with_memory(error) or trouble_with_files(error):
             _stop(*explained, error, debug)
         _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
 
@@ -117,7 +117,7 @@ def _trouble_with_memory(error: Exception) -> tuple[str, int] | None:
     return f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", 1
 
 
-def _trouble_with_files(error: Exception) -> tuple[str, int] | None:
+def trouble_with_files(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]

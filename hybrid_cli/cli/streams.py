@@ -8,6 +8,7 @@ import sys
 from typing import NoReturn
 
 from hybrid_cli.errors import HybridError
+from hybrid_cli.interrupts import interruptible
 
 STDOUT = "standard output"
 
@@ -60,8 +61,9 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdin, io.TextIOWrapper):
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.closed:
         sys.stdin.reconfigure(errors="surrogateescape")
+        sys.stdin = interruptible(sys.stdin)
 
 
 def drop_stdout() -> None:
