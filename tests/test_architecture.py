@@ -27,7 +27,8 @@ LAYERS = (
     {"runs"},
     {"artifacts"},
     {"cluster"},
-    {"settings", "console", "json_files", "json_rows"},
+    {"settings", "console", "json_rows"},
+    {"json_files"},
     {"input_files", "memory"},
     {"errors", "draws", "version", "presets", "words", "interrupts"},
 )
