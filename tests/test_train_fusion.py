@@ -344,11 +344,13 @@ def test_inspect_shows_the_decision_and_the_features(made: Path) -> None:
         ({"method": "magic"}, "'method' is magic"),
         ({"runs": ["a"]}, "not for two runs"),
         ({"systems": [{}, {"kind": "x", "other": 1}]}, "other fields"),
-        ({"shares": "0.5"}, "'shares' is '0.5'"),
+        ({"shares": "0.5"}, "field 'shares'"),
+        ({"shares": [0.5, None]}, "field 'shares', item 2"),
+        ({"report": [1]}, "field 'report'"),
         ({"fixed": 99}, "do not fit its weights"),
         ({"means": [0.1]}, "do not fit its weights"),
         ({"curves": [[0.0]]}, "do not fit its weights"),
-        ({"trees": [{}]}, "a tree is an object"),
+        ({"trees": [{}]}, "field 'feature'"),
         ({"trees": [{"feature": [0], "threshold": [0.0], "below": [0], "above": [0], "values": []}]}, "lead nowhere"),
     ],
 )
@@ -365,8 +367,10 @@ def test_a_changed_fuser_is_refused(made: Path, tmp_path: Path, change: dict[str
 
     manifest = {name: value for name, value in manifest.items() if name != "checksum"} | {"checksums": None}
     (folder / "manifest.json").write_text(json.dumps(manifest | {"checksum": hash_json(manifest)}))
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
         read_fuser(folder)
+    if message.startswith("field"):
+        assert (caught.value.code, caught.value.fields["element"]) == ("damaged-fuser", message)
 
 
 def test_the_default_folds_are_as_many_as_the_judged_queries_at_most(made: Path, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
             code="damaged-manifest",
-            path=path,
+            **{**error.fields, "path": path},
         ) from None
     if manifest is None:
         raise InputError(

@@ -20,7 +20,7 @@ from hybrid_cli.fusion.features import Matrix, of_lists
 from hybrid_cli.fusion.learned import Model, read_model
 from hybrid_cli.fusion.methods import METHODS, Recipe, weighted_mean, weighted_sum
 from hybrid_cli.fusion.selection import Values
-from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, read_object
 from hybrid_cli.settings.fusion import Missing
 
 LINEAR = (weighted_mean, weighted_sum)  # rules whose weights may differ between queries
@@ -119,8 +119,10 @@ def read_fuser(folder: Path) -> tuple[Fuser, dict[str, Any]]:
     artifacts.check_parts(folder, layout.FUSER)
     path = folder / layout.FUSER
     found = read_object(path)
-    if wrong := [name for name, kind in _STORED.items() if not fits(found.get(name), kind)]:
-        raise InputError(f"{path}: damaged fuser; '{wrong[0]}' is {named(found.get(wrong[0]))}; train again")
+    if wrong := mismatch_of_fields(found, {**_STORED, "report": dict[str, Any] | None}):
+        raise InputError(
+            f"{path}: damaged fuser; {wrong}; train again", code="damaged-fuser", path=path, **wrong.fields
+        )
     known = {"method": METHODS, "missing": get_args(Missing)}
     if unknown := [name for name, allowed in known.items() if found[name] not in allowed]:
         raise InputError(f"{path}: damaged fuser; '{unknown[0]}' is {found[unknown[0]]}; train again")

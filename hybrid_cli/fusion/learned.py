@@ -18,7 +18,7 @@ from hybrid_cli import draws
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.features import Matrix
 from hybrid_cli.fusion.selection import Table, Values
-from hybrid_cli.json_files import fits, named
+from hybrid_cli.json_files import mismatch, mismatch_of_fields
 
 TREES, LEAF, SHARE = 100, 10, 0.3  # number of trees, queries per leaf, features tried per node
 CURVES = 3
@@ -78,8 +78,12 @@ class Tree:
             InputError: not a tree, or one for other features.
         """
         kinds = {**_NODES, "values": list[list[float]]}
-        if not isinstance(stored, dict) or not all(fits(stored.get(name), kind) for name, kind in kinds.items()):
-            raise InputError(f"{where}: damaged fuser; a tree is {named(stored)}; train again")
+        wrong = mismatch(stored, dict[str, Any]) or mismatch_of_fields(stored, kinds)
+        if wrong:
+            raise InputError(
+                f"{where}: damaged fuser; in a tree, {wrong}; train again", code="damaged-fuser", path=where,
+                **wrong.fields,
+            )  # fmt: skip
         arrays = {name: np.array(stored[name]) for name in _NODES}
         nodes, values = np.arange(len(stored["feature"])), stored["values"]
         sound = len(nodes) > 0 and all(len(each) == len(nodes) for each in arrays.values())
@@ -251,11 +255,13 @@ def read_model(stored: Mapping[str, Any], features: int, weights: int, where: ob
     kinds: dict[str, Any] = {
         "means": list[float], "curves": list[list[float]], "trees": list, "fixed": int, "shrinkage": float,
     }  # fmt: skip
-    if wrong := [name for name, kind in kinds.items() if name != "trees" and not fits(stored.get(name), kind)]:
-        raise InputError(f"{where}: damaged fuser; '{wrong[0]}' is {named(stored.get(wrong[0]))}; train again")
-    curves, trees = stored["curves"], stored.get("trees")
+    if wrong := mismatch_of_fields(stored, kinds):
+        raise InputError(
+            f"{where}: damaged fuser; {wrong}; train again", code="damaged-fuser", path=where, **wrong.fields
+        )
+    curves, trees = stored["curves"], stored["trees"]
     sizes = [len(stored["means"]), *map(len, curves)]
-    if set(sizes) != {weights} or not curves or not 0 <= stored["fixed"] < weights or not isinstance(trees, list):
+    if set(sizes) != {weights} or not curves or not 0 <= stored["fixed"] < weights:
         raise InputError(f"{where}: damaged fuser; its curves or trees do not fit its weights; train again")
     return Model(
         np.array(stored["means"], dtype=np.float64),
