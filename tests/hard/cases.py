@@ -18,7 +18,8 @@ import transformers
 from command import hybrid
 from faults import STDIN, Ended, run
 from kill_stages import ANSWERS, GROWING, STAGES, inputs_of, words_of
-from tiny_collection import write_tiny_source
+from safetensors.torch import load_file
+from tiny_collection import write_lines, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import artifacts
@@ -131,6 +132,7 @@ def write_inputs(
         execute: runs a command.
     """
     write_tiny_source(folder)
+    _write_sources(folder)
     source = folder / "docs.jsonl"
     rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     texts = [row["text"] for row in rows]
@@ -144,6 +146,28 @@ def write_inputs(
     pq.write_table(corpus.set_column(0, "docid", [[f"new {docid}" for docid in docids]]), "new.parquet")
     Path("gone.txt").write_text("".join(f"{docid}\n" for docid in docids[3 + version : 6 + version]))
     np.save("vectors.npy", np.random.default_rng(version).normal(size=(len(docids), 8)).astype(np.float32))
+
+
+def _write_sources(folder: Path) -> None:
+    """Write the documents and queries of `docs.jsonl` in the formats of other collections."""
+    rows = [json.loads(line) for line in (folder / "docs.jsonl").read_text("utf-8").splitlines()]
+    queries = [line.split("\t") for line in (folder / "topics.test.tsv").read_text("utf-8").splitlines()]
+    write_lines(folder / "beir/corpus.jsonl", *({"_id": row["id"], **row} for row in rows))
+    write_lines(folder / "beir/queries.jsonl", *({"_id": qid, "text": text} for qid, text in queries))
+    write_lines(folder / "beir/qrels/test.tsv", "query-id\tcorpus-id\tscore", "001\t007\t1")
+    write_lines(folder / "marco.tsv", *(f"{row['id']}\t{row['text'] or 'no words'}" for row in rows))
+    write_lines(
+        folder / "psgs.tsv", "id\ttext\ttitle", *(f"{row['id']}\t{row['text']}\t{row['title']}" for row in rows)
+    )
+    write_lines(folder / "questions.tsv", *(f"{text}\t['salt']" for _, text in queries))
+    passages = [{"docid": row["id"], "title": row["title"], "text": row["text"] or "no words"} for row in rows]
+    write_lines(
+        folder / "tevatron.jsonl",
+        *(
+            {"query_id": qid, "query": text, "positive_passages": [row], "negative_passages": passages[:1]}
+            for (qid, text), row in zip(queries, passages[1:], strict=False)
+        ),
+    )
 
 
 def _write_in_child(version: int) -> None:
@@ -171,6 +195,13 @@ def write_bert(folder: Path, seed: int) -> None:
     )
     transformers.BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _write_pickled(folder, folder.with_name("pickled"))
+
+
+def _write_pickled(folder: Path, pickled: Path) -> None:
+    """Write a model folder with its weights as a pickle."""
+    shutil.copytree(folder, pickled, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
 
 
 def cases(names: Sequence[str]) -> dict[str, Case]:
