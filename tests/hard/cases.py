@@ -23,6 +23,7 @@ from tiny_collection import write_lines, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS, Settings
 
@@ -30,7 +31,7 @@ OTHER = "other"  # folder with another version of every input
 
 
 def bytes_of(path: Path) -> dict[str, bytes] | None:
-    """Return all files of an output except parts that differ between equal runs: durations, Lucene's random ids."""
+    """Return all files of an output without the parts that differ between equal runs; see `comparable`."""
     if path.is_file() and path.parent.name == "inspect":  # latencies differ; a complete file has its footer
         footer = pq.read_metadata(path)
         return {"": f"{footer.num_rows} rows of {footer.schema.names}".encode()}
@@ -39,8 +40,30 @@ def bytes_of(path: Path) -> dict[str, bytes] | None:
     if not path.exists():
         return None
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    kept = {name for name in files if name.name != artifacts.MANIFEST and "lucene" not in name.parts}
-    return {str(name): files[name].read_bytes() for name in kept}
+    kept = {name for name in files if layout.LUCENE not in name.parts}
+    return {str(name): comparable(files[name]) for name in kept}
+
+
+def comparable(file: Path) -> bytes:
+    """Return the bytes of a file; of a manifest, those of all fields except the duration and what depends on it.
+
+    Lucene's files contain random ids, so their checksums differ too.
+    """
+    content = file.read_bytes()
+    try:
+        fields = json.loads(content) if file.name == artifacts.MANIFEST else None
+    except ValueError:  # of a killed call
+        fields = None
+    if fields is None:
+        return content
+    del fields["seconds"], fields["checksum"]
+    fields.get("counts", {}).pop("seconds", None)  # of `rerank --depths`
+    fields["checksums"] = {
+        name: value
+        for name, value in fields.get("checksums", {}).items()
+        if layout.LUCENE not in Path(name).parts and not name.endswith(artifacts.MANIFEST)
+    }
+    return json.dumps(fields).encode()
 
 
 def clear(path: Path) -> None:
