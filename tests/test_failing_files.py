@@ -138,6 +138,38 @@ def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
+class Failing(disk.Disk):
+    """A disk whose operation of one name fails; the error names no file."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def _fail(self, name: str) -> None:
+        if name == self.name:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def sync(self, descriptor: int) -> None:
+        self._fail("sync")
+        super().sync(descriptor)
+
+    def remove(self, path: Path) -> None:
+        self._fail("remove")
+        super().remove(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("sync", "the output: input/output error"), ("remove", "x.parquet: cannot be removed")]
+)
+def test_an_error_of_an_output_is_not_called_one_of_an_input(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "device", Failing(name))
+    with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.parquet"):
+        disk.sync(tmp_path)
+    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (words in message, code) == (True, 1), message
+
+
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

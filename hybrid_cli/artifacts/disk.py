@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
-WRITTEN = "while writing "  # start of the note of an error; a path follows
+WRITTEN, REMOVED = "while writing ", "while removing "  # start of the note of an error; a path follows
 _umask = os.umask(0o077)  # it can be read only by a change
 os.umask(_umask)
 
@@ -77,9 +77,10 @@ class _File(io.RawIOBase):
     """A new file whose writes go through `device`; a short write is continued."""
 
     def __init__(self, path: Path):
-        device.remove(path)  # a file that is replaced may be hard-linked from another artifact
+        remove(path)  # a file that is replaced may be hard-linked from another artifact
         self._path = path
-        self._file = io.FileIO(path, "xb")
+        with noted(path):
+            self._file = io.FileIO(path, "xb")
 
     def writable(self) -> bool:
         return True
@@ -98,12 +99,12 @@ class _File(io.RawIOBase):
 
 
 @contextmanager
-def noted(path: Path) -> Iterator[None]:
-    """Note the path in an error of the block: a full disk names none."""
+def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
+    """Note the path in an error of the block, which names none or another one, such as that of a scratch file."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # torch raises the latter
-        error.add_note(f"{WRITTEN}{path}")
+        error.add_note(f"{doing}{path}")
         raise
 
 
@@ -131,7 +132,8 @@ class Growing:
     """A file that grows at its end; an addition is on the disk when `add` returns."""
 
     def __init__(self, path: Path):
-        self._path, self._file = path, io.FileIO(path, "ab")
+        with noted(path):
+            self._path, self._file = path, io.FileIO(path, "ab")
         sync_names(path.parent)
 
     @property
@@ -153,8 +155,9 @@ class Growing:
 
     def cut(self, size: int) -> None:
         """Remove all bytes after the first `size`."""
-        self._file.truncate(size)
-        device.sync(self._file.fileno())
+        with noted(self._path):
+            self._file.truncate(size)
+            device.sync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -181,7 +184,8 @@ def by_name(path: Path) -> Iterator[Any]:
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder, if it exists."""
-    device.remove(path)
+    with noted(path, REMOVED):
+        device.remove(path)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -208,9 +212,9 @@ def sync_names(folder: Path) -> None:
 def _sync(path: Path) -> None:
     if os.name != "posix" and path.is_dir():  # Windows opens no folders
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with noted(path):
+    with noted(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
             device.sync(descriptor)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
