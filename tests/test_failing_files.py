@@ -166,7 +166,7 @@ def test_an_error_of_an_output_is_not_called_one_of_an_input(
     monkeypatch.setattr(disk, "device", Failing(name))
     with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.parquet"):
         disk.sync(tmp_path)
-    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
     assert (words in message, code) == (True, 1), message
 
 
