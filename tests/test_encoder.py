@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,3 +187,21 @@ def test_distillation_heads_are_returned_in_training_only_and_never_saved(tiny_b
     assert tower.train()(ids, torch.ones_like(ids)).shape == (1, 21)
     encoder.save(tmp_path / "saved")
     assert TransformerEncoder.load(tmp_path / "saved").dim == 16
+
+
+def test_limited_instructions_compute_in_fp32() -> None:
+    """PyTorch fails in bf16 where a processor with AMX may not use AVX-512."""
+    code = """
+from hybrid_cli.encoders.devices import pick_dtype
+from hybrid_cli.errors import InputError
+print(pick_dtype("auto", "cpu"), pick_dtype("fp32", "cpu"))
+try:
+    print(pick_dtype("bf16", "cpu"))
+except InputError as error:
+    print(error.code)
+"""
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    auto, given, last = done.stdout.split()
+    assert (auto, given) == ("torch.float32",) * 2
+    assert last in ("torch.bfloat16", "bf16-unavailable")
