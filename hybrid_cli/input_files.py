@@ -117,6 +117,10 @@ class _Input(io.FileIO):
         with self._named():
             return super().readall()
 
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        with self._named():
+            return super().seek(offset, whence)
+
 
 def opened(path: Path) -> BufferedReader:
     """Open an input file for reading bytes.
