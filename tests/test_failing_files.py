@@ -248,3 +248,17 @@ def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None
     path = write_folder(tmp_path / "index", "content")
     stored = json.loads((path / MANIFEST).read_text())
     assert stored["sizes"] == {"vectors.bin": os.path.getsize(path / "vectors.bin")}
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
+@pytest.mark.parametrize("name", ["bad.parquet", "artifact"])
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_an_artifact_on_a_failing_disk_is_named(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("artifact").mkdir()
+    place = Path(name) / MANIFEST if name == "artifact" else Path(name)
+    place.symlink_to(MEMORY)
+    done = hybrid(command, name)
+    assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", str(place)), done
