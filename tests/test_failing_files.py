@@ -170,6 +170,19 @@ def test_an_error_of_an_output_is_not_called_one_of_an_input(
     assert (words in message, code) == (True, 1), message
 
 
+def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        open_output(tmp_path / "x.parquet").lock()
+    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,15 +87,19 @@ class _File(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        written = 0
         with noted(self._path):
-            while written < len(view):
-                written += device.write(self._file, view[written:])
-        return written
+            _write_all(self._file, view)
+        return len(view)
 
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    """Write all of `data`: a short write is continued."""
+    while data:
+        data = data[device.write(file, data) :]
 
 
 @contextmanager
@@ -143,11 +147,10 @@ class Growing:
 
     def add(self, text: str) -> None:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
-        before, view, written = self.size, memoryview(text.encode()), 0
+        before = self.size
         try:
             with noted(self._path):
-                while written < len(view):
-                    written += device.write(self._file, view[written:])
+                _write_all(self._file, memoryview(text.encode()))
                 device.sync(self._file.fileno())
         except OSError:
             self.cut(before)
@@ -168,7 +171,7 @@ def patch(path: Path, place: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
     with noted(path), io.FileIO(path, "r+b") as file:
         file.seek(place)
-        device.write(file, memoryview(data))
+        _write_all(file, memoryview(data))
 
 
 @contextmanager
