@@ -78,7 +78,7 @@ class _File(io.RawIOBase):
 
     def __init__(self, path: Path):
         remove(path)  # a file that is replaced may be hard-linked from another artifact
-        self._path = path
+        self._path, self.failed = path, False
         with noted(path):
             self._file = io.FileIO(path, "xb")
 
@@ -87,8 +87,10 @@ class _File(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
+        self.failed = True
         with noted(self._path):
             _write_all(self._file, view)
+        self.failed = False
         return len(view)
 
     def close(self) -> None:
@@ -116,7 +118,12 @@ def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
 def create(path: Path) -> Iterator[BinaryIO]:
     """Yield a new binary file at `path`; a file of that name is removed first."""
     with _File(path) as file:
-        yield cast(BinaryIO, file)
+        try:
+            yield cast(BinaryIO, file)
+        except BaseException as error:
+            if file.failed:  # polars raises an error of its own, without the note of the file
+                error.add_note(f"{WRITTEN}{path}")
+            raise
 
 
 @contextmanager
