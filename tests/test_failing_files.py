@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from command import hybrid, refused
 from judging import write_runs
@@ -148,6 +149,10 @@ class Failing(disk.Disk):
         if name == self.name:
             raise OSError(errno.EIO, "Input/output error")
 
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        self._fail("write")
+        return super().write(file, data)
+
     def sync(self, descriptor: int) -> None:
         self._fail("sync")
         super().sync(descriptor)
@@ -168,6 +173,30 @@ def test_an_error_of_an_output_is_not_called_one_of_an_input(
         disk.sync(tmp_path)
     message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
     assert (words in message, code) == (True, 1), message
+
+
+def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars replaces the error of a file by one of its own."""
+    monkeypatch.setattr(disk, "device", Failing("write"))
+    with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.trec") as file:
+        pl.DataFrame({"qid": ["q"] * 10}).write_csv(file)
+    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
+def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        open_output(tmp_path / "x.parquet").lock()
+    message, code = cli._trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (message.split(":")[0], code) == ("the output", 1)
 
 
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(

@@ -78,7 +78,7 @@ class _File(io.RawIOBase):
 
     def __init__(self, path: Path):
         remove(path)  # a file that is replaced may be hard-linked from another artifact
-        self._path = path
+        self._path, self.failed = path, False
         with noted(path):
             self._file = io.FileIO(path, "xb")
 
@@ -87,15 +87,21 @@ class _File(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        written = 0
+        self.failed = True
         with noted(self._path):
-            while written < len(view):
-                written += device.write(self._file, view[written:])
-        return written
+            _write_all(self._file, view)
+        self.failed = False
+        return len(view)
 
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    """Write all of `data`: a short write is continued."""
+    while data:
+        data = data[device.write(file, data) :]
 
 
 @contextmanager
@@ -112,7 +118,12 @@ def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
 def create(path: Path) -> Iterator[BinaryIO]:
     """Yield a new binary file at `path`; a file of that name is removed first."""
     with _File(path) as file:
-        yield cast(BinaryIO, file)
+        try:
+            yield cast(BinaryIO, file)
+        except BaseException as error:
+            if file.failed:  # polars raises an error of its own, without the note of the file
+                error.add_note(f"{WRITTEN}{path}")
+            raise
 
 
 @contextmanager
@@ -143,11 +154,10 @@ class Growing:
 
     def add(self, text: str) -> None:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
-        before, view, written = self.size, memoryview(text.encode()), 0
+        before = self.size
         try:
             with noted(self._path):
-                while written < len(view):
-                    written += device.write(self._file, view[written:])
+                _write_all(self._file, memoryview(text.encode()))
                 device.sync(self._file.fileno())
         except OSError:
             self.cut(before)
@@ -168,7 +178,7 @@ def patch(path: Path, place: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
     with noted(path), io.FileIO(path, "r+b") as file:
         file.seek(place)
-        device.write(file, memoryview(data))
+        _write_all(file, memoryview(data))
 
 
 @contextmanager
