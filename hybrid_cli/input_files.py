@@ -31,7 +31,7 @@ _BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
 # Usual names of the columns of ids, as `folded` returns them, the most specific first.
-QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
+QIDS = ("qid", "q_id", "query_id", "queryid", "question_id", "topic_id")
 DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),

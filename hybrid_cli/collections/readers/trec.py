@@ -20,10 +20,10 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import plain_suffix
+from hybrid_cli.input_files import is_parquet
+from hybrid_cli.json_rows import is_json
 from hybrid_cli.settings.data import ALL_FIELDS, SGML, SGML_TOPICS, PrepareTrec
 
-_JSON = (".jsonl", ".json", ".ndjson")
 # Anserini indexes TEXT, LP, LEADPARA, HEADLINE, TITLE, HL, HEAD, TTL, DD and DATE.
 _IDS = ("DOCNO", "DOCID")
 _TITLES = frozenset({"HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI"})
@@ -63,7 +63,7 @@ def source(settings: PrepareTrec) -> Source:
     encoding, more = settings.encoding, frozenset(name.upper() for name in settings.text_fields)
     in_sgml = [path for path in settings.topics.values() if _is_sgml(path, encoding)]
     corpus = _files(settings.corpus)
-    sgml = any(plain_suffix(path) not in _JSON for path in corpus)
+    sgml = not all(map(is_json, corpus))
     known = {
         "inputs": SGML if sgml or in_sgml else "",
         "document_format": SGML if sgml else "",
@@ -72,7 +72,7 @@ def source(settings: PrepareTrec) -> Source:
     settings.check_facts("the documents and topics have other formats", **known)
 
     def reader(path: Path) -> partial[Iterator[Document]]:
-        if plain_suffix(path) in _JSON:
+        if is_json(path):
             return partial(json_documents, path)
         return partial(sgml_documents, path, encoding, more)
 
@@ -276,10 +276,8 @@ def _unpaired(place: Place, tag: str, missing: str) -> InputError:
 
 
 def _is_sgml(path: Path, encoding: str) -> bool:
-    """Test whether topics are in SGML or XML: no suffix of JSON, and a tag at the start."""
-    if plain_suffix(path) in _JSON:
-        return False
-    return _first_line(path, encoding).lstrip().startswith("<")
+    """Test whether topics are in SGML or XML: neither JSON nor Parquet, and a tag at the start."""
+    return not is_json(path) and not is_parquet(path) and _first_line(path, encoding).lstrip().startswith("<")
 
 
 def _first_line(path: Path, encoding: str) -> str:
@@ -296,7 +294,7 @@ def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]
         for block in _blocks(path, tag, encoding, ended=False):
             if block.opening:
                 yield _topic(block, fields)
-    elif plain_suffix(path) not in _JSON and _COLONS.fullmatch(_first_line(path, encoding)):
+    elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
         for place, line in lines(path, encoding):
             if not (found := _COLONS.fullmatch(line)):
                 raise InputError(
