@@ -190,18 +190,8 @@ def test_distillation_heads_are_returned_in_training_only_and_never_saved(tiny_b
 
 
 def test_limited_instructions_compute_in_fp32() -> None:
-    """PyTorch fails in bf16 where a processor with AMX may not use AVX-512."""
-    code = """
-from hybrid_cli.encoders.devices import pick_dtype
-from hybrid_cli.errors import InputError
-print(pick_dtype("auto", "cpu"), pick_dtype("fp32", "cpu"))
-try:
-    print(pick_dtype("bf16", "cpu"))
-except InputError as error:
-    print(error.code)
-"""
+    """PyTorch fails in bf16 where a processor that has AVX-512 may not use it."""
+    code = "from hybrid_cli.encoders.devices import pick_dtype; print(pick_dtype('auto', 'cpu'))"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    auto, given, last = done.stdout.split()
-    assert (auto, given) == ("torch.float32",) * 2
-    assert last in ("torch.bfloat16", "bf16-unavailable")
+    assert done.stdout.split() == ["torch.float32"]

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from command import hybrid, refused
 from judging import write_runs
+from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
 from terminal import Terminal
 
@@ -182,7 +183,14 @@ def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
     monkeypatch.setattr(disk, "device", Failing("write"))
     with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.trec") as file:
         pl.DataFrame({"qid": ["q"] * 10}).write_csv(file)
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
+def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
+    with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
+        raise SafetensorError("I/O error: Input/output error (os error 5)")
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
@@ -195,7 +203,7 @@ def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match="Input/output") as caught:
         open_output(tmp_path / "x.parquet").lock()
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
     assert (message.split(":")[0], code) == ("the output", 1)
 
 

@@ -109,7 +109,7 @@ def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
     """Note the path in an error of the block, which names none or another one, such as that of a scratch file."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # torch raises the latter
+    except BaseException as error:  # libraries have classes of their own
         error.add_note(f"{doing}{path}")
         raise
 

@@ -62,25 +62,18 @@ def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
 
 
 def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
-    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32.
-
-    Raises:
-        InputError: bf16 on a processor whose instructions ATEN_CPU_CAPABILITY limits, where PyTorch fails.
-    """
+    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32."""
     import torch
 
-    limited = device == "cpu" and torch.backends.cpu.get_cpu_capability() != "AVX512"
-    if dtype == "bf16" and limited and torch.cpu._is_avx512_bf16_supported():
-        raise InputError(
-            "bf16: ATEN_CPU_CAPABILITY keeps PyTorch from the instructions that it needs; unset it, or pass fp32",
-            code="bf16-unavailable",
-        )
     if dtype != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
     if device.startswith("cuda"):
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        native = device == "cpu" and not limited and torch.cpu._is_avx512_bf16_supported()
+        allowed = (
+            torch.backends.cpu.get_cpu_capability() == "AVX512"
+        )  # ATEN_CPU_CAPABILITY may forbid it, and bf16 then fails
+        native = device == "cpu" and allowed and torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 
 
