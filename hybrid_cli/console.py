@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_cli import memory
+from hybrid_cli import interrupts, memory
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import special
 
@@ -200,7 +200,7 @@ def read_line() -> str:
     try:
         if sys.stdin is None or sys.stdin.closed:
             raise InputError("standard input is closed; pass a file, or /dev/null for no lines", code="stdin-closed")
-        return sys.stdin.readline()
+        return (interrupts.interruptible(sys.stdin) if asks() else sys.stdin).readline()
     except UnicodeDecodeError as error:
         raise InputError(f"standard input: not valid {error.encoding}; convert it", code="not-utf-8") from None
     except OSError as error:  # among them: not open for reading

@@ -31,7 +31,7 @@ _BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
 # Usual names of the columns of ids, as `folded` returns them, the most specific first.
-QIDS = ("qid", "query_id", "queryid", "question_id", "topic_id")
+QIDS = ("qid", "q_id", "query_id", "queryid", "question_id", "topic_id")
 DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),
@@ -117,6 +117,10 @@ class _Input(io.FileIO):
         with self._named():
             return super().readall()
 
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        with self._named():
+            return super().seek(offset, whence)
+
 
 def opened(path: Path) -> BufferedReader:
     """Open an input file for reading bytes.
@@ -145,7 +149,7 @@ class Limits:
     Attributes:
         line: bytes of a line, of a row with line ends in quotes, of a JSON value, and of a file that is read whole.
         columns: columns of a table, and fields of a JSON object.
-        expansion: bytes of the content per byte of the file, for a content of more than `FREE` bytes.
+        expansion: bytes of the content per byte of the file that was read, after `FREE` bytes of content.
     """
 
     line: int = 32 << 20
@@ -163,10 +167,10 @@ class Limits:
             self._refuse("columns", "too-many-columns", path, f"{place}: more than {self.columns:,} {what}")
 
     def refuse_expansion(self, path: Path, size: int, stored: int) -> None:
-        """Refuse a content that is much larger than its file."""
+        """Refuse a content so far that is much larger than the bytes of the file that hold it."""
         if size > max(FREE, self.expansion * stored):
-            problem = f"{path}: its content is more than {self.expansion:,} times as large as the file"
-            self._refuse("expansion", "expands-too-much", path, f"{problem} ({stored:,} bytes)")
+            problem = f"{path}: its first {stored:,} bytes unpack to more than {self.expansion:,} times as many"
+            self._refuse("expansion", "expands-too-much", path, problem)
 
     def _refuse(self, name: str, code: str, path: Path, problem: str) -> NoReturn:
         advice = f"if the file is right, pass a larger --limits {name}=N"
@@ -248,7 +252,7 @@ class _Unpacked(RawIOBase):
 
     def __init__(self, path: Path, file: BufferedReader, form: _Form):
         self._path, self._file, self._form = path, file, form
-        self._stream, self._stored, self._size = form.open(file), os.fstat(file.fileno()).st_size, 0
+        self._stream, self._size = form.open(file), 0
 
     def readable(self) -> bool:
         return True
@@ -267,7 +271,7 @@ class _Unpacked(RawIOBase):
                 raise
             raise self._damaged(error) from None
         self._size += len(data)
-        limits().refuse_expansion(self._path, self._size, self._stored)
+        limits().refuse_expansion(self._path, self._size, self.consumed())
         buffer[: len(data)] = data
         return len(data)
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_bytes
@@ -32,7 +32,7 @@ def parse_json(text: str | bytes, name: object, **options: Any) -> Any:
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text, **options)
     except NOT_JSON as error:
-        raise InputError(f"{name}: is not readable JSON ({reason(error)})") from None
+        raise InputError(f"{name}: is not readable JSON ({reason(error)})", code="not-json", path=name) from None
 
 
 def reason(error: Exception) -> str:
@@ -57,8 +57,38 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise InputError(f"{path}: needs a JSON object {{...}}, not {named(content)}")
+        _refuse_no_object(content, path)
     return content
+
+
+def _refuse_no_object(value: Any, where: object) -> NoReturn:
+    raise InputError(
+        f"{where}: needs a JSON object {{...}}, not {described(value)}", code="not-an-object", path=where, value=value
+    )
+
+
+class Mismatch(NamedTuple):
+    """A JSON value that has another type than the declared one.
+
+    Attributes:
+        element: its place, from the outermost field or item: `field 'inputs', field 'corpus'`, `item 3`; empty for the
+            whole value.
+        value: the value.
+        needed: the declared type in words.
+    """
+
+    element: str
+    value: Any
+    needed: str
+
+    def __str__(self) -> str:
+        found = f"is {described(self.value)}; needs {self.needed}"
+        return f"{self.element} {found}" if self.element else found
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an error."""
+        return {"element": self.element, "value": self.value}
 
 
 def typed(kind: type[T], values: Any, where: object) -> T:
@@ -73,35 +103,72 @@ def typed(kind: type[T], values: Any, where: object) -> T:
         InputError: no object, an unknown or missing field, or a value of another type.
     """
     if not isinstance(values, dict):
-        raise InputError(f"{where}: needs a JSON object {{...}}, not {named(values)}")
+        _refuse_no_object(values, where)
     hints = get_type_hints(kind)
     declared = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(declared)):
-        raise InputError(f"{where}: unknown field {', '.join(unknown)}; update hybrid")
+        raise InputError(
+            f"{where}: unknown field {', '.join(unknown)}; update hybrid",
+            code="json-unknown-field", path=where, element=unknown[0],
+        )  # fmt: skip
     required = (name for name, each in declared.items() if each.default is each.default_factory is MISSING)
     if lacking := [name for name in required if name not in values]:
-        raise InputError(f"{where}: has no field '{lacking[0]}'")
-    for name, value in values.items():
-        if not fits(value, hints[name]):
-            raise InputError(f"{where}: field '{name}' is {named(value)}; needs {_wanted(hints[name])}")
+        raise InputError(
+            f"{where}: has no field '{lacking[0]}'", code="json-missing-field", path=where, element=lacking[0]
+        )
+    if wrong := mismatch_of_fields(values, {name: hints[name] for name in values}):
+        raise InputError(f"{where}: {wrong}", code="json-type", path=where, **wrong.fields)
     return kind(**{name: _as_declared(value, hints[name]) for name, value in values.items()})
+
+
+def mismatch_of_fields(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> Mismatch | None:
+    """Return the first field that is missing or of another type; None if all fit.
+
+    Args:
+        values: field name -> value; a missing one counts as null.
+        kinds: field name -> declared type.
+    """
+    found = (_inside(f"field '{name}'", mismatch(values.get(name), kind)) for name, kind in kinds.items())
+    return next((each for each in found if each), None)
 
 
 def fits(value: Any, kind: Any) -> bool:
     """Test whether a JSON value has a declared type."""
+    return mismatch(value, kind) is None
+
+
+def mismatch(value: Any, kind: Any) -> Mismatch | None:
+    """Return the first element of a JSON value that has another type than the declared one; None if all fit."""
     origin, arms = get_origin(kind), get_args(kind)
     if kind is Any:
-        return True
+        return None
     if origin in (Union, UnionType):
-        return any(fits(value, arm) for arm in arms)
-    if origin is Literal:
-        return isinstance(value, str) and value in arms
-    if origin in (dict, Mapping):
-        return isinstance(value, dict) and all(fits(item, arms[1]) for item in value.values())
-    if origin is tuple and Ellipsis not in arms:
-        return isinstance(value, list) and len(value) == len(arms) and all(map(fits, value, arms))
-    if origin in (list, tuple, Sequence):
-        return isinstance(value, list) and all(fits(item, arms[0]) for item in value)
+        found = [mismatch(value, arm) for arm in arms]
+        inner = [each for each in found if each and each.element]  # of the arm whose outer type fits
+        return None if None in found else (inner[0] if inner else Mismatch("", value, _in_words(kind)))
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return mismatch_of_fields(value, dict.fromkeys(value, arms[1]))
+    if origin in (list, tuple, Sequence) and isinstance(value, list) and _has_length(value, origin, arms):
+        kinds = arms if origin is tuple and Ellipsis not in arms else arms[:1] * len(value)
+        pairs = enumerate(zip(value, kinds, strict=True), 1)
+        items = (_inside(f"item {number}", mismatch(item, each)) for number, (item, each) in pairs)
+        return next((each for each in items if each), None)
+    return None if origin in (None, Literal) and _fits_plain(value, kind) else Mismatch("", value, _in_words(kind))
+
+
+def _inside(element: str, found: Mismatch | None) -> Mismatch | None:
+    """Return a mismatch with the place that contains it."""
+    return found and found._replace(element=f"{element}, {found.element}" if found.element else element)
+
+
+def _has_length(value: list[Any], origin: Any, arms: tuple[Any, ...]) -> bool:
+    return origin is not tuple or Ellipsis in arms or len(value) == len(arms)
+
+
+def _fits_plain(value: Any, kind: Any) -> bool:
+    """Test a value against a literal, an enumeration or a plain type."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
     if issubclass(kind, Enum):
         return isinstance(value, str) and value in {each.value for each in kind}
     if kind is float:
@@ -115,17 +182,31 @@ def _as_declared(value: Any, kind: Any) -> Any:
     return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
 
 
-def _wanted(kind: Any) -> str:
+def _in_words(kind: Any) -> str:
+    """Return a declared type in words."""
     origin, arms = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(map(_wanted, arms))
+        return " or ".join(map(_in_words, arms))
     if origin is Literal:
         return " or ".join(arms)
+    if origin is tuple and Ellipsis not in arms:
+        return f"a list of {len(arms)} items"
     if origin is None and isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(each.value for each in kind)
     plain = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
-    lists: dict[Any, str] = {dict: "an object", Mapping: "an object", list: "a list", tuple: "a list"}
-    return plain.get(kind) or lists.get(origin, "another type")
+    lists: dict[Any, str] = dict.fromkeys((dict, Mapping), "an object") | dict.fromkeys(
+        (list, tuple, Sequence), "a list"
+    )
+    return plain.get(kind) or lists.get(origin or kind, "another type")
+
+
+def described(value: Any) -> str:
+    """Return the type of a JSON value and the value, shortened, for messages."""
+    if isinstance(value, list):
+        return f"a list of {len(value)} item{'s' * (len(value) != 1)}"
+    kind = "the text " if isinstance(value, str) else ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ("the number " if number else kind) + named(value)
 
 
 def named(value: Any) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Place, byte_lines, decoded, is_parquet, limits, open_binary, plain_suffix
+from hybrid_cli.json_files import mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -213,3 +214,20 @@ def kind_of(value: Any) -> str:
     """Return the type of a JSON value in words."""
     known = {bool: "true or false", list: "a list", dict: "an object", type(None): "null", str: "a text or a number"}
     return known.get(type(value), type(value).__name__)
+
+
+def check_field(record: dict[str, Any], field: str, kind: Any, place: Place, code: str) -> None:
+    """Refuse a field of a row that has another type than the declared one.
+
+    Args:
+        record: the row, whose numbers are strings.
+        field: name of the field.
+        kind: type of the field; see `json_files.mismatch`.
+        place: location of the row.
+        code: code of the error.
+    """
+    if wrong := mismatch_of_fields(record, {field: kind}):
+        raise InputError(
+            f"{place}: {wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}",
+            code=code, path=place.file, line=place.number, column=field, element=wrong.element,
+        )  # fmt: skip

@@ -27,9 +27,10 @@ LAYERS = (
     {"runs"},
     {"artifacts"},
     {"cluster"},
-    {"settings", "console", "json_files", "json_rows"},
+    {"settings", "console", "json_rows"},
+    {"json_files"},
     {"input_files", "memory"},
-    {"errors", "draws", "version", "presets", "words"},
+    {"errors", "draws", "version", "presets", "words", "interrupts"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -127,6 +127,18 @@ def test_content_is_synced_before_it_gets_its_name_and_the_name_after(tmp_path: 
     assert (tmp_path / "x").read_text() == "seven b"
 
 
+def test_every_part_of_a_file_survives_short_writes(tmp_path: Path, recorder: Recorder) -> None:
+    """The checksum in the footer of a Parquet file is written last, into its place."""
+    run = write_run(tmp_path / "run.parquet")
+    assert runs.read_run(run).height == len(HITS)
+    disk.patch(run, 0, b"seven b")
+    assert run.read_bytes()[:7] == b"seven b"
+    growing = disk.Growing(tmp_path / "lines.tsv")
+    growing.add("a whole line\n")
+    growing.close()
+    assert (tmp_path / "lines.tsv").read_text() == "a whole line\n"
+
+
 def test_a_folder_is_synced_with_every_file(tmp_path: Path, recorder: Recorder) -> None:
     with files.replacing(tmp_path / "x") as scratch:
         (scratch / "deep").mkdir(parents=True)

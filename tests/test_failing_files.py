@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from command import hybrid, refused
 from judging import write_runs
+from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
 from terminal import Terminal
 
@@ -138,6 +140,73 @@ def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
+class Failing(disk.Disk):
+    """A disk whose operation of one name fails; the error names no file."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def _fail(self, name: str) -> None:
+        if name == self.name:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        self._fail("write")
+        return super().write(file, data)
+
+    def sync(self, descriptor: int) -> None:
+        self._fail("sync")
+        super().sync(descriptor)
+
+    def remove(self, path: Path) -> None:
+        self._fail("remove")
+        super().remove(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("sync", "the output: input/output error"), ("remove", "x.parquet: cannot be removed")]
+)
+def test_an_error_of_an_output_is_not_called_one_of_an_input(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "device", Failing(name))
+    with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.parquet"):
+        disk.sync(tmp_path)
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    assert (words in message, code) == (True, 1), message
+
+
+def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polars replaces the error of a file by one of its own."""
+    monkeypatch.setattr(disk, "device", Failing("write"))
+    with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.trec") as file:
+        pl.DataFrame({"qid": ["q"] * 10}).write_csv(file)
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
+def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
+    with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
+        raise SafetensorError("I/O error: Input/output error (os error 5)")
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
+def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        open_output(tmp_path / "x.parquet").lock()
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    assert (message.split(":")[0], code) == ("the output", 1)
+
+
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,3 +285,17 @@ def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None
     path = write_folder(tmp_path / "index", "content")
     stored = json.loads((path / MANIFEST).read_text())
     assert stored["sizes"] == {"vectors.bin": os.path.getsize(path / "vectors.bin")}
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
+@pytest.mark.parametrize("name", ["bad.parquet", "artifact"])
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_an_artifact_on_a_failing_disk_is_named(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("artifact").mkdir()
+    place = Path(name) / MANIFEST if name == "artifact" else Path(name)
+    place.symlink_to(MEMORY)
+    done = hybrid(command, name)
+    assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", str(place)), done

@@ -91,9 +91,6 @@ def test_predefined_folds_are_read_in_order(tmp_path: Path, name: str, content: 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.json", {"test": ["1"]}, "needs a list of lists of query ids, such as"),
-        ("a.json", ["1", "2"], "needs a list of lists"),
-        ("a.json", [["1"], [None]], "needs a list of lists"),
         ("a.json", "[[", "not readable JSON"),
         ("a.json", [["1", "2"]], "fewer than two folds"),
         ("a.txt", "", "fewer than two folds"),
@@ -104,6 +101,17 @@ def test_predefined_folds_are_read_in_order(tmp_path: Path, name: str, content: 
 def test_another_format_is_refused(tmp_path: Path, name: str, content: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         folds.read(write(tmp_path, name, content))
+
+
+@pytest.mark.parametrize(
+    ("content", "element"),
+    [({"test": ["1"]}, ""), (["1", "2"], "item 1"), ([["1"], [None]], "item 2, item 1")],
+)
+def test_folds_of_another_form_are_refused(tmp_path: Path, content: object, element: str) -> None:
+    with pytest.raises(InputError) as caught:
+        folds.read(file := write(tmp_path, "a.json", content))
+    assert caught.value.code == "folds-form"
+    assert (caught.value.fields["path"], caught.value.fields["element"]) == (file, element)
 
 
 def test_predefined_folds_keep_judged_queries(tmp_path: Path) -> None:

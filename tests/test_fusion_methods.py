@@ -214,7 +214,7 @@ def test_negative_scores_keep_their_order_with_the_normalization_of_the_method(m
     assert len(set(found.values())) == 3
 
 
-@pytest.mark.parametrize("method", ["combmax", "combmin", "combmed", "combsum", "combanz", "sum"])
+@pytest.mark.parametrize("method", ["combmax", "combmin", "combmed", "combsum", "combanz", "combmnz", "isr", "sum"])
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)])
 def test_a_list_of_weight_0_does_not_change_the_order_of_the_other(method: str, weights: tuple[float, float]) -> None:
     found = list(fuse(A, B, fusion=recipe(method, *weights)))

@@ -216,7 +216,7 @@ def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
 
 _TYPE = "sentence_transformers.models"
 MODULES = f'[{{"type": "{_TYPE}.Transformer", "path": ""}}, {{"type": "{_TYPE}.Pooling", "path": "1_Pooling"}}]'
-PARTS: list[tuple[str, str | bytes, str]] = [
+PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     ("tokenizer.json", "{}", "model: no readable model (KeyError"),
     ("tokenizer.json", "[]", "model: no readable model (TypeError"),
     ("tokenizer.json", "x", "model: no readable model"),
@@ -228,15 +228,15 @@ PARTS: list[tuple[str, str | bytes, str]] = [
     ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}', "model_type 'x' is no architecture"),
     ("modules.json", "x", "modules.json: is not readable JSON"),
     ("modules.json", DEEP, "modules.json: is not readable JSON (nested too deeply)"),
-    ("modules.json", "{}", "modules.json: needs a list of modules, each with type and path"),
-    ("modules.json", "[1, 2]", "modules.json: needs a list of modules, each with type and path"),
-    ("modules.json", '[{"type": "a.Pooling"}]', "modules.json: needs a list of modules, each with type and path"),
-    ("modules.json", '[{"type": 1, "path": ""}]', "modules.json: needs a list of modules, each with type and path"),
+    ("modules.json", "{}", ("modules-form", "")),
+    ("modules.json", "[1, 2]", ("modules-form", "item 1")),
+    ("modules.json", '[{"type": "a.Pooling"}]', ("modules-form", "item 1, field 'path'")),
+    ("modules.json", '[{"type": 1, "path": ""}]', ("modules-form", "item 1, field 'type'")),
     ("1_Pooling/config.json", "[]", "1_Pooling/config.json: needs a JSON object {...}, not a list"),
     ("sentence_bert_config.json", "[]", "sentence_bert_config.json: needs a JSON object"),
     ("sentence_bert_config.json", '{"max_seq_length": "x"}', "max_seq_length 'x' is not between 4 and"),
-    ("config_sentence_transformers.json", '{"prompts": ["x"]}', "prompts need an object of texts"),
-    ("config_sentence_transformers.json", '{"prompts": {"query": 1}}', "prompts need an object of texts"),
+    ("config_sentence_transformers.json", '{"prompts": ["x"]}', ("prompts-form", "")),
+    ("config_sentence_transformers.json", '{"prompts": {"query": 1}}', ("prompts-form", "field 'query'")),
     (
         "config_sentence_transformers.json",
         '{"similarity_fn_name": "manhattan"}',
@@ -252,43 +252,43 @@ PARTS: list[tuple[str, str | bytes, str]] = [
     ("encoder.json", b"\xff\xfe", "encoder.json: is not readable JSON"),
     ("encoder.json", DEEP, "encoder.json: is not readable JSON (nested too deeply)"),
     ("encoder.json", "[]", "encoder.json: needs a JSON object {...}, not a list"),
-    ("encoder.json", "1", "encoder.json: needs a JSON object {...}, not 1"),
+    ("encoder.json", "1", ("not-an-object", None)),
     (
         "encoder.json",
         '{"kind": [1]}',
         "encoder.json: unknown kind a list; known: transformer, static, combination, pair",
     ),
     ("encoder.json", '{"kind": "x"}', "encoder.json: unknown kind 'x'; known: transformer"),
-    ("encoder.json", '{"pooling": "median"}', "encoder.json: field 'pooling' is 'median'; needs mean or cls"),
-    ("encoder.json", '{"pooling": 1}', "encoder.json: field 'pooling' is 1; needs mean or cls"),
-    ("encoder.json", '{"query_max_len": "x"}', "encoder.json: field 'query_max_len' is 'x'; needs a whole number"),
-    ("encoder.json", '{"query_max_len": true}', "encoder.json: field 'query_max_len' is true; needs a whole number"),
+    ("encoder.json", '{"pooling": "median"}', ("json-type", "field 'pooling'")),
+    ("encoder.json", '{"pooling": 1}', ("json-type", "field 'pooling'")),
+    ("encoder.json", '{"query_max_len": "x"}', ("json-type", "field 'query_max_len'")),
+    ("encoder.json", '{"query_max_len": true}', ("json-type", "field 'query_max_len'")),
     ("encoder.json", '{"doc_max_len": -1}', "encoder.json: doc_max_len -1 is not between 4 and"),
     ("encoder.json", f'{{"doc_max_len": {HUGE}}}', f"encoder.json: doc_max_len {HUGE} is not between 4 and"),
-    ("encoder.json", '{"dim": "x"}', "encoder.json: field 'dim' is 'x'; needs a whole number or null"),
+    ("encoder.json", '{"dim": "x"}', ("json-type", "field 'dim'")),
     ("encoder.json", '{"dim": -3}', "encoder.json: dim -3 is not between 1 and"),
     ("encoder.json", '{"dim": 8}', "model: damaged encoder; 2_Dense/model.safetensors is missing"),
     (
         "encoder.json",
         '{"truncate_dim": 1.5}',
-        "encoder.json: field 'truncate_dim' is 1.5; needs a whole number or null",
+        ("json-type", "field 'truncate_dim'"),
     ),
-    ("encoder.json", '{"tied": "no"}', "encoder.json: field 'tied' is 'no'; needs true or false"),
+    ("encoder.json", '{"tied": "no"}', ("json-type", "field 'tied'")),
     ("encoder.json", '{"tied": false}', "model: incomplete encoder of two towers"),
-    ("encoder.json", '{"query_prefix": null}', "encoder.json: field 'query_prefix' is null; needs a text"),
-    ("encoder.json", '{"doc_prefix": ["a"]}', "encoder.json: field 'doc_prefix' is a list; needs a text"),
-    ("encoder.json", '{"markers": "x"}', "encoder.json: field 'markers' is 'x'; needs none or replace or prepend"),
+    ("encoder.json", '{"query_prefix": null}', ("json-type", "field 'query_prefix'")),
+    ("encoder.json", '{"doc_prefix": ["a"]}', ("json-type", "field 'doc_prefix'")),
+    ("encoder.json", '{"markers": "x"}', ("json-type", "field 'markers'")),
     ("encoder.json", '{"telepathy": 1}', "encoder.json: unknown field telepathy; update hybrid"),
     ("encoder.json", '{"kind": "combination"}', "encoder.json: has no field 'combine'; rebuild the combination"),
     (
         "encoder.json",
         '{"kind": "combination", "combine": "concat", "weight": 1, "changes": 1}',
-        "encoder.json: field 'changes' is 1; needs a list",
+        ("json-type", "field 'changes'"),
     ),
     (
         "encoder.json",
         '{"kind": "combination", "combine": "concat", "weight": NaN, "changes": [{}, {}]}',
-        "encoder.json: field 'weight' is nan; needs a finite number",
+        ("json-type", "field 'weight'"),
     ),
     (
         "encoder.json",
@@ -307,7 +307,7 @@ PARTS: list[tuple[str, str | bytes, str]] = [
 
 @pytest.mark.parametrize(("name", "content", "words"), PARTS)
 def test_a_model_with_a_damaged_file_is_refused(
-    here: Path, made: Path, name: str, content: str | bytes, words: str
+    here: Path, made: Path, name: str, content: str | bytes, words: str | tuple[str, str | None]
 ) -> None:
     Path("model").unlink()
     shutil.copytree(made / "model", "model")
@@ -315,7 +315,11 @@ def test_a_model_with_a_damaged_file_is_refused(
         write("model/modules.json", MODULES)
         write("model/1_Pooling/config.json", '{"pooling_mode_cls_token": true}')
     write(f"model/{name}", content)
-    refused("encode", "collection", "--model", "model", "--output", "out", words=words)
+    done = refused("encode", "collection", "--model", "model", "--output", "out", words="model")
+    if isinstance(words, str):
+        assert words in done.err
+    else:
+        assert (done.problem, done.fields.get("element")) == words
 
 
 MANIFESTS: list[tuple[dict[str, Any] | str, str]] = [
@@ -324,14 +328,14 @@ MANIFESTS: list[tuple[dict[str, Any] | str, str]] = [
     ("null", "its manifest is damaged"),
     ({"format": "x"}, "its manifest is damaged"),
     ({"format": 99}, "has format 99, this hybrid reads up to"),
-    ({"kind": "x"}, "field 'kind' is 'x'; needs collection or corpus"),
-    ({"kind": []}, "field 'kind' is a list"),
-    ({"options": 3}, "field 'options' is 3; needs an object"),
-    ({"inputs": []}, "field 'inputs' is a list; needs an object"),
-    ({"inputs": {"corpus": {"path": 1}}}, "field 'inputs' is an object; needs an object"),
-    ({"fingerprint": 1}, "field 'fingerprint' is 1; needs a text"),
-    ({"files": [1]}, "field 'files' is a list; needs a list"),
-    ({"counts": 1}, "field 'counts' is 1; needs an object"),
+    ({"kind": "x"}, "field 'kind'"),
+    ({"kind": []}, "field 'kind'"),
+    ({"options": 3}, "field 'options'"),
+    ({"inputs": []}, "field 'inputs'"),
+    ({"inputs": {"corpus": {"path": 1}}}, "field 'inputs', field 'corpus', field 'path'"),
+    ({"fingerprint": 1}, "field 'fingerprint'"),
+    ({"files": [1]}, "field 'files', item 1"),
+    ({"counts": 1}, "field 'counts'"),
     ({"telepathy": 1}, "unknown field telepathy"),
 ]
 
@@ -343,8 +347,9 @@ def test_a_damaged_manifest_is_refused(here: Path, made: Path, change: dict[str,
     write("damaged/manifest.json", change if isinstance(change, str) else json.dumps({**stored, **change}))
     command = ["search", "collection", "--split", "test", "--index", "damaged", "--output", "out.parquet"]
     code = 2 if "has format" in words else 1
-    refused(*command, words=words, code=code)
-    refused("inspect", "damaged", words=words, code=code)
+    for done in (refused(*command, words=words, code=code), refused("inspect", "damaged", words=words, code=code)):
+        if words.startswith("field "):
+            assert (done.problem, done.fields["element"]) == ("damaged-manifest", words)
 
 
 @pytest.mark.parametrize(

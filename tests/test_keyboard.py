@@ -1,4 +1,4 @@
-"""Keys of a terminal: signals end the wait for one."""
+"""Keys and lines of standard input: signals end the wait for one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,40 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from hybrid_cli.cli import signals
+from hybrid_cli import console
+from hybrid_cli.cli import signals, streams
 from hybrid_cli.reporting import keyboard
 
 
-def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_key() -> None:
+    with keyboard.keys(lambda: None) as key:
+        key()
+
+
+def read_prepared_line() -> None:
+    streams.prepare()
+    console.read_line()
+
+
+@pytest.mark.parametrize(
+    ("read", "opened"),
+    [
+        (read_key, os.openpty),
+        (console.read_line, os.openpty),
+        (read_prepared_line, os.openpty),
+        (read_prepared_line, lambda: os.pipe()[::-1]),
+    ],
+)
+def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(
+    read: Callable[[], object], opened: Callable[[], tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when it arrives just before the system call, or is handled by another thread."""
-    terminal, other = os.openpty()
+    sending, receiving = opened()
     ended = threading.Event()
     pressed = []
 
@@ -24,18 +48,55 @@ def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(monkeypa
         time.sleep(0.3)
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         if not ended.wait(10):
-            pressed.append(os.write(terminal, b"q"))
+            pressed.append(os.write(sending, b"q\n"))
 
-    def read_key() -> None:
-        with signals.raised(), keyboard.keys(lambda: None) as key:
+    def wait() -> None:
+        with signals.raised():
             thread.start()
-            key()
+            read()
 
-    monkeypatch.setattr(sys, "stdin", os.fdopen(other))
-    thread = threading.Thread(target=receive)
-    with pytest.raises(signals.Ended):
-        read_key()
-    ended.set()
-    thread.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", os.fdopen(receiving))
+        thread = threading.Thread(target=receive)
+        with pytest.raises(signals.Ended):
+            wait()
+        ended.set()
+        thread.join()
     assert not pressed, "only a key ended the wait"
+    os.close(sending)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_lines_of_a_pipe_are_read_in_order(prepared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiving, sending = os.pipe()
+    with monkeypatch.context() as patch, os.fdopen(receiving) as stream:
+        patch.setattr(sys, "stdin", stream)
+        if prepared:
+            streams.prepare()
+        os.write(sending, "först\nsecond\n\n".encode())
+        assert [console.read_line() for _ in range(3)] == ["först\n", "second\n", "\n"]
+        os.write(sending, b"a line without an end")
+        os.close(sending)
+        assert [console.read_line(), console.read_line()] == ["a line without an end", ""]
+
+
+def test_lines_of_a_terminal_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, other = os.openpty()
+    with monkeypatch.context() as patch, os.fdopen(other) as stream:
+        patch.setattr(sys, "stdin", stream)
+        os.write(terminal, b"first\nsecond\npart\x04 of three\n\x04")
+        assert [console.read_line() for _ in range(4)] == ["first\n", "second\n", "part of three\n", ""]
     os.close(terminal)
+
+
+def test_lines_of_a_file_and_of_another_thread_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    lines = []
+    with monkeypatch.context() as patch, (tmp_path / "lines").open() as stream:
+        patch.setattr(sys, "stdin", stream)
+        streams.prepare()
+        lines.append(console.read_line())
+        thread = threading.Thread(target=lambda: lines.append(console.read_line()))
+        thread.start()
+        thread.join()
+    assert lines == ["one\n", "two\n"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,7 @@ def test_only_the_document_is_cut_after_an_overlong_query(reranker: Path) -> Non
     np.testing.assert_allclose(scores, [model.scores(PAIRS[row])[0][0] for row in range(len(PAIRS))], atol=1e-5)
 
 
+@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="PyTorch may not use the instructions of bf16")
 def test_scores_in_bf16_have_more_than_8_significant_bits(reranker: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """Of a head of one layer, and of one of two layers."""
     from transformers import AutoTokenizer, RobertaConfig, RobertaForSequenceClassification

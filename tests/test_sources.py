@@ -20,7 +20,6 @@ from hybrid_cli.collections.readers import irds, trec
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import nested, records
 from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
-from hybrid_cli.settings.data import TopicField
 from hybrid_cli.stages.prepare import prepare
 
 # -------------------------------------------------------------------------------------------------------------- msmarco
@@ -308,7 +307,7 @@ def test_older_trec_disks_are_read_as_latin_1(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_query_consists_of_the_topic_fields(
-    tmp_path: Path, fields: list[TopicField], text: str, expected: list[tuple[str, str]]
+    tmp_path: Path, fields: list[str], text: str, expected: list[tuple[str, str]]
 ) -> None:
     (tmp_path / "topics.txt").write_text(text)
     corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})

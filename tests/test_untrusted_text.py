@@ -15,6 +15,7 @@ import pytest
 from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 from terminal import Terminal
 from tiny_collection import write_lines
 
@@ -220,6 +221,102 @@ def test_output_to_a_terminal_is_safe(name: str, hostile: Path, monkeypatch: pyt
     printed = session.end()
     assert session.code == (2 if name in REFUSED else 0), printed
     assert not unsafe_in(printed)
+
+
+def refused_commands() -> dict[str, list[object]]:
+    """Return commands that end in an error with a hostile option, key, name or content, in the folder of `hostile`."""
+    (index,), (first, second) = Path().glob("index*"), sorted(Path().glob("*run*.parquet"))
+    name = "".join(ATTACKS)
+    quoted = json.dumps(name)
+    files = {
+        "key.yaml": f"{quoted}: 1\n",
+        "value.yaml": f"method: {quoted}\n",
+        "control.yaml": "hits: \x1b[2J\n",
+        "open.yaml": "hits: [\n\u202e: }",
+        "fields.jsonl": f'{{"id": 1, {quoted}: 1}}\n',
+        "text.jsonl": f'{{"id": {quoted}, "text": [1]}}\n',
+        "cut.jsonl": f'{{"id": {quoted}, "text"\n',
+        "twice.jsonl": f'{{"id": {json.dumps(name.replace(chr(13), ""))}, "text": "a"}}\n' * 2,
+        "column.csv": f"id,{ATTACKS[0]}{ATTACKS[4]}\n1,2\n",
+        "grade.tsv": f"query-id\tcorpus-id\tscore\nq\td{ATTACKS[0]}\t{ATTACKS[4]}{ATTACKS[5]}\n",
+        "score.run": f"q{ATTACKS[5]} Q0 d{ATTACKS[0]} 1 x{ATTACKS[4]} t\n",
+        "same.tsv": f"q{ATTACKS[0]}\ta\nq{ATTACKS[0]}\tb\n",
+        "ids": f"{ATTACKS[0]}{ATTACKS[4]}\n",
+        "model/config.json": f'{{"model_type": {quoted}, "architectures": [{quoted}]}}',
+        "module/modules.json": f'[{{"type": {quoted}, "path": {quoted}}}]',
+        "module/config.json": '{"model_type": "bert"}',
+        "artifact/manifest.json": f'{{"kind": {quoted}, "format": 1, {quoted}: 1}}',
+    }
+    for path, content in files.items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(content, encoding="utf-8", newline="")
+    pl.DataFrame({f"qid{name}": ["a"]}).write_parquet("columns.parquet")
+    pl.DataFrame({"qid": [name] * 2, "docid": [name] * 2, "rank": [1, 2], "score": [2.0, 1.0]}).write_parquet(
+        "twice.parquet"
+    )
+    fuse: list[object] = ["fuse", first, second, "--output", "new.parquet"]
+    judged: list[object] = ["evaluate", "collection", "--split", "test"]
+    files_of: list[object] = ["prepare", "files", "--output", "new"]
+    encode: list[object] = ["encode", "collection", "--output", "new", "--model"]
+    return {
+        "command": [name],
+        "group": ["prepare", name],
+        "choice": [*fuse, "--method", name],
+        "weights": [*fuse, "--weights", name],
+        "number": ["search", "--index", index, "--query", "a", "--hits", name],
+        "limits": [*judged, first, "--limits", name],
+        "measure": [*judged, first, "-m", name],
+        "split": ["evaluate", "collection", "--split", name, first],
+        "baseline": [*judged, first, second, "--baseline", name],
+        "language": ["index-bm25", "collection", "--output", "new", "--language", name],
+        "log": ["doctor", "--log-file", f"{name}/x"],
+        **{f"config {each}": [*fuse, "--config", f"{each}.yaml"] for each in ("key", "value", "control", "open", name)},
+        **{f"documents {each}": [*files_of, f"{each}.jsonl"] for each in ("fields", "text", "cut", "twice")},
+        "documents column": [*files_of, "column.csv"],
+        "judgments": ["evaluate", "--qrels", "grade.tsv", first],
+        "run": [*judged, "score.run"],
+        "run columns": [*judged, "columns.parquet"],
+        "run twice": [*fuse, "twice.parquet"],
+        "queries": ["search", "--index", index, "--queries", "same.tsv", "--output", "new.parquet"],
+        "deleted": ["delete", index, "--ids", "ids", "--output", "new"],
+        "model name": [*encode, name],
+        "model": [*encode, "model"],
+        "module": [*encode, "module"],
+        "artifact": ["inspect", "artifact"],
+    }
+
+
+REFUSALS = [
+    "command", "group", "choice", "weights", "number", "limits", "measure", "split", "baseline", "language", "log",
+    "config key", "config value", "config control", "config open", f"config {''.join(ATTACKS)}", "documents fields",
+    "documents text", "documents cut", "documents twice", "documents column", "judgments", "run", "run columns",
+    "run twice", "queries", "deleted", "model name", "model", "module", "artifact",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_an_error_is_one_safe_line(name: str, hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hostile)
+    found = refused_commands()
+    assert set(found) == set(REFUSALS)
+    for more in ([], ["--debug"]):
+        done = hybrid(*found[name], *more)
+        assert done.code in (1, 2), done
+        assert (done.out, unsafe_in(done.err)) == ("", []), done
+        assert "a bug in hybrid" not in done.err
+        last = done.err.splitlines()[-1]
+        assert last.startswith("hybrid: ")
+        assert more or done.err.count("hybrid: ") == 1
+
+
+def test_warnings_and_logs_of_libraries_are_safe() -> None:
+    code = (
+        "import logging, sys, warnings; from hybrid_cli.cli import streams; streams.prepare(); "
+        "warnings.warn(sys.argv[1]); logging.getLogger('library').error('%s', sys.argv[1])"
+    )
+    done = run(code, "".join(ATTACKS))
+    assert (done.returncode, unsafe_in(done.stderr)) == (0, [])
+    assert done.stderr.count("red\\u009b") + done.stderr.count("\\u001b]0;title") == 2, done.stderr
 
 
 # ------------------------------------------------------------------------------------------- sessions in a terminal

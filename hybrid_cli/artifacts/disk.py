@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
-WRITTEN = "while writing "  # start of the note of an error; a path follows
+WRITTEN, REMOVED = "while writing ", "while removing "  # start of the note of an error; a path follows
 _umask = os.umask(0o077)  # it can be read only by a change
 os.umask(_umask)
 
@@ -77,33 +77,40 @@ class _File(io.RawIOBase):
     """A new file whose writes go through `device`; a short write is continued."""
 
     def __init__(self, path: Path):
-        device.remove(path)  # a file that is replaced may be hard-linked from another artifact
-        self._path = path
-        self._file = io.FileIO(path, "xb")
+        remove(path)  # a file that is replaced may be hard-linked from another artifact
+        self._path, self.failed = path, False
+        with noted(path):
+            self._file = io.FileIO(path, "xb")
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        written = 0
+        self.failed = True
         with noted(self._path):
-            while written < len(view):
-                written += device.write(self._file, view[written:])
-        return written
+            _write_all(self._file, view)
+        self.failed = False
+        return len(view)
 
     def close(self) -> None:
         self._file.close()
         super().close()
 
 
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    """Write all of `data`: a short write is continued."""
+    while data:
+        data = data[device.write(file, data) :]
+
+
 @contextmanager
-def noted(path: Path) -> Iterator[None]:
-    """Note the path in an error of the block: a full disk names none."""
+def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
+    """Note the path in an error of the block, which names none or another one, such as that of a scratch file."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # torch raises the latter
-        error.add_note(f"{WRITTEN}{path}")
+    except BaseException as error:  # libraries have classes of their own
+        error.add_note(f"{doing}{path}")
         raise
 
 
@@ -111,7 +118,12 @@ def noted(path: Path) -> Iterator[None]:
 def create(path: Path) -> Iterator[BinaryIO]:
     """Yield a new binary file at `path`; a file of that name is removed first."""
     with _File(path) as file:
-        yield cast(BinaryIO, file)
+        try:
+            yield cast(BinaryIO, file)
+        except BaseException as error:
+            if file.failed:  # polars raises an error of its own, without the note of the file
+                error.add_note(f"{WRITTEN}{path}")
+            raise
 
 
 @contextmanager
@@ -131,7 +143,8 @@ class Growing:
     """A file that grows at its end; an addition is on the disk when `add` returns."""
 
     def __init__(self, path: Path):
-        self._path, self._file = path, io.FileIO(path, "ab")
+        with noted(path):
+            self._path, self._file = path, io.FileIO(path, "ab")
         sync_names(path.parent)
 
     @property
@@ -141,11 +154,10 @@ class Growing:
 
     def add(self, text: str) -> None:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
-        before, view, written = self.size, memoryview(text.encode()), 0
+        before = self.size
         try:
             with noted(self._path):
-                while written < len(view):
-                    written += device.write(self._file, view[written:])
+                _write_all(self._file, memoryview(text.encode()))
                 device.sync(self._file.fileno())
         except OSError:
             self.cut(before)
@@ -153,8 +165,9 @@ class Growing:
 
     def cut(self, size: int) -> None:
         """Remove all bytes after the first `size`."""
-        self._file.truncate(size)
-        device.sync(self._file.fileno())
+        with noted(self._path):
+            self._file.truncate(size)
+            device.sync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -165,7 +178,7 @@ def patch(path: Path, place: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
     with noted(path), io.FileIO(path, "r+b") as file:
         file.seek(place)
-        device.write(file, memoryview(data))
+        _write_all(file, memoryview(data))
 
 
 @contextmanager
@@ -181,7 +194,8 @@ def by_name(path: Path) -> Iterator[Any]:
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder, if it exists."""
-    device.remove(path)
+    with noted(path, REMOVED):
+        device.remove(path)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -208,9 +222,9 @@ def sync_names(folder: Path) -> None:
 def _sync(path: Path) -> None:
     if os.name != "posix" and path.is_dir():  # Windows opens no folders
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with noted(path):
+    with noted(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
             device.sync(descriptor)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)

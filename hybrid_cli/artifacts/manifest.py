@@ -21,8 +21,8 @@ from hybrid_cli.artifacts.checksums import new_hash
 from hybrid_cli.artifacts.layout import CURVE
 from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.input_files import read_bytes, refuse_special, refuse_unsafe_name
-from hybrid_cli.json_files import NOT_JSON, parse_json, read_json, typed
+from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_unsafe_name
+from hybrid_cli.json_files import NOT_JSON, parse_json, typed
 from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2
@@ -222,7 +222,16 @@ def _manifest_text(path: Path) -> str | None:
 
 
 def _manifest_in_json(path: Path) -> str | None:
-    content = read_json(path)
+    if path.stat().st_size > limits().line:  # data of another tool, which are read in pieces
+        return None
+    text = read_bytes(path).decode("utf-8", "replace").lstrip()
+    try:
+        first, end = json.JSONDecoder().raw_decode(text)
+        if text[end:].strip() and not (isinstance(first, dict) and "manifest" in first):  # JSON lines
+            return None
+    except NOT_JSON:
+        pass
+    content = parse_json(text, path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
         raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
@@ -255,7 +264,7 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
             code="damaged-manifest",
-            path=path,
+            **{**error.fields, "path": path},
         ) from None
     if manifest is None:
         raise InputError(

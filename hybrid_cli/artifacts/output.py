@@ -297,11 +297,12 @@ def _acquired(path: Path, place: Path) -> BaseFileLock:
 
 def _write_lock(file: Path, flag: int, text: str = "") -> None:
     """Write into the file of a lock; never into the target of a link."""
-    descriptor = os.open(file, os.O_WRONLY | flag | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with disk.noted(file):
+        descriptor = os.open(file, os.O_WRONLY | flag | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
 
 def _holder(lock: Path) -> str:

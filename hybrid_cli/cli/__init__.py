@@ -125,7 +125,9 @@ def trouble_with_files(error: Exception) -> tuple[str, int] | None:
         return f"{path}: {reasons[0].lower()}; free space, and repeat the command", 1
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         reasons = [os.strerror(errno.ENOSPC)]
-    written = _written(error)
+    removed, written = _noted(error, disk.REMOVED), _noted(error, disk.WRITTEN)
+    if reasons and removed is not None:
+        return f"{removed}: cannot be removed: {reasons[0].lower()}; check the disk", 1
     if reasons == [os.strerror(errno.EIO)] and written is None:
         name = "an input" if path is None else os.fsdecode(path)
         return f"{name}: cannot be read: input/output error; check the disk, or restore a copy", 2
@@ -142,10 +144,15 @@ def trouble_with_files(error: Exception) -> tuple[str, int] | None:
     return (f"a file cannot be used: {text}", 2) if wrapped else None
 
 
-def _written(error: Exception) -> Path | None:
-    """Return the file that was written when an error was raised; None if it is not known, or none was written."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(disk.WRITTEN)]
-    return Path(notes[0].removeprefix(disk.WRITTEN)) if notes else None
+def _noted(error: Exception, doing: str) -> Path | None:
+    """Return the file that was written or removed when an error was raised; None if it is not known, or there was none.
+
+    Args:
+        error: the error.
+        doing: `disk.WRITTEN` or `disk.REMOVED`.
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(doing)]
+    return Path(notes[0].removeprefix(doing)) if notes else None
 
 
 def _folder_of(path: Path) -> Path:

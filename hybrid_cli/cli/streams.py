@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+import warnings
 from typing import NoReturn
 
+from hybrid_cli.console import plain
 from hybrid_cli.errors import HybridError
+from hybrid_cli.interrupts import interruptible
 
 STDOUT = "standard output"
 
@@ -40,8 +44,26 @@ class _Closed(io.TextIOBase):
         raise HybridError("stdout is closed, so the result cannot be printed; redirect it to a file or to /dev/null")
 
 
+class _Record(logging.LogRecord):
+    """A log message of a library, which may quote a file, that cannot control a terminal."""
+
+    def getMessage(self) -> str:
+        """Return the message."""
+        return plain(super().getMessage())
+
+
+_format_warning = warnings.formatwarning
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return the text of a warning of a library, which may quote a file, that cannot control a terminal."""
+    return plain(_format_warning(message, category, filename, lineno, line))
+
+
 def prepare() -> None:
-    """Make the standard streams usable.
+    """Make the standard streams usable, and what libraries print there safe.
 
     Characters that a stream cannot encode are printed as `\\u00e9`; bytes of standard input that are not valid are kept
     as surrogates. Descriptors that are closed are opened on the null device: otherwise the next file would get the
@@ -60,8 +82,11 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdin, io.TextIOWrapper):
+    logging.setLogRecordFactory(_Record)
+    warnings.formatwarning = _plain_warning
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.closed:
         sys.stdin.reconfigure(errors="surrogateescape")
+        sys.stdin = interruptible(sys.stdin)
 
 
 def drop_stdout() -> None:

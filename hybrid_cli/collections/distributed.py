@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -23,7 +24,7 @@ class File(NamedTuple):
 
     Attributes:
         path, unit: of the places of the documents.
-        batches: columns docid, title, text, number (of the place) and those of the other fields.
+        batches: columns number (of the place), docid, title, text, what is left out, and those of the other fields.
     """
 
     path: Path | str
@@ -75,8 +76,9 @@ def read_file(read: ReadFile) -> File:
 
 
 def _batch(rows: list[Document]) -> pa.RecordBatch:
-    docids, titles, texts, places, others = zip(*rows, strict=True)
-    columns = [docids, titles, texts, *zip(*others, strict=True)]
+    docids, titles, texts, places, others, left_out = zip(*rows, strict=True)
+    counts = [json.dumps([[*key, count] for key, count in each.items()]) if each else None for each in left_out]
+    columns = [docids, titles, texts, counts, *zip(*others, strict=True)]
     arrays = [pa.array([place.number for place in places]), *(pa.array(each, pa.string()) for each in columns)]
     return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
 
@@ -84,5 +86,6 @@ def _batch(rows: list[Document]) -> pa.RecordBatch:
 def documents_of(file: File) -> Iterator[Document]:
     """Yield the documents of a file."""
     for batch in file.batches:
-        for number, docid, title, text, *others in zip(*(column.to_pylist() for column in batch), strict=True):
-            yield Document(docid, title, text, Place(file.path, number, file.unit), tuple(others))
+        for number, docid, title, text, counts, *others in zip(*(column.to_pylist() for column in batch), strict=True):
+            left_out = {(kind, name): count for kind, name, count in json.loads(counts)} if counts else None
+            yield Document(docid, title, text, Place(file.path, number, file.unit), tuple(others), left_out)

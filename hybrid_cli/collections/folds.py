@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from pathlib import Path
-from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import plain_suffix, read_unpacked
-from hybrid_cli.json_files import parse_json
+from hybrid_cli.json_files import mismatch, parse_json
 
 WHOLE = "all"
 _EXAMPLES = 3
@@ -83,13 +82,12 @@ def read(file: Path) -> Folds:
 def _json_folds(file: Path) -> Folds:
     text = read_unpacked(file)
     content = parse_json(text, file, parse_int=str, parse_float=str)
-    if not _is_list(content, list) or not all(_is_list(fold, str) for fold in content):
-        raise InputError(f'{file}: needs a list of lists of query ids, such as [["301", "302"], ["303"]]')
+    if wrong := mismatch(content, list[list[str]]):
+        raise InputError(
+            f'{file}: {wrong}; folds are a list of lists of query ids, such as [["301", "302"], ["303"]]',
+            code="folds-form", path=file, **wrong.fields,
+        )  # fmt: skip
     return list(content)
-
-
-def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def _line_folds(file: Path) -> Folds:

@@ -17,16 +17,19 @@ from hybrid_cli.input_files import Place as Place
 from hybrid_cli.settings.data import Prepare
 
 _LONGEST_SPLIT = 100
+# Numbers of words, tags or entities of the source that a row does not contain: (kind, name) -> number.
+LeftOut = Mapping[tuple[str, str], int]
 
 
 class Document(NamedTuple):
-    """A document, its location in the source, and the values of the other fields of its source."""
+    """A document, its location in the source, the values of the other fields of its source, and what is left out."""
 
     docid: str
     title: str
     text: str
     place: Place
     others: tuple[str, ...] = ()
+    left_out: LeftOut | None = None
 
     @property
     def name(self) -> str:
@@ -42,6 +45,7 @@ class Query(NamedTuple):
     text: str
     answers: list[str] | None
     place: Place
+    left_out: LeftOut | None = None
 
     @property
     def name(self) -> str:
@@ -197,7 +201,10 @@ def in_passages(source: Source, settings: Prepare) -> Source:
 def document_passages(row: Document, size: int, stride: int) -> list[Document]:
     """Return the passages of a document as documents DOCID#0, DOCID#1, ...; see `passages`."""
     texts = passages(row.text, size, stride)
-    return [row._replace(docid=f"{row.docid}#{number}", text=text) for number, text in enumerate(texts)]
+    return [
+        row._replace(docid=f"{row.docid}#{number}", text=text, left_out=None if number else row.left_out)
+        for number, text in enumerate(texts)
+    ]
 
 
 def passages(text: str, size: int, stride: int) -> list[str]:

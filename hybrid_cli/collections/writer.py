@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -80,6 +81,7 @@ class CollectionWriter:
         on_duplicate, on_dangling: policies for rows that repeat an id, and for judgments of unknown rows.
         advance: called with the number of documents written since the last call.
         problems: filled while writing.
+        left_out: of the documents and the queries: numbers of words, tags and entities, filled while writing.
     """
 
     source: Source
@@ -89,6 +91,7 @@ class CollectionWriter:
     on_dangling: OnDangling = PrepareRows.on_dangling
     advance: Callable[[int], None] = lambda count: None
     problems: Problems = field(default_factory=Problems)
+    left_out: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
 
     def write(self) -> dict[str, Any]:
         """Write corpus, queries and judgments.
@@ -109,8 +112,17 @@ class CollectionWriter:
             "judgments": judgments,
             "problems": self.problems.counts(),
             **({"queries_in_corpus": same} if same else {}),
+            **({"left_out": left_out} if (left_out := self._left_out()) else {}),
             **self.source.facts,
         }
+
+    def _left_out(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return counts for the manifest: documents or queries -> kind -> name -> number, the largest first."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for what, counts in self.left_out.items():
+            for (kind, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                found.setdefault(what, {}).setdefault(kind, {})[name] = count
+        return found
 
     def _in_corpus(self, split: str, common: set[str]) -> int:
         """Return the number of queries that are documents: with the id and the text of a document.
@@ -155,7 +167,7 @@ class CollectionWriter:
         while batch := list(islice(rows, BATCH_ROWS)):
             for row in batch:
                 self._check_text(row, "documents")
-            docids, titles, texts, _, others = zip(*batch, strict=True)
+            docids, titles, texts, _, others, _ = zip(*batch, strict=True)
             self.advance(len(batch))
             columns = [docids, titles, texts, *zip(*others, strict=True)]
             yield pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
@@ -239,7 +251,9 @@ class CollectionWriter:
             yield row
 
     def _check_text(self, row: Document | Query, what: str) -> None:
-        """Count empty and long texts, which are kept; a document with a title is not empty."""
+        """Count empty and long texts, which are kept, and what is left out; a document with a title is not empty."""
+        if row.left_out:
+            self.left_out.setdefault(what, Counter()).update(row.left_out)
         titled = isinstance(row, Document) and row.title.strip()
         if (not row.text or row.text.isspace()) and not titled:
             self.problems.add(f"empty {what}", row.name, row.place)

@@ -36,7 +36,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.tokens import padded, padding_of
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import fits, read_json, read_object, typed
+from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
 from hybrid_cli.settings.common import OnDevice, Precision
 
 BATCH_TOKENS = 4096
@@ -257,8 +257,11 @@ def _check_files(folder: Path, train: bool) -> None:
     refuse_pickles(folder)
     if (folder / MODULES).is_file():
         modules = read_json(folder / MODULES)
-        if not fits(modules, list[dict[str, Any]]):
-            raise InputError(f"{folder / MODULES}: needs a list of modules")
+        if wrong := mismatch(modules, list[dict[str, Any]]):
+            raise InputError(
+                f"{folder / MODULES}: {wrong}; modules are a list of objects",
+                code="modules-form", path=folder / MODULES, **wrong.fields,
+            )  # fmt: skip
         named = [str(module.get("type")) for module in modules]
         types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):

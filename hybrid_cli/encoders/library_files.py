@@ -14,7 +14,7 @@ from typing import Any
 
 from hybrid_cli.artifacts.layout import MODULES
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import fits, named, read_json, read_object
+from hybrid_cli.json_files import fits, mismatch, mismatch_of_fields, named, read_json, read_object
 from hybrid_cli.settings.common import Pooling
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
@@ -106,10 +106,14 @@ def modules_of(folder: Path, side: str = "document") -> list[Module]:
     """
     file = folder / MODULES
     listed = read_json(file)
-    if not fits(listed, list[dict[str, Any]]) or not all(fits(m.get(key), str) for m in listed for key in _MODULE):
+    wrong = mismatch(listed, list[dict[str, Any]]) or mismatch(
+        [{key: module.get(key) for key in _MODULE} for module in listed], list[dict[str, str]]
+    )
+    if wrong:
         raise InputError(
-            f"{file}: needs a list of modules, each with {' and '.join(_MODULE)}", code="modules-form", path=file
-        )
+            f"{file}: {wrong}; modules are a list of objects with {' and '.join(_MODULE)}",
+            code="modules-form", path=file, **wrong.fields,
+        )  # fmt: skip
     found = [module for each in listed for module in _resolved(folder, file, each["type"], each["path"], side)]
     return [module for module in found if module.kind != "Dropout"]
 
@@ -138,13 +142,10 @@ def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
     if not files:
         raise InputError(f"{place}: has no router_config.json", code="module-damaged", path=place)
     stored = read_object(files[0])
-    types, structure, options = (stored.get(key) for key in ("types", "structure", "parameters"))
-    if not fits(types, dict[str, str]) or not fits(structure, dict[str, list[str]]) or not isinstance(options, dict):
-        raise InputError(
-            f"{files[0]}: needs types, structure and parameters of the modules", code="modules-form", path=files[0]
-        )
-    assert isinstance(types, dict)
-    assert isinstance(structure, dict)
+    kinds = {"types": dict[str, str], "structure": dict[str, list[str]], "parameters": dict[str, Any]}
+    if wrong := mismatch_of_fields(stored, kinds):
+        raise InputError(f"{files[0]}: {wrong}", code="modules-form", path=files[0], **wrong.fields)
+    types, structure, options = (stored[key] for key in kinds)
     route = _route(files[0], structure, options, side)
     for name in structure[route]:
         if name not in types:
@@ -225,8 +226,8 @@ def prompts_of(folder: Path) -> Prompts:
     file = folder / "config_sentence_transformers.json"
     stored = _object(file)
     texts = stored.get("prompts") or {}
-    if not fits(texts, dict[str, str | None]):
-        raise InputError(f"{file}: prompts need an object of texts", code="prompts-form", path=file)
+    if wrong := mismatch(texts, dict[str, str | None]):
+        raise InputError(f"{file}: prompts: {wrong}", code="prompts-form", path=file, **wrong.fields)
     texts = {name: text or "" for name, text in texts.items()}
     default, similarity, length = (stored.get(key) for key in _MODEL_KEYS[2:5])
     if default is not None and default not in (*texts, "query", "document"):

@@ -40,7 +40,7 @@ from hybrid_cli import memory
 from hybrid_cli.encoders.layouts import shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.json_files import mismatch, mismatch_of_fields, named, read_object
 
 # Keys of config.json that name an implementation, wherever they are; the installed transformers chooses it instead.
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
@@ -257,8 +257,8 @@ def _refuse_form(config: PretrainedConfig, file: Path) -> None:
     problem = ""
     if not isinstance(config.get_text_config(), PretrainedConfig):
         problem = "text_config needs an object"
-    elif not fits(config.architectures, list[str] | None):
-        problem = "architectures needs a list of names"
+    elif wrong := mismatch(config.architectures, list[str] | None):
+        problem = f"architectures: {wrong}"
     elif config.model_type in _PADDED_POSITIONS and not isinstance(getattr(config, "pad_token_id", None), int):
         problem = f"pad_token_id of a {config.model_type} model, after which its positions start, needs a number"
     if problem:
@@ -373,10 +373,10 @@ def _named_files(folder: Path) -> set[str]:
     """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
     found: set[str] = set()
     if (index := folder / "model.safetensors.index.json").exists():
-        shards = read_object(index).get("weight_map")
-        if not fits(shards, dict[str, str]):
-            raise InputError(f"{index}: needs a weight_map of weight names and files")
-        found |= set((shards or {}).values())
+        stored = read_object(index)
+        if wrong := mismatch_of_fields(stored, {"weight_map": dict[str, str]}):
+            raise InputError(f"{index}: {wrong}, the file of a weight", code="json-type", path=index, **wrong.fields)
+        found |= set(stored["weight_map"].values())
     if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
         found.add(str(named))
     return found

@@ -34,7 +34,7 @@ from hybrid_cli.encoders.layouts import weight_files
 from hybrid_cli.encoders.model_folder import new_model, open_model, opening, read_config
 from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import fits, read_object
+from hybrid_cli.json_files import mismatch, read_object
 
 Repeats: TypeAlias = Literal["max", "sum"]  # weight of a term that a text repeats
 _HEADS = {"unicoil": "tok_proj", "deepct": "classifier"}  # prefix of the weights of the linear unit
@@ -337,8 +337,8 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
             )
         return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
-    if not fits(stored, dict[str, float]):
-        raise InputError(f"{path}: needs a JSON object of word pieces and weights")
+    if wrong := mismatch(stored, dict[str, float]):
+        raise InputError(f"{path}: {wrong}, the weight of a word piece", code="json-type", path=path, **wrong.fields)
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
         raise InputError(f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)")

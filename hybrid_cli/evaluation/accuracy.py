@@ -19,6 +19,8 @@ from hybrid_cli.settings.analysis import AnswerMatch
 from hybrid_cli.words import UNSPACED, has_unspaced
 
 MODES: tuple[AnswerMatch, ...] = get_args(AnswerMatch)
+MATCH_SECONDS = 5.0  # CPU time of a pattern in one passage; usual ones take microseconds
+LONGEST_PATTERN = 10_000  # characters; longer ones take seconds to compile
 
 # Runs of letters, digits and combining marks, or one character that is neither a separator nor a control.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -45,23 +47,48 @@ def matcher(answers: Iterable[str], mode: AnswerMatch = "string") -> Callable[[s
 
     Our choice: an answer without tokens and an invalid pattern match nothing (in DPR's code, an answer without tokens
     matches every passage).
+
+    Raises:
+        InputError: unknown mode, or a pattern that takes too long to compile; the function raises it for a pattern that
+            takes too long in a passage.
     """
     if mode == "string":
         needles = [form for form in map(passage_form, answers) if form.strip()]
         return lambda passage: any(needle in passage for needle in needles)
     if mode == "regex":
         patterns = [pattern for pattern in map(_compiled, answers) if pattern is not None]
-        return lambda passage: any(pattern.search(passage) for pattern in patterns)
+        return lambda passage: any(_occurs(pattern, passage) for pattern in patterns)
     raise InputError(f"answer match '{mode}': unknown; choices: {' or '.join(MODES)}")
 
 
 def _compiled(answer: str) -> regex.Pattern[str] | None:
     if not answer.strip():
         return None
+    pattern = unicodedata.normalize("NFD", answer)
+    if len(pattern) > LONGEST_PATTERN:
+        raise _refusal(answer, f"has more than {LONGEST_PATTERN:,} characters", "pattern-too-long", LONGEST_PATTERN)
     try:
-        return regex.compile(unicodedata.normalize("NFD", answer), regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
+        return regex.compile(pattern, regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
+    except RecursionError:
+        raise _refusal(answer, "is nested too deeply", "pattern-too-deep", LONGEST_PATTERN) from None
     except regex.error:
         return None
+
+
+def _occurs(pattern: regex.Pattern[str], passage: str) -> bool:
+    try:
+        return pattern.search(passage, timeout=MATCH_SECONDS) is not None
+    except TimeoutError:
+        problem = f"takes more than {MATCH_SECONDS:g} s in a passage"
+        raise _refusal(pattern.pattern, problem, "pattern-too-slow", MATCH_SECONDS) from None
+
+
+def _refusal(answer: str, problem: str, code: str, limit: float) -> InputError:
+    shown = answer if len(answer) <= 100 else f"{answer[:100]}..."
+    return InputError(
+        f"the regular expression {shown!r} of an answer {problem}; simplify it, or use --answer-match string",
+        code=code, value=answer, limit=limit,
+    )  # fmt: skip
 
 
 def with_answers(queries: pl.DataFrame) -> pl.DataFrame:

@@ -261,7 +261,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
             try:
                 values, counts[name] = _values(plan, name, run, qrels, asked, passages)
             except InputError as error:
-                raise InputError(f"{path}: {error}") from None
+                raise InputError(f"{path}: {error}", code=error.code, **{"path": path, **error.fields}) from None
             if other is not None and plan.overlap_with is not None:
                 check_common({path: run.lengths["qid"], plan.overlap_with[1]: other["qid"].unique(maintain_order=True)})
                 values = pl.concat([values, _overlap(run.head, other, values)])

@@ -144,8 +144,10 @@ def product(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequen
 
 
 def times_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-    """Return sum w v times the number of lists that contain the document (CombMNZ)."""
-    return weighted_sum(values, weights, present) * _count(present)
+    """Return sum w v times the number of lists, of those with a weight, that contain the document (CombMNZ)."""
+    return weighted_sum(values, weights, present) * _count(
+        [here for here, w in zip(present, weights, strict=True) if w]
+    )
 
 
 def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
-from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.json_files import fits, mismatch_of_fields, read_object
 from hybrid_cli.settings.fusion import Missing, Normalization
 
 _STORED: dict[str, Any] = {
@@ -231,8 +231,10 @@ def read_tuned(path: Path) -> dict[str, Any]:
     found = read_object(path)
     if "method" not in found:
         raise InputError(f"{path}: was written by an earlier version, without the method; tune again")
-    if wrong := [name for name, kind in _STORED.items() if not fits(found.get(name), kind)]:
-        raise InputError(f"{path}: damaged weights; '{wrong[0]}' is {named(found.get(wrong[0]))}; tune again")
+    if wrong := mismatch_of_fields(found, _STORED):
+        raise InputError(
+            f"{path}: damaged weights; {wrong}; tune again", code="damaged-weights", path=path, **wrong.fields
+        )
     if len(found["runs"]) != len(found["weights"]):
         raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}

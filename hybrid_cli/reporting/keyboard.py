@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from hybrid_cli import console
+from hybrid_cli import console, interrupts
 
 END = ""  # end of the input
 _ESCAPE, _END_KEYS = 0x1B, b"\x04"
@@ -47,37 +47,18 @@ def keys(redraw: Callable[[], None]) -> Iterator[Callable[[], str]]:
 
     before = {number: signal.signal(number, again) for number in _REDRAW}
     try:
-        with _signals() as arrived:
+        with interrupts.waiting() as wait:
             tty.setcbreak(terminal, termios.TCSADRAIN)
-            yield lambda: _key(terminal, arrived)
+            yield lambda: _key(terminal, wait)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-@contextmanager
-def _signals() -> Iterator[int]:
-    """Yield a pipe with one byte per signal: one that arrives just before `select` would not end it otherwise."""
-    reading, writing = os.pipe()
-    for end in (reading, writing):
-        os.set_blocking(end, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield reading
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(reading)
-        os.close(writing)
-
-
-def _key(terminal: int, signals: int) -> str:
+def _key(terminal: int, wait: Callable[[int], None]) -> str:
     while True:
-        ready = select.select([terminal, signals], [], [])[0]  # `read` would go on after a library's handler of SIGINT
-        if signals in ready:
-            os.read(signals, 64)
-        if terminal not in ready:
-            continue
+        wait(terminal)
         try:
             byte = os.read(terminal, 1)
         except OSError:  # the terminal was closed

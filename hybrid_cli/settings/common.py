@@ -44,7 +44,7 @@ class ReadsFiles(Settings):
 
     limits: Mapping[str, int] = option(
         {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
-        "compressed file with a content of more than 256 MiB (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
+        "compressed file after 256 MiB of its content (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
         metavar="NAME=N", recorded=False,
     )  # fmt: skip
 

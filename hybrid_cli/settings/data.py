@@ -14,9 +14,9 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redec
 
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
-TopicField = Literal["title", "desc", "narr"]
 DELIMITED = "TSV or CSV files"  # facts about the inputs
 SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
+ALL_FIELDS = "ALL"
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
 _RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
@@ -375,10 +375,18 @@ class PrepareTrec(PrepareDocumentFiles):
     )
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
-    topic_fields: Sequence[TopicField] = option(
-        ("title",), "Fields of an SGML or XML topic that form the query.",
+    topic_fields: Sequence[str] = option(
+        ("title",),
+        "Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other tags, such "
+        "as `disease,gene`.",
         applies=when(topics=GIVEN, topic_format=SGML_TOPICS),
-    )  # fmt: skip
+    )
+    text_fields: Sequence[str] = option(
+        (),
+        "More fields of SGML documents that become text, such as `byline,subject`; `all` for all. A note counts the "
+        "words of other fields.",
+        applies=when(document_format=SGML),
+    )
     encoding: str = option(
         "utf-8",
         "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",

@@ -299,7 +299,8 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
     artifacts.check_parts(path)
     ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
-    shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
+    with disk.noted(scratch):  # copytree collects the errors of all files
+        shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
         contract = read_contract(path)
         if contract.query_max_len != contract.doc_max_len:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, samp
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
 from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareDocumentFiles, PrepareRows
+
+_NAMES = 12  # of fields or tags in a note; the manifest has all
 
 
 @stage(Prepare)
@@ -79,7 +83,17 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
         )
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
             console.note("  the queries of the source are left out; prepare it without --pseudo-queries to use them")
-    for line in problems:
+    for line in (*problems, *_left_out(counts.get("left_out", {}))):
         console.note(f"  {line}")
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
         console.note("  most encoders cut long documents; --split-passages N divides them into passages of N words")
+
+
+def _left_out(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
+    """Yield a line for each kind of content that is in neither title, text nor query."""
+    kinds = {"words": "words of other fields", "tags": "tags removed", "entities": "unknown entities, kept as written"}
+    for what, by_kind in counts.items():
+        for kind, numbers in by_kind.items():
+            most = ", ".join(f"{name} {number:,}" for name, number in islice(numbers.items(), _NAMES))
+            more = len(numbers) - _NAMES
+            yield f"{what}, {kinds[kind]}: {most}" + (f", and {more:,} more names" if more > 0 else "")

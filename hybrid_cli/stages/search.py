@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -273,7 +272,6 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each query on standard input with its hits; empty lines are skipped."""
-    signal.siginterrupt(signal.SIGINT, True)  # polars' handler restarts a read that Ctrl-C interrupts
     while True:
         console.prompt("query> ")
         if not (line := console.read_line()):

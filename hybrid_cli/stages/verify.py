@@ -68,7 +68,9 @@ def _has_manifest(path: Path) -> bool:
         return artifacts.find_manifest(path, any_format=True) is not None
     except DamageError:
         return True
-    except InputError:
+    except InputError as error:
+        if error.code in ("unreadable-file", "read-error"):
+            raise
         return path.suffix == ".parquet" or b'"fingerprint"' in read_bytes(path)
 
 

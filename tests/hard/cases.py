@@ -18,10 +18,12 @@ import transformers
 from command import hybrid
 from faults import STDIN, Ended, run
 from kill_stages import ANSWERS, GROWING, STAGES, inputs_of, words_of
-from tiny_collection import write_tiny_source
+from safetensors.torch import load_file
+from tiny_collection import write_lines, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS, Settings
 
@@ -29,7 +31,7 @@ OTHER = "other"  # folder with another version of every input
 
 
 def bytes_of(path: Path) -> dict[str, bytes] | None:
-    """Return all files of an output except parts that differ between equal runs: durations, Lucene's random ids."""
+    """Return all files of an output without the parts that differ between equal runs; see `comparable`."""
     if path.is_file() and path.parent.name == "inspect":  # latencies differ; a complete file has its footer
         footer = pq.read_metadata(path)
         return {"": f"{footer.num_rows} rows of {footer.schema.names}".encode()}
@@ -38,8 +40,30 @@ def bytes_of(path: Path) -> dict[str, bytes] | None:
     if not path.exists():
         return None
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    kept = {name for name in files if name.name != artifacts.MANIFEST and "lucene" not in name.parts}
-    return {str(name): files[name].read_bytes() for name in kept}
+    kept = {name for name in files if layout.LUCENE not in name.parts}
+    return {str(name): comparable(files[name]) for name in kept}
+
+
+def comparable(file: Path) -> bytes:
+    """Return the bytes of a file; of a manifest, those of all fields except the duration and what depends on it.
+
+    Lucene's files contain random ids, so their checksums differ too.
+    """
+    content = file.read_bytes()
+    try:
+        fields = json.loads(content) if file.name == artifacts.MANIFEST else None
+    except ValueError:  # of a killed call
+        fields = None
+    if fields is None:
+        return content
+    del fields["seconds"], fields["checksum"]
+    fields.get("counts", {}).pop("seconds", None)  # of `rerank --depths`
+    fields["checksums"] = {
+        name: value
+        for name, value in fields.get("checksums", {}).items()
+        if layout.LUCENE not in Path(name).parts and not name.endswith(artifacts.MANIFEST)
+    }
+    return json.dumps(fields).encode()
 
 
 def clear(path: Path) -> None:
@@ -131,6 +155,7 @@ def write_inputs(
         execute: runs a command.
     """
     write_tiny_source(folder)
+    _write_sources(folder)
     source = folder / "docs.jsonl"
     rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     texts = [row["text"] for row in rows]
@@ -144,6 +169,28 @@ def write_inputs(
     pq.write_table(corpus.set_column(0, "docid", [[f"new {docid}" for docid in docids]]), "new.parquet")
     Path("gone.txt").write_text("".join(f"{docid}\n" for docid in docids[3 + version : 6 + version]))
     np.save("vectors.npy", np.random.default_rng(version).normal(size=(len(docids), 8)).astype(np.float32))
+
+
+def _write_sources(folder: Path) -> None:
+    """Write the documents and queries of `docs.jsonl` in the formats of other collections."""
+    rows = [json.loads(line) for line in (folder / "docs.jsonl").read_text("utf-8").splitlines()]
+    queries = [line.split("\t") for line in (folder / "topics.test.tsv").read_text("utf-8").splitlines()]
+    write_lines(folder / "beir/corpus.jsonl", *({"_id": row["id"], **row} for row in rows))
+    write_lines(folder / "beir/queries.jsonl", *({"_id": qid, "text": text} for qid, text in queries))
+    write_lines(folder / "beir/qrels/test.tsv", "query-id\tcorpus-id\tscore", "001\t007\t1")
+    write_lines(folder / "marco.tsv", *(f"{row['id']}\t{row['text'] or 'no words'}" for row in rows))
+    write_lines(
+        folder / "psgs.tsv", "id\ttext\ttitle", *(f"{row['id']}\t{row['text']}\t{row['title']}" for row in rows)
+    )
+    write_lines(folder / "questions.tsv", *(f"{text}\t['salt']" for _, text in queries))
+    passages = [{"docid": row["id"], "title": row["title"], "text": row["text"] or "no words"} for row in rows]
+    write_lines(
+        folder / "tevatron.jsonl",
+        *(
+            {"query_id": qid, "query": text, "positive_passages": [row], "negative_passages": passages[:1]}
+            for (qid, text), row in zip(queries, passages[1:], strict=False)
+        ),
+    )
 
 
 def _write_in_child(version: int) -> None:
@@ -171,6 +218,13 @@ def write_bert(folder: Path, seed: int) -> None:
     )
     transformers.BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _write_pickled(folder, folder.with_name("pickled"))
+
+
+def _write_pickled(folder: Path, pickled: Path) -> None:
+    """Write a model folder with its weights as a pickle."""
+    shutil.copytree(folder, pickled, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
 
 
 def cases(names: Sequence[str]) -> dict[str, Case]:

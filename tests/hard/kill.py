@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,13 +37,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from cases import Case, bytes_of, cases, clear, import_stages, must, prepare  # noqa: E402
 from faults import LIBRARY, Ended, compiled  # noqa: E402
-from kill_stages import STAGES  # noqa: E402
+from kill_stages import BUDGETED, STAGES  # noqa: E402
 from modes import CALLS, FULL_DISK, MODES, Attempt, places  # noqa: E402
 
 from hybrid_cli import artifacts, console  # noqa: E402
 
 REFUSED = ("input replaced", "open fails", "read fails")  # libraries name their own reason for these errors
 REPORTED = 25  # attempts between two reports
+UNHURT, FAILED = "finished", "failed"  # ends of attempts: the command ended as an undisturbed one; a check failed
 
 
 def attempt(case: Case, mode: str, draw: random.Random, number: int = 0) -> str:
@@ -73,7 +75,7 @@ def attempt(case: Case, mode: str, draw: random.Random, number: int = 0) -> str:
     assert bytes_of(case.output) == case.whole, "a repeated command writes other bytes"
     hidden = [path.name for path in case.output.parent.glob(".*")]
     assert not hidden, f"remaining files: {hidden}"
-    return {0: "finished", 1: "error", 2: "refused", 143: "SIGTERM"}.get(ended.code, "killed")
+    return {0: UNHURT, 1: "error", 2: "refused", 143: "SIGTERM"}.get(ended.code, "killed")
 
 
 def check_end(ended: Ended, mode: str) -> None:
@@ -101,10 +103,10 @@ Plan = Iterable[tuple[int, str, str, int]]  # number of the attempt, stage, mode
 
 def drawn(numbers: range, seed: int, names: Sequence[str], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:
     """Yield random attempts, of all modes in turn; the draws of an attempt depend only on the seed and its number."""
-    weights = [STAGES[name][2] for name in names]
     for number in numbers:
-        draw = random.Random(f"{seed} {number}")
-        yield number, draw.choices(names, weights)[0], modes[number % len(modes)], 0
+        draw, mode = random.Random(f"{seed} {number}"), modes[number % len(modes)]
+        possible = [name for name in names if mode != "budget" or STAGES[name][0].split()[0] in BUDGETED] or names
+        yield number, draw.choices(possible, [STAGES[name][2] or 1 for name in possible])[0], mode, 0
 
 
 def every(known: dict[str, Case], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:
@@ -119,31 +121,57 @@ def every(known: dict[str, Case], modes: Sequence[str]) -> Iterator[tuple[int, s
                 number += 1
 
 
-def attack(plan: Plan, seed: int, known: dict[str, Case], say: Callable[[str], None], seconds: float = math.inf) -> int:
-    """Make attempts, fewer if `seconds` end first; return the number of failed checks."""
-    end = time.monotonic() + seconds
-    endings: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    failures = 0
+@dataclass
+class Counts:
+    """The ends of all attempts, by mode and stage."""
 
-    def report(counted: Counter[str]) -> None:
-        words = ", ".join(f"{count} {word}" for word, count in sorted(counted.items()))
-        say(f"{sum(endings.values()) + failures} attempts: {words}; {failures} failed checks")
+    ends: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
 
-    for number, name, mode, place in plan:
+    def add(self, mode: str, stage: str, end: str) -> None:
+        """Count an attempt."""
+        self.ends.setdefault((mode, stage), Counter())[end] += 1
+
+    def sum(self, mode: str = "", stage: str = "") -> Counter[str]:
+        """Return the ends of a mode, of a stage, or of all attempts."""
+        return sum(
+            (ends for key, ends in self.ends.items() if mode in ("", key[0]) and stage in ("", key[1])), Counter()
+        )
+
+    def line(self) -> str:
+        """Return the sums in one line."""
+        ends = self.sum()
+        words = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()) if end != FAILED)
+        return f"{ends.total()} attempts: {words}; {ends[FAILED]} failed checks"
+
+    def table(self) -> list[str]:
+        """Return one line for each mode, stage and pair: attempts, hits (ended by the disturbance), failed checks."""
+        modes, stages = ({key[at]: None for key in self.ends} for at in (0, 1))
+        parts = [(f"{mode}\tall", self.sum(mode=mode)) for mode in modes]
+        parts += [(f"all\t{stage}", self.sum(stage=stage)) for stage in stages]
+        parts += [("\t".join(key), ends) for key, ends in self.ends.items()]
+        rows = [f"{name}\t{ends.total()}\t{ends.total() - ends[UNHURT]}\t{ends[FAILED]}" for name, ends in parts]
+        return ["mode\tstage\tattempts\thits\tfailed checks", *rows]
+
+
+def attack(
+    plan: Plan, seed: int, known: dict[str, Case], say: Callable[[str], None], seconds: float = math.inf
+) -> Counts:
+    """Make attempts, fewer if `seconds` end first; return their ends."""
+    end, counts = time.monotonic() + seconds, Counts()
+    for done, (number, name, mode, place) in enumerate(plan):
         if time.monotonic() > end:
             break
-        if sum(endings.values()) and not (sum(endings.values()) + failures) % REPORTED:
-            report(endings)
-        kinds[mode] += 1
+        if done and not done % REPORTED:
+            say(counts.line())
         try:
-            endings[attempt(known[name], mode, random.Random(f"{seed} {number} {place}"), place)] += 1
+            counts.add(mode, name, attempt(known[name], mode, random.Random(f"{seed} {number} {place}"), place))
         except (AssertionError, OSError) as error:
-            failures += 1
+            counts.add(mode, name, FAILED)
             say(f"{number}: {name}, {mode}{f' {place}' if place else ''}: {error}")
-    report(endings)
-    report(kinds)
-    return failures
+            if not place:
+                say(f"    --seed {seed} --first {number} --kills {number + 1} --stages {name!r} --modes {mode!r}")
+    say(counts.line())
+    return counts
 
 
 def load_calls() -> bool:
@@ -182,9 +210,11 @@ def cli() -> None:
         prepare(Path(folder), names, versions="input replaced" in modes)
         known = cases(names)
         plan = every(known, modes) if given.every else drawn(range(given.first, given.kills), given.seed, names, modes)
-        failures = attack(plan, given.seed, known, console.result, 60 * given.minutes)
+        counts = attack(plan, given.seed, known, console.result, 60 * given.minutes)
         os.chdir("/")
-    raise SystemExit(failures > 0)
+    for line in counts.table():
+        console.result(line)
+    raise SystemExit(counts.sum()[FAILED] > 0)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,30 @@ INPUTS = (  # each may read the outputs of earlier ones
     "encode tiny --model ensemble --threads 1 --output ensemble-index",
     "combine bert bert-2 --output pair",
     "encode dense --concat-with dense-2 --threads 1 --output pair-index",
+    "encode dense --index-type hnsw --threads 1 --output hnsw",
+    "encode tiny --split test --model bert --threads 1 --output vectors",
+    "train-lambda tiny --encoder static --index bm25 --labels labels --dim 8 --batch-size 2 --max-steps 4 "
+    "--threads 1 --output static",
     "index-bm25 tiny --shards 2 --threads 1 --output shards",
     f"fuse one.parquet two.parquet {TUNED} --output weights.json",
 )
 RERANK = "rerank one.parquet --model reranker --dtype fp32 --threads 1 --shard-size 4"
 STAGES = {  # command, and options of an older output that --overwrite replaces; heavy ones are drawn less often
     "prepare": (INPUTS[0].replace("--output tiny", "--output out"), "--sample 11", 4),
+    "prepare files": (
+        "prepare files docs.jsonl --queries train=topics.train.tsv --qrels train=qrels.train.txt --output out",
+        "--split-passages 9", 4,
+    ),
+    "prepare beir": ("prepare beir beir --output out", "--sample 11", 4),
+    "prepare msmarco": (
+        "prepare msmarco marco.tsv --queries test=topics.test.tsv --qrels test=qrels.test.txt --output out",
+        "--sample 11", 4,
+    ),
+    "prepare dpr": ("prepare dpr psgs.tsv --questions test=questions.tsv --output out", "", 4),
+    "prepare tevatron": ("prepare tevatron train=tevatron.jsonl --output out", "", 4),
+    "prepare (pseudo-queries)": (
+        "prepare files docs.jsonl --pseudo-queries title --pseudo-train 4 --output out", "--seed 7", 4
+    ),
     "index-bm25": ("index-bm25 tiny --threads 1 --output out", "--language de", 1),
     "index-bm25 (parameters)": ("index-bm25 tiny --threads 1 --k1 1.5 --output out", "", 1),
     "search": (f"{SEARCHED} bm25 --output out.parquet", "--hits 3", 1),
@@ -48,6 +66,12 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search (ensemble)": (f"{SEARCHED} ensemble-index --output out.parquet", "--hits 3", 2),
     "search (shards)": (f"{SEARCHED} shards/shard-* --output out.parquet", "--hits 3", 2),
     "search --exact": (f"{SEARCHED} bm25,dense --exact --output out.parquet", "--hits 3", 2),
+    "search (composite)": (f"{SEARCHED} pair-index --output out.parquet", "--hits 3", 2),
+    "search (hnsw)": (f"{SEARCHED} hnsw --output out.parquet", "--hits 3", 2),
+    "search (vectors)": ("search --queries vectors --threads 1 --index dense --output out.parquet", "--hits 3", 2),
+    "search --rm3": (f"{SEARCHED} bm25 --rm3 --output out.parquet", "--hits 3", 2),
+    "search --tune": (f"{SEARCHED} bm25 --rm3 --tune --output out.parquet", "--hits 3", 1),
+    "search --engine lucene": (f"{SEARCHED} bm25 --engine lucene --output out.parquet", "--hits 3", 1),
     "fuse": ("fuse one.parquet two.parquet --output out.parquet", "--method rrf", 6),
     "fuse --tune": (f"fuse one.parquet two.parquet {TUNED} --output out.json", "--method sum", 2),
     "fuse --weights": (
@@ -69,11 +93,20 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "export sentence-transformers": ("export bert-2 --format sentence-transformers --output out", "", 2),
     "export pyserini": ("export dense --format pyserini --output out", "", 2),
     "mine-negatives": (INPUTS[4].replace("train.parquet", "out.parquet"), "--seed 7", 1),
+    "mine-negatives (sources)": (
+        "mine-negatives tiny --split train --index bm25 --sources bm25:1,random:1,run:train-run.parquet:1 --threads 1 "
+        "--output out.parquet", "--seed 7", 1,
+    ),
+    "label --run": ("label tiny --run train-run.parquet --split train --threads 1 --output out", "--depth 2", 1),
     "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
     "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
     "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
     "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
     "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
+    "encode (binary)": ("encode dense --index-type binary --threads 1 --output out", "--index-type fp16", 1),
+    "encode (int8)": ("encode tiny --model bert --dtype int8 --threads 1 --output out", "--dtype fp32", 0),
+    "encode (two models)": ("encode tiny --model bert,bert-2 --threads 1 --output out", "--combine sum", 2),
+    "encode (static)": ("encode tiny --model static --threads 1 --output out", "--vector-dtype float16", 2),
     "encode (ensemble)": ("encode tiny --model ensemble --shard-size 4 --threads 1 --output out", "--dtype bf16", 2),
     "encode (composite)": ("encode tiny --model pair --shard-size 4 --threads 1 --output out", "--dtype bf16", 2),
     "encode --concat-with": ("encode dense --concat-with dense-2 --threads 1 --output out", "--weight 2", 2),
@@ -81,11 +114,27 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "append (dense)": ("append dense new.parquet --threads 1 --output out", "--replace", 2),
     "append (sparse)": ("append splade-index new.parquet --threads 1 --output out", "--replace", 2),
     "append (shards)": ("append shards new.parquet --threads 1 --output out", "--replace", 2),
+    "append (composite)": ("append pair-index new.parquet --threads 1 --output out", "--replace", 2),
+    "delete (composite)": ("delete pair-index --ids gone.txt --threads 1 --output out", "", 2),
+    "delete (shards)": ("delete shards --ids gone.txt --threads 1 --output out", "", 2),
     "delete (bm25)": ("delete bm25 --ids gone.txt --threads 1 --output out", "", 1),
     "delete (sparse)": ("delete splade-index --ids gone.txt --threads 1 --output out", "", 2),
     "delete": ("delete dense --ids gone.txt --threads 1 --output out", "", 2),
     "combine": ("combine bert bert-2 --output out", "--weight 2", 2),
     "train-dense": (f"train-dense train.parquet {TRAIN} --output out", "--seed 7", 2),
+    "train-dense (residual)": (
+        f"train-dense train.parquet --loss residual-margin --index bm25 --dynamic-negatives 1 {STUDENT} --output out",
+        "--seed 7", 1,
+    ),
+    "train-dense (roc)": (
+        f"train-dense train.parquet --loss roc --index bm25 --negatives 1 {STUDENT} --output out", "--seed 7", 1
+    ),
+    "train-dense (bpr)": (f"train-dense train.parquet --loss bpr --dim 8 {STUDENT} --output out", "--seed 7", 1),
+    "train-dense (untied)": (
+        f"train-dense train.parquet {TRAIN} --untied --chunk-size 1 --accumulate 2 --output out", "--seed 7", 1
+    ),
+    "combine (sum)": ("combine bert bert-2 --combine sum --output out", "--weight 2", 2),
+    "combine (ensemble)": ("combine ensemble static --output out", "--weight 2", 2),
     "combine --tune": (
         "combine bert bert-2 --tune tiny --split test --index pair-index --output out", "--measure R@10", 2
     ),
@@ -101,6 +150,19 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "train-lambda": (
         f"train-lambda tiny --labels labels --positives 1 --negatives 1 {STUDENT} --output out", "--seed 7", 1
     ),
+    "train-lambda --loss listwise": (
+        "train-lambda tiny --labels labels --loss listwise --index bm25 --positives 1 --list-passages 1 "
+        f"{STUDENT} --output out",
+        "--seed 7", 1,
+    ),
+    "train-lambda --base": (
+        f"train-lambda tiny --labels labels --base static --positives 1 --negatives 1 {STUDENT} --output out",
+        "--seed 7", 1,
+    ),
+    "train-lambda --dev": (
+        f"train-lambda tiny --labels labels --index bm25 --dev test --eval-steps 1 --positives 1 --negatives 1 "
+        f"{STUDENT} --output out", "--seed 7", 1,
+    ),
     "distill-lite": (f"distill-lite train.parquet --teacher bert-2 --dim 4 {STUDENT} --output out", "--seed 7", 1),
     "pretrain": (f"pretrain tiny {STUDENT} --output out", "--seed 7", 1),
     "distill-lite --queries-only": (
@@ -113,6 +175,15 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "train-sparse (deepct)": (
         INPUTS[10].replace("splade", "deepct").replace("--output deepct", "--output out"), "--seed 7", 1
     ),
+    "train-sparse (unicoil)": (
+        INPUTS[10].replace("splade", "unicoil").replace("--output unicoil", "--output out"), "--seed 7", 1
+    ),
+    "train-sparse (sparterm)": (
+        INPUTS[10].replace("splade", "sparterm").replace("--output sparterm", "--output out"), "--seed 7", 1
+    ),
+    "train-reranker (pointwise)": (
+        INPUTS[9].replace("--output reranker", "--loss pointwise --output out"), "--seed 7", 1
+    ),
     "train-reranker": (INPUTS[9].replace("--output reranker", "--output out"), "--seed 7", 1),
     "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
     "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
@@ -124,6 +195,7 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "export vespa": ("export bm25 --dense dense --format vespa --output out", "", 2),
     "export parquet": ("export bm25 --dense dense --format parquet --output out", "", 2),
     "export anserini": ("export splade-index --format anserini --output out", "", 2),
+    "convert-checkpoint (pickle)": ("convert-checkpoint pickled out", "", 2),
     "convert-checkpoint": ("convert-checkpoint bert --documents bert-2 out", "", 2),
     "judge": ("judge tiny one.parquet two.parquet --split test --stop-after 3 --output out.tsv", "", 2),
     "auto": ("auto docs.jsonl --model bert --max-steps 2 --threads 1 --output out", "", 1),

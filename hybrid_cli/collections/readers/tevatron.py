@@ -22,11 +22,12 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import is_json, kind_of, records
+from hybrid_cli.json_rows import check_field, is_json, records
 from hybrid_cli.settings.data import PrepareTevatron
 
 _QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
 _READ = re.compile(r"(?:positive|pos|neg|negative|answer)(?:s|_passages|_document_ids|_[0-9]+)?|label|labels")
+_TEXTS = list[str | int] | str | int | None  # one text or id, or several
 _NEGATIVE = re.compile(r"negatives?|negative_[0-9]+")
 _FORMS = "query and positive_passages, query_text and positive_document_ids, query and pos, anchor and positive"
 
@@ -232,12 +233,7 @@ def _texts(record: dict[str, Any], field: str, place: Place) -> list[str]:
     """Return the texts or ids of a field, a list or one value; empty without a value."""
     value = record.get(field)
     items = value if isinstance(value, list) else [] if value is None else [value]
-    for item in items:
-        if not isinstance(item, str | int) or isinstance(item, bool):
-            raise InputError(
-                f"{place}: field '{field}' has {kind_of(item)}; a text is needed", code="not-a-text", path=place.file,
-                column=field,
-            )  # fmt: skip
+    check_field({field: value}, field, _TEXTS, place, "not-a-text")
     return [text_of({field: item}, (field,), place) for item in items]
 
 
@@ -247,10 +243,10 @@ def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str,
     Raises:
         InputError: the field is missing, or no list of objects.
     """
-    found = record.get(field)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if field not in record:
         raise InputError(
             f"{place}: no list '{field}' of passages, which a training file contains", code="no-passages",
-            path=place.file, column=field,
+            path=place.file, line=place.number, column=field,
         )  # fmt: skip
-    return found
+    check_field(record, field, list[dict[str, Any]], place, "no-passages")
+    return list(record[field])

@@ -18,7 +18,7 @@ from hybrid_cli.collections.source import Document
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Place, byte_lines, decoded, limits
 from hybrid_cli.json_files import NOT_JSON
-from hybrid_cli.json_rows import kind_of, records, without_surrogates
+from hybrid_cli.json_rows import check_field, kind_of, records, without_surrogates
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
 DOCID_FIELDS = ("_id", "id", "pid", "docid", "doc_id", "docno", "passage_id")  # `docid` is the whole of a passage `pid`
@@ -97,8 +97,7 @@ def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
         found = [found]
     if found is None:
         return None
-    if not isinstance(found, list) or not all(isinstance(answer, str) for answer in found):
-        raise InputError(f"{place}: field 'answers' is {kind_of(found)}; a list of texts is needed")
+    check_field({"answers": found}, "answers", list[str], place, "answers-form")
     return [without_surrogates(answer) for answer in found]
 
 

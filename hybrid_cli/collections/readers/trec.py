@@ -1,31 +1,54 @@
-"""TREC formats: documents in SGML or JSON lines, topics in SGML, XML or columns, judgments of four columns."""
+"""TREC formats: documents in SGML or JSON lines, topics in SGML, XML or columns, judgments of four columns.
+
+In SGML and XML, all that is neither title, text nor query is counted by its name; see `Document.left_out`.
+"""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from hybrid_cli import console, words
+from hybrid_cli.collections.readers import markup
+from hybrid_cli.collections.readers.markup import Markup, Piece
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
-from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import plain_suffix
-from hybrid_cli.settings.data import SGML, SGML_TOPICS, PrepareTrec, TopicField
+from hybrid_cli.input_files import is_parquet
+from hybrid_cli.json_rows import is_json
+from hybrid_cli.settings.data import ALL_FIELDS, SGML, SGML_TOPICS, PrepareTrec
 
-_JSON = (".jsonl", ".json", ".ndjson")
-_TITLE_TAGS = ("HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI")
-_TEXT_TAGS = ("TEXT", "LEADPARA", "LP", "GRAPHIC", "BODY")
-_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")  # any other < is text
-_TOPIC_LABEL = re.compile(r"\s*(?:Number|Topic|Title|Description|Narrative)\s*:", re.IGNORECASE)
-_TOPIC_FIELDS: dict[TopicField, tuple[str, ...]] = {
-    "title": ("title", "query"),
-    "desc": ("desc", "question"),
-    "narr": ("narr", "narrative"),
+# Anserini indexes TEXT, LP, LEADPARA, HEADLINE, TITLE, HL, HEAD, TTL, DD and DATE.
+_IDS = ("DOCNO", "DOCID")
+_TITLES = frozenset({"HEADLINE", "TITLE", "HL", "HEAD", "TTL", "TI"})
+_TEXTS = frozenset({"TEXT", "LEADPARA", "LP", "GRAPHIC", "CAPTION", "BODY", "ARTICLE", "SUMMARY", "ABSTRACT", "ABST"})
+_DATES = frozenset({"DD", "DATE"})  # they follow the text, so that it begins with its first sentence
+_DROPPED = frozenset({markup.COMMENT, "DOCHDR", "SCRIPT", "STYLE"})
+_NO_FIELD, _OUTSIDE = "(no field)", "(outside of documents)"
+
+_NUMBERS = ("NUM", "NUMBER", "IDENTIFIER", "TOPICID", "QID", "ID")
+_ALIASES = {
+    "title": ("TITLE", "QUERY"),
+    "desc": ("DESC", "DESCRIPTION", "QUESTION"),
+    "narr": ("NARR", "NARRATIVE"),
+    "con": ("CON", "CONC", "CONCEPTS"),
+    "smry": ("SMRY", "SUMMARY"),
+    "dom": ("DOM", "DOMAIN"),
+    "def": ("DEF", "DEFINITION"),
+    "fac": ("FAC", "FACTORS"),
 }
+_LABEL = re.compile(
+    r"\s*(?:Number|Topic|Title|Description|Narrative|Summary|Domain|(?:Concept|Factor|Definition)(?:s|\(s\))?)\s*:",
+    re.IGNORECASE,
+)
+_LANGUAGE = re.compile(r"[A-Z]{2}-")  # in names of CLEF: EN-title
+_COLONS = re.compile(r"(?P<number>\w+):(?:\d+:)?(?P<text>.*\S.*)")  # Million Query: number:query, number:priority:query
 
 
 def source(settings: PrepareTrec) -> Source:
@@ -37,118 +60,308 @@ def source(settings: PrepareTrec) -> Source:
         InputError: options of SGML or XML files without such files.
     """
     files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
-    encoding = settings.encoding
+    encoding, more = settings.encoding, frozenset(name.upper() for name in settings.text_fields)
     in_sgml = [path for path in settings.topics.values() if _is_sgml(path, encoding)]
-    sgml = bool(in_sgml) or any(plain_suffix(path) not in _JSON for path in _files(settings.corpus))
-    known = {"inputs": SGML if sgml else "", "topic_format": SGML_TOPICS if in_sgml else ""}
+    corpus = _files(settings.corpus)
+    sgml = not all(map(is_json, corpus))
+    known = {
+        "inputs": SGML if sgml or in_sgml else "",
+        "document_format": SGML if sgml else "",
+        "topic_format": SGML_TOPICS if in_sgml else "",
+    }
     settings.check_facts("the documents and topics have other formats", **known)
 
-    documents = DocumentFiles(
-        [
-            partial(json_documents, path) if plain_suffix(path) in _JSON else partial(sgml_documents, path, encoding)
-            for path in _files(settings.corpus)
-        ]
-    )
+    def reader(path: Path) -> partial[Iterator[Document]]:
+        if is_json(path):
+            return partial(json_documents, path)
+        return partial(sgml_documents, path, encoding, more)
 
     def queries() -> Iterator[Query]:
         for split, path in settings.topics.items():
-            for place, qid, text, answers in _topic_rows(path, settings.topic_fields, encoding):
-                yield Query(split, qid, text, answers, place)
+            for topic in _topics(path, settings.topic_fields, encoding):
+                yield topic._replace(split=split)
 
     def judgments() -> Iterator[Judgment]:
         return split_judgments(settings.qrels)
 
-    return Source("trec", documents, queries, judgments, files, known=known)
+    return Source("trec", DocumentFiles([reader(path) for path in corpus]), queries, judgments, files, known=known)
 
 
 def _files(corpus: Path) -> list[Path]:
+    """Return the files of a folder, without those that describe a TREC disk."""
     if not corpus.is_dir():
         return [corpus]
-    return sorted(path for path in corpus.rglob("*") if not path.is_dir() and not path.name.startswith("."))
+    files = sorted(path for path in corpus.rglob("*") if not path.is_dir() and not path.name.startswith("."))
+    others = [path for path in files if path.name.lower().startswith("readme") or path.suffix.lower() == ".dtd"]
+    if others:
+        console.note(f"{others[0]}: skipped, with all files named readme or .dtd ({len(others):,})")
+    return [path for path in files if path not in set(others)]
 
 
 # --------------------------------------------------------------------------------------------------------- documents
 
 
-def sgml_documents(path: Path, encoding: str = PrepareTrec.encoding) -> Iterator[Document]:
-    """Yield each `<DOC>` with its `<DOCNO>`: title from the headline tags, text from the text tags.
+class _Block(NamedTuple):
+    """A tag with its content, or a text outside of such tags.
 
-    Without a known text tag, the whole content of the document is its text.
+    Attributes:
+        place: first line.
+        opening: the start tag; empty outside.
+        text: the content.
     """
-    for place, _, block in _blocks(path, "DOC", encoding):
-        docno = _tagged(block, ("DOCNO",))
-        if not docno:
-            raise InputError(f"{place}: <DOC> without <DOCNO>; each document needs one")
-        title, text = _tagged(block, _TITLE_TAGS)[:1], _tagged(block, _TEXT_TAGS)
-        body = text or [re.sub(r"(?is)<DOCNO>.*?</DOCNO>", " ", block)]
-        yield Document(checked_id(docno[0].strip(), place), _plain(*title), _plain(*body), place)
+
+    place: Place
+    opening: str
+    text: str
 
 
-def _blocks(path: Path, tag: str, encoding: str) -> Iterator[tuple[Place, str, str]]:
-    """Yield place, opening tag and content of each `<tag>...</tag>`; tags may be anywhere in a line."""
-    edge = re.compile(rf"<(/?){tag}(?:\s[^>]*)?>", re.IGNORECASE)
+def sgml_documents(
+    path: Path, encoding: str = PrepareTrec.encoding, more: frozenset[str] = frozenset()
+) -> Iterator[Document]:
+    """Yield each `<DOC>`: title from all headline fields, text from the text fields and then the dates.
+
+    The id is `<DOCNO>`, else `<DOCID>`, else the id in the tag `<DOC>`. Without a known text field, all fields
+    are text.
+
+    Args:
+        path: a file with at least one document, or a blank one.
+        encoding: an extension of ASCII.
+        more: names of other fields that are text, in capitals; `ALL_FIELDS` for all.
+
+    Raises:
+        InputError: a document without id or end, or no document.
+    """
+    held: Document | None = None
+    outside: Counter[tuple[str, str]] = Counter()
+    for block in _blocks(path, "DOC", encoding):
+        if not block.opening:
+            found = markup.read(block.text)
+            outside += _counts("words", {_OUTSIDE: words.count(found.plain(*(text for _, text in found.pieces)))})
+            continue
+        if held:
+            yield held._replace(left_out={**(held.left_out or {}), **outside})
+            outside.clear()
+        held = _document(block, more)
+    if held:
+        yield held._replace(left_out={**(held.left_out or {}), **outside})
+    elif outside:
+        raise InputError(
+            f"{path}: no <DOC>; pass SGML documents with <DOC> or JSON lines (.jsonl), or move the file out of the "
+            "folder",
+            code="no-documents",
+            path=path,
+        )
+
+
+def _document(block: _Block, more: frozenset[str]) -> Document:
+    found = markup.read(block.text)
+    docid, used = _docid(block, found)
+    texts = _TEXTS | more if found.tags.keys() & _TEXTS else frozenset({ALL_FIELDS})
+    parts: dict[str, list[Piece]] = {"title": [], "text": [], "date": [], "": []}
+    for piece in found.pieces:
+        if piece is not used:
+            parts[_part(piece.fields, texts)].append(piece)
+    title = found.plain(*(piece.text for piece in parts["title"]))
+    text = found.plain(*(piece.text for piece in (*parts["text"], *parts["date"])))
+    return Document(docid, title, text, block.place, left_out=_left_out(found, parts[""]))
+
+
+def _docid(block: _Block, found: Markup) -> tuple[str, Piece | None]:
+    """Return the id of a document and the text that contains it, if it is not in the tag `<DOC>`."""
+    for name in _IDS:
+        for piece in found.pieces:
+            if name in piece.fields:
+                return checked_id(piece.text.strip(), block.place), piece
+    if docid := _attribute(block.opening, "id", "docno", "docid"):
+        return docid, None
+    raise InputError(
+        f"{block.place}: <DOC> without <DOCNO>, <DOCID> or id; each document needs one",
+        code="document-without-id",
+        path=block.place.file,
+        line=block.place.number,
+    )
+
+
+def _part(fields: Sequence[str], texts: frozenset[str]) -> str:
+    """Return the part of a document that a text belongs to: title, text, date, or none."""
+    if not _DROPPED.isdisjoint(fields) or not set(_IDS).isdisjoint(fields):
+        return ""
+    for name in fields:
+        for part, names in (("title", _TITLES), ("text", texts), ("date", _DATES)):
+            if name in names:
+                return part
+    return "text" if ALL_FIELDS in texts else ""
+
+
+def _left_out(found: Markup, pieces: Iterable[Piece]) -> LeftOut | None:
+    """Return the number of words of texts by field, of removed tags and of unknown entities, which are kept."""
+    counts = _counts("entities", found.entities)
+    fields = {_name(piece.fields) for piece in found.pieces} | _TITLES | _TEXTS | _DATES | set(_IDS)
+    counts += _counts("tags", {name: count for name, count in found.tags.items() if name not in fields})
+    for piece in pieces:
+        counts += _counts("words", {_name(piece.fields): words.count(found.plain(piece.text))})
+    return counts or None
+
+
+def _name(fields: Sequence[str]) -> str:
+    """Return the name that stands for a text in the counts: of its outermost field."""
+    return next((name for name in fields if name in _DROPPED), fields[0] if fields else _NO_FIELD)
+
+
+def _counts(kind: str, counts: Mapping[str, int]) -> Counter[tuple[str, str]]:
+    return Counter({(kind, name): count for name, count in counts.items()})
+
+
+def _attribute(opening: str, *names: str) -> str:
+    """Return the value of the first of some attributes of a start tag that is not empty."""
+    for name in names:
+        pattern = rf"""\s{name}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))"""
+        for match in re.finditer(pattern, opening, re.IGNORECASE):
+            if value := (match[match.lastindex or 0]).strip():
+                return value
+    return ""
+
+
+def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Iterator[_Block]:
+    """Yield each `<tag>...</tag>`, and each text outside; tags may be anywhere in a line.
+
+    Args:
+        path: a file.
+        tag: name of the tag, in any case.
+        encoding: an extension of ASCII.
+        ended: refuse a missing tag; if not, a block also ends before the next one and at the end of the file.
+    """
+    edge = re.compile(rf"<(/?){tag}(?:\s[^<>]*)?>", re.IGNORECASE)
     held: list[str] = []
     start: tuple[Place, str] | None = None
     for place, line in lines(path, encoding):
         after = 0
         for found in edge.finditer(line):
-            if not found[1]:
-                start, held = (place, found[0]), []
-            elif start:
-                yield *start, "\n".join([*held, line[after : found.start()]])
-                start = None
-            after = found.end()
-        if start:
-            held.append(line[after:])
+            held.append(line[after : found.start()])
+            opens, after = not found[1], found.end()
+            if ended and opens == bool(start):
+                raise _unpaired(start[0] if start else place, tag, missing="end" if start else "start")
+            yield from _block(start, place, held)
+            start, held = ((place, found[0]) if opens else None), []
+        held.append(line[after:])
+        if not start:
+            yield from _block(start, place, held)
+            held = []
+    if start and ended:
+        raise _unpaired(start[0], tag, missing="end")
     if start:
-        raise InputError(f"{start[0]}: <{tag}> without </{tag}>; the file is incomplete, download it again")
+        yield from _block(start, start[0], held)
 
 
-def _tagged(block: str, tags: Sequence[str]) -> list[str]:
-    """Return the content of each of the tags, in the order of the text."""
-    names = "|".join(tags)
-    return [found[2] for found in re.finditer(rf"(?is)<({names})(?:\s[^>]*)?>(.*?)</\1\s*>", block)]
+def _block(start: tuple[Place, str] | None, place: Place, held: list[str]) -> Iterator[_Block]:
+    text = "\n".join(held)
+    if start:
+        yield _Block(*start, text)
+    elif text and not text.isspace():
+        yield _Block(place, "", text)
 
 
-def _plain(*parts: str) -> str:
-    """Return a text without tags, entities and line breaks."""
-    return " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
+def _unpaired(place: Place, tag: str, missing: str) -> InputError:
+    tags = (f"<{tag}>", f"</{tag}>")
+    this, other = tags if missing == "end" else tags[::-1]
+    return InputError(
+        f"{place}: {this} without {other}; the file is incomplete or damaged, download it again",
+        code=f"document-without-{missing}",
+        path=place.file,
+        line=place.number,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ topics
 
 
 def _is_sgml(path: Path, encoding: str) -> bool:
-    """Test whether topics are in SGML or XML: no suffix of JSON, and a tag at the start."""
-    if plain_suffix(path) in _JSON:
-        return False
-    return next((line for _, line in lines(path, encoding)), "").lstrip().startswith("<")
+    """Test whether topics are in SGML or XML: neither JSON nor Parquet, and a tag at the start."""
+    return not is_json(path) and not is_parquet(path) and _first_line(path, encoding).lstrip().startswith("<")
 
 
-def _topic_rows(
-    path: Path, fields: Sequence[TopicField], encoding: str
-) -> Iterator[tuple[Place, str, str, list[str] | None]]:
-    """Yield the topics of a JSON lines or tab-separated file, or of TREC's SGML or XML."""
-    if not _is_sgml(path, encoding):
-        yield from query_rows(path)
-        return
-    for place, number, block in _topic_blocks(path, encoding):
-        found = [text for name in fields if (text := _topic_field(block, _TOPIC_FIELDS[name]))]
-        if not found:
-            raise InputError(f"{place}: topic {number} has no field {' or '.join(fields)}")
-        yield place, number, " ".join(found), None
+def _first_line(path: Path, encoding: str) -> str:
+    return next((line for _, line in lines(path, encoding)), "")
 
 
-def _topic_blocks(path: Path, encoding: str) -> Iterator[tuple[Place, str, str]]:
-    """Yield place, number and content of each `<top>` with `<num>`, and of each `<topic number="...">`."""
-    for place, _, block in _blocks(path, "top", encoding):
-        yield place, checked_id(_topic_field(block, ("num",)), place), block
-    for place, opening, block in _blocks(path, "topic", encoding):
-        number = re.search(r"number\s*=\s*[\"']([^\"']*)", opening)
-        yield place, checked_id(number[1].strip() if number else "", place), block
+def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]:
+    """Yield the topics of a file, without their split.
+
+    The file has JSON lines, columns, lines `number:query` (Million Query), or TREC's SGML or XML.
+    """
+    if _is_sgml(path, encoding):
+        tag = _topic_tag(path, encoding)
+        for block in _blocks(path, tag, encoding, ended=False):
+            if block.opening:
+                yield _topic(block, fields)
+    elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
+        for place, line in lines(path, encoding):
+            if not (found := _COLONS.fullmatch(line)):
+                raise InputError(
+                    f"{place}: no 'number:query' as in the first line; fix or remove the line",
+                    code="topic-without-number",
+                    path=path,
+                    line=place.number,
+                )
+            yield Query("", found["number"], found["text"].strip(), None, place)
+    else:
+        for place, qid, text, answers in query_rows(path):
+            yield Query("", qid, text, answers, place)
 
 
-def _topic_field(block: str, names: Sequence[str]) -> str:
-    """Return a field of a topic: up to its end tag, or up to the next tag, since SGML may omit end tags."""
-    found = re.search(rf"(?is)<(?:{'|'.join(names)})(?:\s[^>]*)?>(.*?)(?=<[a-z/]|\Z)", block)
-    return " ".join(html.unescape(_TOPIC_LABEL.sub("", found[1], count=1)).split()) if found else ""
+def _topic_tag(path: Path, encoding: str) -> str:
+    """Return the tag of topics, `top` or `topic`: the first one in the file."""
+    tag = re.compile(r"<(top|topic)(?:\s[^<>]*)?>", re.IGNORECASE)
+    for _, line in lines(path, encoding):
+        if found := tag.search(line):
+            return found[1].lower()
+    raise InputError(
+        f"{path}: no <top> and no <topic>; pass topics in SGML or XML, JSON lines (.jsonl) or tab-separated columns",
+        code="no-topics",
+        path=path,
+    )
+
+
+def _topic(block: _Block, fields: Sequence[str]) -> Query:
+    found = markup.read(block.text)
+    pieces = [Piece(tuple(_LANGUAGE.sub("", name, count=1) for name in names), text) for names, text in found.pieces]
+    number = [piece for piece in pieces if piece.fields and piece.fields[0] in _NUMBERS][:1]
+    qid = _value(found, number) or _attribute(block.opening, "number", "num", "id", "qid")
+    if not qid:
+        raise InputError(
+            f"{block.place}: topic without number; each topic needs <num> or the attribute number",
+            code="topic-without-number",
+            path=block.place.file,
+            line=block.place.number,
+        )
+    chosen = [own for name in fields if (own := _field(pieces, name)) and _value(found, own)]
+    if not chosen:
+        names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
+        raise InputError(
+            f"{block.place}: topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); "
+            "pass --topic-fields",
+            code="topic-without-field",
+            path=block.place.file,
+            line=block.place.number,
+            id=qid,
+        )
+    found.entities.clear()
+    text = " ".join(_value(found, own) for own in chosen)
+    used = [*number, *(piece for own in chosen for piece in own)]
+    left = _left_out(found, [piece for piece in pieces if not any(piece is each for each in used)])
+    return Query("", checked_id(qid, block.place), text, None, block.place, left)
+
+
+def _field(pieces: Sequence[Piece], field: str) -> list[Piece]:
+    """Return the texts of a field; a topic without fields is its own title."""
+    if field.lower() == "title" and not any(piece.fields for piece in pieces):
+        return list(pieces)
+    for name in next((names for names in _ALIASES.values() if field.upper() in names), (field.upper(),)):
+        if own := [piece for piece in pieces if name in piece.fields and markup.COMMENT not in piece.fields]:
+            return own
+    return []
+
+
+def _value(found: Markup, pieces: Sequence[Piece]) -> str:
+    """Return the text of a field without its label."""
+    return found.plain(_LABEL.sub("", " ".join(piece.text for piece in pieces), count=1) if pieces else "")
