@@ -207,6 +207,20 @@ def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
+def test_a_lock_that_cannot_be_removed_is_named_and_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = open_output(tmp_path / "x.parquet")
+    output.lock()
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "device", Failing("remove"))
+        with pytest.raises(OSError, match="Input/output") as caught:
+            output.release()
+    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    assert (".x.parquet.partial.lock: cannot be removed" in message, code) == (True, 1), message
+    again = open_output(tmp_path / "x.parquet")
+    again.lock()
+    again.release()
+
+
 def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

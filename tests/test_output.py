@@ -11,7 +11,7 @@ import pytest
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST, DryRun, Kind, layout
+from hybrid_cli.artifacts import MANIFEST, DryRun, Kind, files, layout
 from hybrid_cli.errors import HybridError, InputError
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -356,6 +356,20 @@ def test_a_scratch_file_of_another_user_is_refused(tmp_path: Path, name: str) ->
     (tmp_path / ".index.partial.lock").touch()
     os.chown(tmp_path / name, 12345, -1)
     refused_as_planted(tmp_path, name)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(("owner", "linked"), [(0, True), (12345, False)])
+def test_a_file_of_another_user_is_copied_and_never_linked(tmp_path: Path, owner: int, linked: bool) -> None:
+    """Otherwise the scratch folder of a killed `append` or `delete` would be refused, and the owner could change it."""
+    (tmp_path / "index").mkdir()
+    file, target = tmp_path / "index" / "ids.bin", tmp_path / "shorter" / "ids.bin"
+    file.write_bytes(b"ids")
+    os.chown(file, owner, -1)
+    files.hard_link(tmp_path / "index", tmp_path / "shorter")
+    assert target.read_bytes() == b"ids"
+    assert target.samefile(file) == linked
+    assert target.stat().st_uid == 0
 
 
 def test_an_output_that_is_up_to_date_stays_so_next_to_planted_files(tmp_path: Path, victim: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hybrid_cli.artifacts import disk
@@ -89,8 +89,12 @@ def _strange(file: Path, is_lock: bool) -> str:
         return "is a symbolic link"
     if is_lock and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
         return "is not a plain file with one name"
-    own = os.name != "posix" or status.st_uid == os.geteuid() or status.st_uid == _owner_of_new_files(file.parent)
-    return "" if own else "belongs to another user"
+    return "" if _is_own(status, file.parent) else "belongs to another user"
+
+
+def _is_own(status: os.stat_result, folder: Path) -> bool:
+    """Return whether a file belongs to the user who owns new files in a folder."""
+    return os.name != "posix" or status.st_uid == os.geteuid() or status.st_uid == _owner_of_new_files(folder)
 
 
 def _owner_of_new_files(folder: Path) -> int:
@@ -163,6 +167,7 @@ def _old(path: Path) -> Path:
 def hard_link(path: Path, place: Path) -> None:
     """Give a file or folder of an artifact a second name, as a copy where the file system has no hard links.
 
+    A file of another user is copied too: its owner could change it, and it would look like a planted scratch file.
     Artifacts are replaced and never changed in place, so neither name can change the content of the other. Files that
     exist under `place` are kept. Manifests of folders are copied, with input paths relative to the new place.
     """
@@ -179,11 +184,12 @@ def _link(file: Path, target: Path) -> None:
         with replacing(target) as scratch:
             disk.write_text(scratch, read_manifest(file.parent).moved_to(target.parent).to_json())
         return
-    try:
-        disk.device.link(file, target)
-    except OSError:
-        with replacing(target) as scratch:
-            disk.copy(file, scratch)
+    if _is_own(os.stat(file), target.parent):
+        with suppress(OSError):
+            disk.device.link(file, target)
+            return
+    with replacing(target) as scratch:
+        disk.copy(file, scratch)
 
 
 def sizes(path: Path) -> dict[str, int]:

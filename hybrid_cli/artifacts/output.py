@@ -329,8 +329,10 @@ def lock_growing(path: Path) -> None:
 
 def _unlock(lock: BaseFileLock, process: int) -> None:
     if os.getpid() == process:  # a forked process shares the lock and must not remove the file
-        Path(lock.lock_file).unlink(missing_ok=True)  # under the lock; another process then opens a new file
-        lock.release()
+        try:
+            disk.remove(Path(lock.lock_file))  # under the lock; another process then opens a new file
+        finally:
+            lock.release()
 
 
 def output_of(

@@ -195,7 +195,11 @@ def _old(output: Path) -> Path:
 
 
 def _give_away(path: Path) -> None:
-    """Give a file or folder to another user, if this user may."""
+    """Give a file or folder to another user, if this user may; an input of which it is a second name stays."""
     if os.geteuid() == 0:
         for each in [path, *path.rglob("*")]:
+            if each.is_file() and not each.is_symlink() and each.stat().st_nlink > 1:
+                content = each.read_bytes()
+                each.unlink()
+                each.write_bytes(content)
             os.chown(each, STRANGER, -1, follow_symlinks=False)
