@@ -87,10 +87,12 @@ class _File(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        self.failed = True
-        with noted(self._path):
-            _write_all(self._file, view)
-        self.failed = False
+        try:
+            with noted(self._path):
+                _write_all(self._file, view)
+        except BaseException:
+            self.failed = True
+            raise
         return len(view)
 
     def close(self) -> None:
