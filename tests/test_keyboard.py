@@ -66,6 +66,27 @@ def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(
     os.close(sending)
 
 
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, signals.Ended), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_within_a_finalizer_ends_the_command(
+    number: signal.Signals, raised: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python discards the exception there, and prints it."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def finalize() -> None:
+        with signals.raised():
+            Finalized()
+            for _ in range(1000):
+                time.sleep(0.01)
+
+    with pytest.raises(raised):
+        finalize()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 def test_lines_of_a_pipe_are_read_in_order(prepared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     receiving, sending = os.pipe()

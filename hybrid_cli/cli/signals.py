@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -11,6 +14,8 @@ from typing import Any
 from hybrid_cli.errors import HybridError
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_REPEATED_AFTER = 0.01  # seconds
 
 
 class Ended(KeyboardInterrupt):
@@ -35,6 +40,8 @@ class Interrupted(HybridError):
 def raised() -> Iterator[list[Ended]]:
     """Raise `Ended` on SIGTERM and SIGHUP; a signal that the parent process ignores (`nohup`) stays ignored.
 
+    Python discards an exception within a finalizer or a callback of a weak reference: then the signal is sent again.
+
     Yields:
         The signal that arrived, if any.
     """
@@ -46,12 +53,24 @@ def raised() -> Iterator[list[Ended]]:
         arrived.append(Ended(number))
         raise arrived[0]
 
+    def repeat(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            hook(lost)
+            return
+        number = lost.exc_value.number if isinstance(lost.exc_value, Ended) else signal.SIGINT
+        arrived.clear()
+        if number in before:
+            signal.signal(number, end)
+        threading.Timer(_REPEATED_AFTER, os.kill, (os.getpid(), number)).start()
+
     with suppress(ValueError):  # not the main thread, which alone receives signals
         for number in _ENDING:
             if signal.getsignal(number) == signal.SIG_DFL:
                 before[number] = signal.signal(number, end)
+    hook, sys.unraisablehook = sys.unraisablehook, repeat
     try:
         yield arrived
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -159,7 +159,7 @@ class CollectionWriter:
         if parts == 1:
             with disk.noted(self.folder / layout.CORPUS_FILE):
                 disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
-            folder.rmdir()
+            disk.remove(folder)
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:

@@ -205,8 +205,8 @@ TRAININGS = [name for name in STAGES if re.match("train-|distill-lite|pretrain",
 
 
 def inputs_of(names: Iterable[str]) -> list[str]:
-    """Return the commands that write the inputs of stages, in order."""
-    words = words_of(" ".join(STAGES[name][0] for name in names))
+    """Return the commands that write the inputs of stages, in order; the collection is always among them."""
+    words = words_of(" ".join(["tiny", *(STAGES[name][0] for name in names)]))
     found = []
     for command in reversed(INPUTS):
         if command.split()[-1] in words:
