@@ -34,6 +34,7 @@ from hybrid_cli.fusion.prior import MEASURES, Prior
 from hybrid_cli.fusion.selection import Choice, Table, Values
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources
 from hybrid_cli.settings import Fuse
+from hybrid_cli.stages.fuse import families_to_try
 from hybrid_cli.version import __version__
 
 MOST = 400  # queries of a collection
@@ -62,7 +63,7 @@ def tables(
     blocks = {"exact": list(complete(listed, joined.qids, scorers))}
     choices: list[Choice] = []
     values: dict[str, list[Values]] = {measure: [] for measure in measures}
-    for family in tuning.families(Fuse([LEXICAL, dense], output=Path("-.json"), tune=True, index=indexes), 2):
+    for family in families_to_try(Fuse([LEXICAL, dense], output=Path("-.json"), tune=True, index=indexes), 2):
         rows: dict[str, list[Values]] = {measure: [] for measure in measures}
 
         def measured(judged: pl.DataFrame, rows: dict[str, list[Values]] = rows) -> Values:

@@ -22,9 +22,9 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.options import Grid
 from hybrid_cli.fusion.selection import Table, Values
 from hybrid_cli.indexes.exact import exact_scorer, exact_sources
-from hybrid_cli.settings.fusion import Grid
 
 JUDGED = (10, 20, 50, 100, 200)
 DRAWS = 100

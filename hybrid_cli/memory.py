@@ -69,8 +69,6 @@ def used() -> int:
     found = _fields(Path("/proc/self/status"))
     if "RssAnon" in found:
         return found["RssAnon"] + found.get("RssShmem", 0)
-    if sys.platform == "win32":
-        return 0
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -92,9 +92,26 @@ def test_imports_point_down() -> None:
         for module in imports(file):
             package, _, rest = module.partition(".")
             target = rest.split(".")[0]
+            if rest.split(".")[1:2] == ["options"] and home == "settings":
+                continue  # the declarations of the command line take their defaults from the library
             if home in LEVEL and package == "hybrid_cli" and target in LEVEL and target != home:
                 wrong += [f"{named(file)} imports {module}"] if LEVEL[target] <= LEVEL[home] else []
     assert not wrong
+
+
+def test_the_options_of_the_library_import_nothing() -> None:
+    """The command line imports them for `--help`."""
+    files = [
+        file for file in FILES if file.name == "options.py" and named(file).split("/")[0] not in ("settings", "cli")
+    ]
+    assert files
+    assert not [f"{named(file)} imports {name}" for file in files for name in imports(file) if "hybrid_cli" in name]
+
+
+def test_fusion_knows_nothing_of_the_command_line() -> None:
+    application = ("hybrid_cli.settings", "hybrid_cli.stages", "hybrid_cli.cli", "hybrid_cli.reporting")
+    files = [file for file in FILES if named(file).startswith("fusion/")]
+    assert not [f"{named(file)}: {name}" for file in files for name in imports(file) if name.startswith(application)]
 
 
 def test_every_module_has_a_layer() -> None:

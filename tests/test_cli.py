@@ -303,3 +303,10 @@ def test_a_command_ends_without_the_teardown_of_libraries(word: str, code: int) 
     assert done.returncode == code, done.stderr
     assert done.stdout.endswith("registered\n")
     assert "torn down" not in done.stdout
+
+
+def test_windows_is_refused_in_one_line() -> None:
+    code = "import sys; sys.platform = 'win32'; import hybrid_cli.cli"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "Windows" in done.stderr

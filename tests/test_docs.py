@@ -313,7 +313,7 @@ def test_the_artifacts_page_names_every_kind() -> None:
 
 def test_the_fusion_page_has_every_method_and_rule() -> None:
     from hybrid_cli.fusion.methods import METHODS
-    from hybrid_cli.settings.fusion import Missing, Normalization
+    from hybrid_cli.fusion.options import Missing, Normalization
 
     rows = rows_below(DOCS / "fusion.md", "Methods")
     assert [row[:3] for row in rows] == [[name, m.normalization, m.missing] for name, m in METHODS.items()]

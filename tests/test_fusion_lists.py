@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import METHODS
-from hybrid_cli.settings.fusion import Missing
+from hybrid_cli.fusion.options import Missing
 
 # ------------------------------------------------------------------------------------------------------- edge cases
 

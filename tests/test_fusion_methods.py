@@ -16,7 +16,7 @@ from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import methods
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
-from hybrid_cli.settings.fusion import Normalization
+from hybrid_cli.fusion.options import Normalization
 
 # ------------------------------------------------------------------------------------------------------ golden values
 

@@ -20,6 +20,7 @@ from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.selection import Choice, Table, Values, select
 from hybrid_cli.fusion.weights import chosen_weights
 from hybrid_cli.settings import Fuse
+from hybrid_cli.stages.fuse import families_to_try
 
 
 def test_the_linear_grid_covers_the_simplex() -> None:
@@ -152,7 +153,7 @@ def test_a_bad_step_is_refused(runs_: int, step: float) -> None:
     ],
 )
 def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[str]) -> None:
-    families = tuning.families(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
+    families = families_to_try(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
     names = [
         each.recipe.method + (f" {each.recipe.rrf_k:g}" if each.recipe.method == "rrf" else "") for each in families
     ]
@@ -171,7 +172,7 @@ def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[st
 )
 def test_options_that_no_tried_method_uses_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        tuning.families(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
+        families_to_try(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
 
 
 def test_weights_may_name_the_runs_in_any_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import resource
 import sys
 from collections.abc import Iterator
 
@@ -23,9 +24,5 @@ def before(settings: Settings) -> Iterator[str]:
 def after(seconds: float) -> str:
     """Return the time and the peak memory of this process."""
     took = f"done in {console.duration(seconds)}"
-    if sys.platform == "win32":
-        return took
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
     return f"{took}, peak memory {console.size(peak * (1 if sys.platform == 'darwin' else 1024))}"

@@ -1,1 +1,17 @@
-"""Measures of runs, their significance, and comparisons of runs."""
+"""Evaluation of runs: measures, significance, complementarity, robustness."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybrid_cli.evaluation.frames import evaluate, evaluate_queries
+
+__all__ = ["evaluate", "evaluate_queries"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use."""
+    if name in __all__:
+        from hybrid_cli.evaluation import frames
+
+        return getattr(frames, name)
+    raise AttributeError(f"module 'hybrid_cli.evaluation' has no attribute '{name}'")

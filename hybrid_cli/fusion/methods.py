@@ -17,9 +17,9 @@ from operator import add, mul
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.conversion import LARGEST
-from hybrid_cli.settings.fusion import Fuse, Missing, Normalization
+from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
 
+LARGEST = 2**31 - 1  # of a weight
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
 Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
 
@@ -86,7 +86,7 @@ def dbsf(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
     return _where(varied, 0.5 + (score - of_query(score.mean())) / (6 * of_query(score.std(ddof=1))), 0.5, score)
 
 
-def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = Fuse.rrf_k) -> pl.Expr:
+def reciprocal_rank(score: pl.Expr, rank: pl.Expr, k: float = RRF_K) -> pl.Expr:
     """Return 1 / (k + r) (RRF); scores are ignored."""
     return 1 / (k + rank)
 
@@ -285,7 +285,7 @@ class Recipe:
     weights: tuple[float, ...]
     missing: Missing
     normalization: Normalization | None = None
-    rrf_k: float = Fuse.rrf_k
+    rrf_k: float = RRF_K
 
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:

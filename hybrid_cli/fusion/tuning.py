@@ -16,14 +16,14 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.lists import check_values, fused, values
-from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.options import Grid, Tuning
 from hybrid_cli.fusion.selection import Choice, Values
-from hybrid_cli.settings.fusion import RRF, Fuse, Grid
 
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]
 AUTO = ("minmax", "zscore", "rrf")
-_RRF_K = (60.0, 10.0)
+RRF_CONSTANTS = (60.0, 10.0)
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
 _MOST_TRIALS = 5000
@@ -49,46 +49,13 @@ class Family:
 
     recipe: Recipe
     grid: Grid
-    step: float = Fuse.step
+    step: float = Tuning.step
     singles: bool = True
-
-
-def families(settings: Fuse, runs: int) -> list[Family]:
-    """Return the methods that `fuse --tune` tries.
-
-    Args:
-        settings: `--method` if it was given, else `--methods`: `auto` is min-max, z-score and RRF with k 60 and 10, and
-            with `--index` the weighted sum of exact scores.
-        runs: number of runs.
-
-    Raises:
-        InputError: an unknown method, or options that exclude each other.
-    """
-    recipes, methods = [], _methods(settings)
-    settings.check_facts(f"--tune tries {', '.join(methods)}", tried=RRF if "rrf" in methods else "")
-    for method in methods:
-        constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else _RRF_K
-        missing = settings.missing or METHODS[method].missing
-        recipes += [Recipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
-    return [
-        Family(recipe, default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
-        for recipe in recipes
-    ]
 
 
 def default_grid(recipe: Recipe) -> Grid:
     """Return `scaled` for sums of raw scores, whose scales differ, else `linear`."""
     return "scaled" if recipe.sums_raw_scores else "linear"
-
-
-def _methods(settings: Fuse) -> list[str]:
-    if "method" in settings.given:
-        return [settings.method]
-    if "normalize" in settings.given:
-        raise InputError("--normalize: with --tune, pass --method too; other methods have a fixed normalization")
-    if list(settings.methods) == ["auto"]:
-        return [*AUTO, *(["weighted-sum"] if settings.index else [])]
-    return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
 
 
 def tabulate(

@@ -11,11 +11,11 @@ import polars as pl
 
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.options import Tuning
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table
 from hybrid_cli.fusion.tuning import Measure
 from hybrid_cli.runs import Run
-from hybrid_cli.settings.fusion import Fuse
 
 WEIGHTS = tuple(step / 20 for step in range(21))  # of the second run; the first has the rest
 _METHOD = "minmax"
@@ -43,7 +43,7 @@ def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) 
         values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
         prior: mean value of every weight on other collections, of `prior_values`; None without one.
     """
-    plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Fuse.prior_queries).plateau()
+    plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Tuning.prior_queries).plateau()
     rows = plateau.rows if len(values) > 1 else range(len(WEIGHTS))
     return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
 

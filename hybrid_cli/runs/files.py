@@ -71,13 +71,13 @@ def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
     rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * artifacts.row_count(path)
     memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
-    table = _checked(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
+    table = checked(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
             "make it again"
         )
-    return _ordered(table, path)
+    return ordered(table, path)
 
 
 def _work_bytes() -> int:
@@ -166,7 +166,7 @@ def _parquet_rows(
         return rows.select(found[name].alias(name) for name in fields).collect()
 
 
-def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+def checked(run: pl.DataFrame, path: object) -> pl.DataFrame:
     """Check the ids and scores of a run, and return the run."""
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
@@ -189,7 +189,7 @@ def _checked(run: pl.DataFrame, path: Path) -> pl.DataFrame:
     return run
 
 
-def _ordered(run: pl.DataFrame, path: Path) -> pl.DataFrame:
+def ordered(run: pl.DataFrame, path: object) -> pl.DataFrame:
     """Order a run by rank, and the hits of a query with missing or repeated ranks by score.
 
     Raises:

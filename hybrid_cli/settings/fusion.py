@@ -7,13 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
 from hybrid_cli.settings.retrieval import TUNING
-
-Missing = Literal["exact", "min", "zero", "ignore", "drop"]
-Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
-Grid = Literal["linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"]
 
 FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
@@ -29,13 +26,13 @@ class WeightTuning(Seeded):
     """Options of tuning a fusion, with `--tune`."""
 
     methods: Sequence[str] = option(
-        ("auto",),
+        Tuning.methods,
         "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
         panel=TUNING,
         applies=when(tune=GIVEN, named=_NO_METHOD),
     )
-    grid: Literal["auto", "linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"] = option(
-        "auto",
+    grid: Grid | Literal["auto"] = option(
+        Tuning.grid,
         "`linear`: weights that sum to 1; `scaled`: the same, each divided by the standard deviation of its run's "
         "scores; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and their reciprocals; `auto`: "
         "scaled for sums of raw scores, else linear. If an end point is best, `log` and "
@@ -45,7 +42,7 @@ class WeightTuning(Seeded):
         applies=when(tune=GIVEN),
     )
     step: float = option(
-        0.05,
+        Tuning.step,
         "Distance between weights of the grids `linear` and `scaled`.",
         panel=TUNING,
         above=0,
@@ -53,10 +50,10 @@ class WeightTuning(Seeded):
         applies=when(tune=GIVEN, grid=("auto", "linear", "scaled")),
     )
     folds: int = option(
-        5, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
+        Tuning.folds, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
     )
     prior_queries: float = option(
-        5.0,
+        Tuning.prior_queries,
         "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
         "curves.",
         panel=TUNING,
@@ -90,7 +87,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     )
     _: KW_ONLY
     method: str = option(
-        "minmax",
+        METHOD,
         "Fusion method; names of ranx are also accepted.",
         choices=registered("hybrid_cli.fusion.methods", "METHODS"),
         parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
@@ -107,7 +104,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
     rrf_k: float = option(
-        60.0,
+        RRF_K,
         "Constant k in 1 / (k + rank).",
         above=-1,
         maximum=MOST_K,

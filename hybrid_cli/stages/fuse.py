@@ -22,7 +22,7 @@ from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import METHODS, Recipe
+from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
 from hybrid_cli.fusion.tuning import Family
@@ -40,6 +40,7 @@ from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse, stage
+from hybrid_cli.settings.fusion import RRF
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
@@ -96,7 +97,7 @@ class FusionInputs:
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1")
         families = (
-            tuning.families(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
+            families_to_try(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
         )
         rules = dict.fromkeys(family.recipe.missing for family in families)
         rule = "exact" if "exact" in rules else next(iter(rules))
@@ -132,6 +133,39 @@ class FusionInputs:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
             used |= {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
+
+
+def families_to_try(settings: Fuse, runs: int) -> list[Family]:
+    """Return the methods that `fuse --tune` tries.
+
+    Args:
+        settings: `--method` if it was given, else `--methods`: `auto` is min-max, z-score and RRF with k 60 and 10, and
+            with `--index` the weighted sum of exact scores.
+        runs: number of runs.
+
+    Raises:
+        InputError: an unknown method, or options that exclude each other.
+    """
+    recipes, methods = [], _methods(settings)
+    settings.check_facts(f"--tune tries {', '.join(methods)}", tried=RRF if "rrf" in methods else "")
+    for method in methods:
+        constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else tuning.RRF_CONSTANTS
+        missing = settings.missing or METHODS[method].missing
+        recipes += [Recipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
+    return [
+        Family(recipe, tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
+        for recipe in recipes
+    ]
+
+
+def _methods(settings: Fuse) -> list[str]:
+    if "method" in settings.given:
+        return [settings.method]
+    if "normalize" in settings.given:
+        raise InputError("--normalize: with --tune, pass --method too; other methods have a fixed normalization")
+    if list(settings.methods) == ["auto"]:
+        return [*tuning.AUTO, *(["weighted-sum"] if settings.index else [])]
+    return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
 
 
 def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:

@@ -1,0 +1,72 @@
+"""Fuse runs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.runs import Run, RunLike, empty, run_table
+
+
+def fuse(
+    runs: Mapping[str, RunLike],
+    method: str = METHOD,
+    weights: Sequence[float] | Mapping[str, float] | None = None,
+    *,
+    normalize: Normalization | None = None,
+    missing: Missing | None = None,
+    rrf_k: float = RRF_K,
+    depth: int | None = HITS,
+    hits: int = HITS,
+) -> pl.DataFrame:
+    """Fuse runs of the same queries.
+
+    Args:
+        runs: name -> run: a data frame (polars or pandas: qid, docid, score or rank), a dictionary
+            `{qid: {docid: score}}`, or the path of a run file.
+        method: key in `methods.METHODS`, or a name of ranx.
+        weights: one per run, in order or by name; equal if None.
+        normalize: normalization of each list; None for that of the method.
+        missing: rule for documents that a list lacks, except `exact`; None for that of the method.
+        rrf_k: constant k in 1 / (k + rank), for `rrf`.
+        depth: hits read from each run; None for all.
+        hits: hits kept per query.
+
+    Returns:
+        qid, docid, rank (from 1), score; as `hybrid fuse` writes it.
+
+    Raises:
+        InputError: fewer than two runs, an unknown method, a weight too few, or something that is no run.
+    """
+    if not isinstance(runs, Mapping) or len(runs) < 2:
+        raise InputError("fuse: needs two or more runs by name, such as {'bm25': a, 'dense': b}", code="too-few-runs")
+    chosen = method_name(method)
+    rule = missing or METHODS[chosen].missing
+    if rule == "exact":
+        raise InputError(
+            f"{chosen}: needs the exact scores of indexes, as `hybrid fuse --index` has them; pass another `missing`",
+            code="needs-indexes",
+        )
+    recipe = Recipe(chosen, _weights(weights, list(runs)), rule, normalize, rrf_k)
+    joined = lists.Lists.of([Run.of(run_table(run, name)) for name, run in runs.items()], depth)
+    return pl.concat([empty(), *lists.fuse(joined.blocks(), joined.qids, recipe, hits)])
+
+
+def _weights(given: Sequence[float] | Mapping[str, float] | None, names: Sequence[str]) -> tuple[float, ...]:
+    if given is None:
+        return (1.0,) * len(names)
+    if isinstance(given, Mapping):
+        if given.keys() != set(names):
+            raise InputError(
+                f"weights of {', '.join(given)} for the runs {', '.join(names)}; pass one per run",
+                code="weights-of-others",
+            )
+        given = [given[name] for name in names]
+    if len(given) != len(names):
+        raise InputError(f"{len(given)} weights for {len(names)} runs; pass one per run", code="number-of-weights")
+    return tuple(map(float, given))
