@@ -35,9 +35,7 @@ def evaluate(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: 
     return {name: mean_of(values, name) for name in values["measure"].unique(maintain_order=True)}
 
 
-def evaluate_queries(
-    run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: int = 1
-) -> pl.DataFrame:
+def evaluate_queries(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: int = 1) -> pl.DataFrame:
     """Return the value of each judged query: measure, qid, value; see `evaluate`."""
     if isinstance(measures, str):
         raise InputError(f"measures: needs a list, such as [{measures!r}]", code="not-a-list")
