@@ -128,7 +128,7 @@ def test_topics_without_number_or_field_are_refused(tmp_path: Path, content: str
 
 def test_the_fields_that_a_query_leaves_out_are_counted(tmp_path: Path) -> None:
     topics_of(tmp_path, ADHOC)
-    left = artifacts.read_manifest(tmp_path / "made").counts["left_out"]["queries"]
+    left = artifacts.read_manifest(tmp_path / "made").counts["other_content"]["queries"]
     assert left["words"] == {"NARR": 6, "DESC": 6, "DOM": 3, "HEAD": 3, "CON": 3, "FAC": 3, "DEF": 1}  # labels too
     assert left["tags"] == {"I": 1, "NAT": 1}
 
@@ -182,7 +182,7 @@ def document(folder: Path, content: str, *words: object) -> tuple[tuple[str, str
     assert done.code == 0, done.err
     counts = artifacts.read_manifest(folder / "made").counts
     (row,) = pl.read_parquet(folder / "made" / "corpus.parquet").select("docid", "title", "text").rows()
-    return row, counts.get("left_out", {}).get("documents", {})
+    return row, counts.get("other_content", {}).get("documents", {})
 
 
 @pytest.mark.parametrize(

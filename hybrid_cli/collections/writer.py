@@ -112,7 +112,7 @@ class CollectionWriter:
             "judgments": judgments,
             "problems": self.problems.counts(),
             **({"queries_in_corpus": same} if same else {}),
-            **({"left_out": left_out} if (left_out := self._left_out()) else {}),
+            **({"other_content": left_out} if (left_out := self._left_out()) else {}),
             **self.source.facts,
         }
 

@@ -83,7 +83,7 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
         )
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
             console.note("  the queries of the source are left out; prepare it without --pseudo-queries to use them")
-    for line in (*problems, *_left_out(counts.get("left_out", {}))):
+    for line in (*problems, *_left_out(counts.get("other_content", {}))):
         console.note(f"  {line}")
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
         console.note("  most encoders cut long documents; --split-passages N divides them into passages of N words")
