@@ -6,6 +6,7 @@ writes files. The machines of a cluster read inputs by the same paths as the cal
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -104,10 +105,10 @@ def _compute(
 @contextmanager
 def _connected(settings: OnCluster) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
-    address, handler = settings.ray_address, signal.getsignal(signal.SIGTERM)
+    address, handler, faults = settings.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
     if not address:
         raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
-    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by these signals
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by SIGSEGV
     try:
         import ray
     except ModuleNotFoundError:
@@ -121,6 +122,8 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
         ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--ray-address {address}: {str(error).splitlines()[0]}") from None
+    if not faults:
+        faulthandler.disable()  # Ray enables it, which replaces Java's handlers
     signal.signal(signal.SIGTERM, handler)  # Ray replaces it, here and at the end
     try:
         yield ray
