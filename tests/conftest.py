@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("object_stores")  # a plugin of two files, which also import it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process; tests import Ray first
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
     "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",

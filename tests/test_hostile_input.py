@@ -111,7 +111,7 @@ FILES: list[tuple[str, str | bytes, str, str]] = [
     ("x.jsonl", '{"id":"1","text":' + DEEP + "}", "search --queries x.jsonl --index bm25 -o o.parquet", "nested too d"),
     ("x.json", DEEP, "inspect x.json", "x.json: is not readable JSON (nested too deeply)"),
     ("x.json", "1" * 5000, "inspect x.json", "x.json: is not readable JSON (Exceeds the limit"),
-    ("x.json", b"\xff\xfe", "inspect x.json", "x.json: is not readable JSON ('utf-8' codec"),
+    ("x.json", b"\xff\xfe", "inspect x.json", "x.json: is not readable JSON ("),
     ("x.json", DEEP, "fuse bm25.parquet dense.parquet --weights @x.json -o o.parquet", "nested too deeply"),
     (
         "x.yaml",
