@@ -118,7 +118,10 @@ def test_topics_in_lines_are_read(tmp_path: Path, name: str, content: str) -> No
         ("<parameters><p>x</p></parameters>", "title", "no-topics"),
     ],
 )
-def test_topics_without_number_or_field_are_refused(tmp_path: Path, content: str, fields: str, problem: str) -> None:
+def test_topics_without_number_or_field_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, fields: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "t.xml").write_text(content)
     (tmp_path / "docs.jsonl").write_text('{"id": "1", "text": "a document"}\n')
     words = ("prepare", "trec", tmp_path / "docs.jsonl", "--topics", f"test={tmp_path / 't.xml'}")
