@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
+
+_BUFFER = 1 << 20  # bytes; PyTorch writes four pieces for each tensor
 
 
 @dataclass
@@ -40,8 +43,8 @@ def save_checkpoint(
         scratch.mkdir()
         with disk.by_name(scratch / layout.WEIGHTS) as file:
             save_model(model, file)
-        with disk.create(scratch / layout.OPTIMIZER) as opened:
-            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, opened)
+        with disk.create(scratch / layout.OPTIMIZER) as file, io.BufferedWriter(file, _BUFFER) as buffered:
+            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, buffered)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
         disk.write_text(scratch / layout.CHECKSUM, artifacts.hash_folder(scratch))
     for file in work.glob(layout.BEST_WEIGHTS.format("*")):
