@@ -9,7 +9,7 @@ import polars as pl
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages import evaluate as stage
 
 RUNS = {

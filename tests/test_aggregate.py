@@ -12,7 +12,7 @@ from command import hybrid, refused
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.evaluation.aggregate import Aggregate
+from hybrid_cli.reporting.aggregate import Aggregate
 from hybrid_cli.stages.evaluate import evaluate
 
 VALUES = {  # collection -> run -> values of its queries

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.settings.analysis import AnswerMatch
+from hybrid_cli.evaluation.options import AnswerMatch
 
 
 def has_answer(answers: list[str], text: str, mode: AnswerMatch = "string") -> bool:

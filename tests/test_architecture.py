@@ -45,6 +45,7 @@ ONLY_IN = {
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
 }
+LIBRARY = ("evaluation", "fusion")
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",
@@ -108,9 +109,11 @@ def test_the_options_of_the_library_import_nothing() -> None:
     assert not [f"{named(file)} imports {name}" for file in files for name in imports(file) if "hybrid_cli" in name]
 
 
-def test_fusion_knows_nothing_of_the_command_line() -> None:
+@pytest.mark.parametrize("room", LIBRARY)
+def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
     application = ("hybrid_cli.settings", "hybrid_cli.stages", "hybrid_cli.cli", "hybrid_cli.reporting")
-    files = [file for file in FILES if named(file).startswith("fusion/")]
+    files = [file for file in FILES if named(file).startswith(f"{room}/")]
+    assert files
     assert not [f"{named(file)}: {name}" for file in files for name in imports(file) if name.startswith(application)]
 
 

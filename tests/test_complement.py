@@ -19,13 +19,11 @@ from typer.testing import CliRunner
 
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.evaluation import complement as module
-from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import Sets
-from hybrid_cli.evaluation.summary import Summary
-from hybrid_cli.reporting.complement import bar
+from hybrid_cli.reporting import complement as module
+from hybrid_cli.reporting.complement import Complement, bar
 from hybrid_cli.reporting.evaluate import text as in_format
-from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.reporting.summary import Summary, as_csv, as_json, as_markdown, show
 
 
 @pytest.fixture

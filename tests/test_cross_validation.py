@@ -10,7 +10,7 @@ from command import hybrid
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.evaluate import evaluate
 
 FOLDS = (1, 2)

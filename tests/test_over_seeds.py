@@ -12,7 +12,7 @@ from command import hybrid
 from evaluated import write_run
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.over_seeds import OverSeeds
+from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.stages.evaluate import evaluate
 
 QUERIES = 20

@@ -17,8 +17,8 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks
 from hybrid_cli.reporting.evaluate import text
+from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.stages.evaluate import evaluate
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.

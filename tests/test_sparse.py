@@ -20,9 +20,9 @@ from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate

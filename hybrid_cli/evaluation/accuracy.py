@@ -15,7 +15,7 @@ import regex
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order
-from hybrid_cli.settings.analysis import AnswerMatch
+from hybrid_cli.evaluation.options import ANSWER_MATCH, AnswerMatch
 from hybrid_cli.words import UNSPACED, has_unspaced
 
 MODES: tuple[AnswerMatch, ...] = get_args(AnswerMatch)
@@ -29,7 +29,7 @@ _MIXED_TOKEN = regex.compile(
 )
 
 
-def passage_form(text: str, mode: AnswerMatch = "string") -> str:
+def passage_form(text: str, mode: AnswerMatch = ANSWER_MATCH) -> str:
     """Normalize a passage for the matchers of a mode; the result serves all questions.
 
     For strings: NFD, split into tokens, each between two spaces, in lower case. For patterns: NFD only.
@@ -42,7 +42,7 @@ def passage_form(text: str, mode: AnswerMatch = "string") -> str:
     return f" {' '.join(token.findall(decomposed))} ".lower()
 
 
-def matcher(answers: Iterable[str], mode: AnswerMatch = "string") -> Callable[[str], bool]:
+def matcher(answers: Iterable[str], mode: AnswerMatch = ANSWER_MATCH) -> Callable[[str], bool]:
     """Return a function that tests whether a normalized passage contains any of the answers.
 
     Our choice: an answer without tokens and an invalid pattern match nothing (in DPR's code, an answer without tokens
@@ -109,7 +109,7 @@ def candidates(run: pl.DataFrame, queries: pl.DataFrame, measures: Sequence[Meas
     return hits["docid"].unique(maintain_order=True)
 
 
-def passages(texts: pl.DataFrame, mode: AnswerMatch = "string") -> dict[str, str]:
+def passages(texts: pl.DataFrame, mode: AnswerMatch = ANSWER_MATCH) -> dict[str, str]:
     """Return docid -> normalized text, computed once for all runs and questions."""
     return {docid: passage_form(text, mode) for docid, text in texts.select("docid", "text").iter_rows()}
 
@@ -119,7 +119,7 @@ def evaluate_answers(
     queries: pl.DataFrame,
     found: Mapping[str, str],
     measures: Sequence[Measure],
-    mode: AnswerMatch = "string",
+    mode: AnswerMatch = ANSWER_MATCH,
 ) -> pl.DataFrame:
     """Compute `acc@k` for every query with answers; 0 for queries without hits.
 
@@ -160,7 +160,7 @@ def evaluate_answers(
 
 
 def answer_qrels(
-    hits: pl.DataFrame, queries: pl.DataFrame, found: Mapping[str, str], mode: AnswerMatch = "string"
+    hits: pl.DataFrame, queries: pl.DataFrame, found: Mapping[str, str], mode: AnswerMatch = ANSWER_MATCH
 ) -> pl.DataFrame:
     """Return qrels for hits, from the answers in their texts.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import draws
-from hybrid_cli.settings.analysis import Comparison, Correction
+from hybrid_cli.evaluation.options import Correction, Significance
 
 DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
 
@@ -39,7 +39,7 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(differences.any(0), p, 1.0))
 
 
-def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = Comparison.seed) -> np.ndarray:
+def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = Significance.seed) -> np.ndarray:
     """Return the two-sided p-values of the sign-flip permutation test: (1 + as extreme) / (1 + permutations).
 
     Under the null hypothesis, the difference of each query is equally likely to have either sign.
@@ -93,9 +93,9 @@ def compare(
     values: pl.DataFrame,
     baselines: list[str],
     *,
-    correction: Correction = Comparison.correction,
+    correction: Correction = Significance.correction,
     permutations: int = 10_000,
-    seed: int = Comparison.seed,
+    seed: int = Significance.seed,
 ) -> pl.DataFrame:
     """Compare each run with each baseline. The comparisons of one measure are one family.
 

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.evaluation.aggregate import Aggregate
-from hybrid_cli.evaluation.over_seeds import OverSeeds
-from hybrid_cli.evaluation.robustness import MARK, Robustness
-from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting import aggregate, summary, tables
+from hybrid_cli.reporting.aggregate import Aggregate
 from hybrid_cli.reporting.latex import latex_table, summary_latex, titled_latex
+from hybrid_cli.reporting.over_seeds import OverSeeds
+from hybrid_cli.reporting.robustness import MARK, Robustness
 from hybrid_cli.reporting.summary import (
+    Summary,
     legend,
     lettered,
     marks,

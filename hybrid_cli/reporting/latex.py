@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hybrid_cli import console
-from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.reporting import complement, summary
-from hybrid_cli.reporting.summary import BELOW, RAISED
+from hybrid_cli.reporting.summary import BELOW, RAISED, Summary
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 _SPECIAL |= {"|": r"\textbar{}", "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}"}  # `\\\\ [` has an argument

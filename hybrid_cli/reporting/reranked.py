@@ -11,9 +11,9 @@ import altair as alt
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.evaluation.measures import mean_of
-from hybrid_cli.evaluation.plan import Plan, measure
 from hybrid_cli.reporting.charts import Figure, chart, colours_at, plain
 from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.plan import Plan, measure
 from hybrid_cli.reporting.tables import figure
 
 

@@ -14,15 +14,14 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
-from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import changes, sets, tally
-from hybrid_cli.evaluation.summary import Summary
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
+from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Cell, Section, Table
-from hybrid_cli.reporting.summary import COUNTS, leaders, legend, lettered, significant
+from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
 from hybrid_cli.reporting.tables import count, figure
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram

@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 from scipy.optimize import brentq
 
-from hybrid_cli.evaluation.complement import Complement
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
+from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.tables import figure
 

@@ -7,20 +7,26 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from hybrid_cli.evaluation.options import (
+    ANSWER_MATCH,
+    LEVEL,
+    MEASURES,
+    AnswerMatch,
+    Correction,
+    Significance,
+    SignificanceTest,
+)
 from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
 from hybrid_cli.settings.declaration import Condition
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
 
-AnswerMatch = Literal["string", "regex"]
-SignificanceTest = Literal["t", "permutation"]
-Correction = Literal["holm", "bonferroni", "none"]
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 ExportFormat = Literal[
     "trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "opensearch", "vespa", "parquet"
 ]
 
 ANALYSIS = "Analysis"
-MEASURES, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
+MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
 SEVERAL_RUNS = "two or more runs"  # fact
 ACC = "acc@k"  # fact: a measure that searches texts for answers is among the measures
 
@@ -38,21 +44,21 @@ class Comparison(Budgeted, Seeded):
     split: str | None = option(None, "Split of the collection.")
     qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.", recorded=False)
     measures: Sequence[str] = option(
-        ("MRR@10", "nDCG@10", "R@100", "R@1000"),
+        MEASURES,
         "Measures in the spelling of trec_eval or ir_measures.",
         "--measures",
         "-m",
-        panel=MEASURES,
+        panel=MEASURED,
         parse=MEASURE,
     )
     relevance_level: int = option(
-        1, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURES
+        LEVEL, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURED
     )
     remove_query: bool | None = option(
         None,
         "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).",
         "--remove-query/--keep-query",
-        panel=MEASURES,
+        panel=MEASURED,
         shown="remove them if the queries of the collection are documents of its corpus",
         recorded=False,  # the resolved value is
     )
@@ -60,17 +66,17 @@ class Comparison(Budgeted, Seeded):
         None,
         "Qrels of an earlier round: remove these documents of each query from runs and judgments before measuring "
         "(residual collection; TREC-COVID).",
-        panel=MEASURES,
+        panel=MEASURED,
         recorded=False,
     )
     answer_match: AnswerMatch = option(
-        "string", "acc@k: matching of answers.", panel=MEASURES, applies=when(measured=ACC)
+        ANSWER_MATCH, "acc@k: matching of answers.", panel=MEASURED, applies=when(measured=ACC)
     )
     queries: Path | None = option(
-        None, "Texts and answers of the queries; overrides the collection's.", panel=MEASURES, recorded=False
+        None, "Texts and answers of the queries; overrides the collection's.", panel=MEASURED, recorded=False
     )
     corpus: Path | None = option(
-        None, "Texts of the documents; overrides the collection's.", panel=MEASURES, recorded=False
+        None, "Texts of the documents; overrides the collection's.", panel=MEASURED, recorded=False
     )
     baseline: Sequence[str] = option(
         (),
@@ -79,13 +85,16 @@ class Comparison(Budgeted, Seeded):
         shown="the runs of --complement, or the first run",
     )
     test: SignificanceTest = option(
-        "t",
+        Significance.test,
         "Significance test: paired t-test, or sign-flip permutation test.",
         panel=TESTS,
         applies=when(compared=SEVERAL_RUNS),
     )
     correction: Correction = option(
-        "holm", "Correction over the comparisons of one measure.", panel=TESTS, applies=when(compared=SEVERAL_RUNS)
+        Significance.correction,
+        "Correction over the comparisons of one measure.",
+        panel=TESTS,
+        applies=when(compared=SEVERAL_RUNS),
     )
     complement: tuple[str, str] | None = option(
         None,
@@ -156,7 +165,7 @@ class Evaluate(MayWrite, Comparison):
     condensed: bool = option(
         False,
         "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        panel=MEASURES,
+        panel=MEASURED,
         applies=when(complement=None, aggregate=False),
     )
     overlap_with: str | None = option(

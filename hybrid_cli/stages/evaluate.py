@@ -9,13 +9,13 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.evaluation.aggregate import Aggregate, aggregate
-from hybrid_cli.evaluation.complement import Texts, complement
-from hybrid_cli.evaluation.over_seeds import OverSeeds, check_rows, over_seeds
-from hybrid_cli.evaluation.plan import Plan, measure
 from hybrid_cli.evaluation.reused import reused
-from hybrid_cli.evaluation.robustness import Robustness, systems_and_attacks, under_attack
-from hybrid_cli.evaluation.summary import Summary, chosen_baselines, summarize
+from hybrid_cli.reporting.aggregate import Aggregate, aggregate
+from hybrid_cli.reporting.complement import Texts, complement
+from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
+from hybrid_cli.reporting.plan import Plan, measure
+from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
+from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.settings import Evaluate, stage
 
 

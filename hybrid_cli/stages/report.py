@@ -12,13 +12,13 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind, Output, layout, lineage
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.complement import Texts
-from hybrid_cli.evaluation.plan import Plan, judgments
 from hybrid_cli.evaluation.reused import reused
-from hybrid_cli.evaluation.summary import chosen_baselines
 from hybrid_cli.reporting import charts, page, sections
+from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
+from hybrid_cli.reporting.plan import Plan, judgments
 from hybrid_cli.reporting.reranked import at_depths
+from hybrid_cli.reporting.summary import chosen_baselines
 from hybrid_cli.settings import IndexBm25, Report, stage
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath

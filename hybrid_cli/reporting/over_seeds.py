@@ -13,9 +13,10 @@ import polars as pl
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.measures import parse_measures
-from hybrid_cli.evaluation.plan import OVERLAP
-from hybrid_cli.evaluation.summary import ALPHA, PERMUTATIONS
-from hybrid_cli.settings.analysis import Correction, Evaluate, SignificanceTest
+from hybrid_cli.evaluation.options import Correction, SignificanceTest
+from hybrid_cli.reporting.plan import OVERLAP
+from hybrid_cli.reporting.summary import ALPHA, PERMUTATIONS
+from hybrid_cli.settings.analysis import Evaluate
 
 _ROW = pl.col("run").str.replace(r"-\d+$", "")
 _SUCCESS = "Success"

@@ -13,7 +13,7 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
-from hybrid_cli.evaluation.summary import Summary
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.settings.perturb import Attack
 
 MARK = "@"

@@ -25,9 +25,10 @@ from hybrid_cli.evaluation.measures import (
     mean_of,
     parse_measures,
 )
+from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
 from hybrid_cli.evaluation.ties import note_ties
-from hybrid_cli.settings.analysis import ACC, AnswerMatch, Comparison
+from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"
 _SHARE_JUDGED = "Judged"
