@@ -16,8 +16,8 @@ from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Inputs, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edited, swap_words
+from hybrid_cli.perturbations.options import Attack
 from hybrid_cli.settings import Perturb
-from hybrid_cli.settings.perturb import Attack
 
 SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
 LOCAL = [name for name in SETS["lite"] if name != "back-translation"]

@@ -14,8 +14,8 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.perturbations.options import Attack
 from hybrid_cli.perturbations.wordnet import find
-from hybrid_cli.settings.perturb import Attack
 from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb

@@ -20,7 +20,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
-from hybrid_cli.settings.perturb import Attack as AttackName
+from hybrid_cli.perturbations.options import Attack as AttackName
 from hybrid_cli.settings.perturb import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb

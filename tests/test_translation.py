@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import translation
 from hybrid_cli.perturbations.attack import MissingResource
-from hybrid_cli.settings.perturb import Attack
+from hybrid_cli.perturbations.options import Attack
 from hybrid_cli.stages.perturb import perturb
 
 ATTACK: Attack = "back-translation"

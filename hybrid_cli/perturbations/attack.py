@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.perturb import Perturb
+from hybrid_cli.perturbations.options import Perturbation
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,12 +42,12 @@ class Inputs:
     Attributes:
         queries: all queries, as returned by `read_queries`.
         files: role -> path, for each role in `Attack.needs`.
-        settings: options of `perturb`.
+        options: how queries are perturbed.
     """
 
     queries: pl.DataFrame
     files: Mapping[str, Path]
-    settings: Perturb
+    options: Perturbation
 
 
 Draw = Callable[[str], int]  # a number for a name; the only source of randomness of an attack

@@ -1,10 +1,10 @@
-"""The registry of attacks. A new attack is a function, a line here, and its name in `settings.perturb.Attack`."""
+"""The registry of attacks. A new attack is a function, a line here, and its name in `options.Attack`."""
 
 from __future__ import annotations
 
 from hybrid_cli.perturbations import edits, synonyms
 from hybrid_cli.perturbations.attack import Attack, Inputs, Rewrite, of_text
-from hybrid_cli.settings.perturb import Attack as AttackName
+from hybrid_cli.perturbations.options import Attack as AttackName
 
 
 def _back_translation(inputs: Inputs) -> Rewrite:

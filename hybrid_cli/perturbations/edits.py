@@ -66,7 +66,7 @@ def of_words(start: Callable[[Inputs], Edit], needs: tuple[Need, ...] = ()) -> A
 
     def begin(inputs: Inputs) -> Rewrite:
         edit = start(inputs)
-        return lambda qid, text, draw: Attacked(edited(text, edit, inputs.settings.word_fraction, draw))
+        return lambda qid, text, draw: Attacked(edited(text, edit, inputs.options.word_fraction, draw))
 
     return Attack(begin, needs)
 

@@ -30,7 +30,7 @@ def start(inputs: Inputs) -> Rewrite:
     Raises:
         InputError: a folder contains no such model, or its model needs a language code.
     """
-    prefix, device = inputs.settings.translation_prefix, inputs.settings.device
+    prefix, device = inputs.options.translation_prefix, inputs.options.device
     texts = inputs.queries["text"].unique().to_list()
     there = Translator(inputs.files["there"], device)
     there.check_prefix(prefix)

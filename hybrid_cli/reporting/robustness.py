@@ -13,8 +13,8 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
+from hybrid_cli.perturbations.options import Attack
 from hybrid_cli.reporting.summary import Summary
-from hybrid_cli.settings.perturb import Attack
 
 MARK = "@"
 _KNOWN = get_args(Attack)

@@ -7,14 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
+from hybrid_cli.perturbations.options import Attack, Perturbation
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.data import DATA
 from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
 
-Attack = Literal[
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
-    "shuffle", "synonym-adversary",
-]  # fmt: skip
 AttackOrSet = Literal[Attack, "lite", "all"]
 
 WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
@@ -28,7 +25,7 @@ _OF_TRANSLATION = ("back-translation", *_SETS)
 
 
 @dataclass(frozen=True)
-class Perturb(OnDevice, Seeded, Writes):
+class Perturb(Perturbation, OnDevice, Seeded, Writes):
     """Perturb the queries of a split, to measure the robustness of runs.
 
     The output is read by `search --queries`. With several attacks, the output is a folder with one file per attack and
@@ -69,7 +66,7 @@ class Perturb(OnDevice, Seeded, Writes):
         recorded=False,
     )
     word_fraction: float = option(
-        0.1,
+        Perturbation.word_fraction,
         "Fraction of the words of a query to change; at least one word is changed.",
         panel=WORDS,
         minimum=0,
@@ -100,10 +97,10 @@ class Perturb(OnDevice, Seeded, Writes):
         recorded=False,
     )
     translation_prefix: str = option(
-        "",
+        Perturbation.translation_prefix,
         "Text put before every query for the model THERE, such as `>>es<<`.",
         panel=TRANSLATION,
         applies=when(attacks=_OF_TRANSLATION),
     )
     device: str = redeclare(OnDevice, "device", applies=when(attacks=_OF_TRANSLATION))
-    seed: int = redeclare(Seeded, "seed", 0, applies=when(attacks=_DRAWN))
+    seed: int = redeclare(Seeded, "seed", Perturbation.seed, applies=when(attacks=_DRAWN))

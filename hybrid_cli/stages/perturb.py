@@ -20,8 +20,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations.options import Attack as AttackName
 from hybrid_cli.settings import Perturb, stage
-from hybrid_cli.settings.perturb import Attack as AttackName
 from hybrid_cli.settings.perturb import AttackOrSet
 
 
