@@ -24,10 +24,11 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection, writer
+from hybrid_cli.collections.options import OnDangling, OnDuplicate
 from hybrid_cli.collections.source import Document, Place, Source
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
-from hybrid_cli.settings.data import OnDangling, OnDuplicate, Prepare
+from hybrid_cli.settings.data import Prepare
 from hybrid_cli.stages.prepare import prepare
 
 

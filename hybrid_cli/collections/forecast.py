@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.source import Document, Source, document_passages
 from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
-from hybrid_cli.settings.data import Prepare
 
 FIRST = 10_000  # documents that are read
 ID_BYTES = 130  # of an id in a set; docs/scale.md
@@ -21,7 +21,7 @@ _ROLES = ("corpus", "documents")  # first words of the roles of files with docum
 _FEWER = "use --sample"
 
 
-def forecast(source: Source, settings: Prepare, place: Path) -> None:
+def forecast(source: Source, options: Import, place: Path) -> None:
     """Print the memory and the disk space for a collection, if it is much, and refuse what does not fit.
 
     Without a file of documents, nothing is known before all documents are read, unless the source knows their number.
@@ -29,7 +29,7 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
 
     Args:
         source: documents of the files, before a sample is drawn or passages are split.
-        settings: `sample` and `split_passages`.
+        options: `sample` and `split_passages`.
         place: folder that is written.
 
     Raises:
@@ -47,18 +47,18 @@ def forecast(source: Source, settings: Prepare, place: Path) -> None:
         if not share:
             return
         total = len(first) / share
-    kept = min(total, settings.sample or total)
-    size = settings.split_passages
+    kept = min(total, options.sample or total)
+    size = options.split_passages
     if size:
-        first = [passage for row in first for passage in document_passages(row, size, settings.passage_stride or size)]
+        first = [passage for row in first for passage in document_passages(row, size, options.passage_stride or size)]
     written = kept * len(first) / FIRST
-    ids = written + (kept if size else 0) + (total if settings.pseudo_queries else 0)
-    memory = ID_BYTES * ids + ((ID_BYTES + _COPY_BYTES) * total if settings.sample else 0)
+    ids = written + (kept if size else 0) + (total if options.pseudo_queries else 0)
+    memory = ID_BYTES * ids + ((ID_BYTES + _COPY_BYTES) * total if options.sample else 0)
     purpose = f"prepare: about {written:,.0f} {'passages' if size else 'documents'}"
     # A sample also holds the ids of all documents, so it helps only where passages outnumber them.
-    helps = settings.sample is None and ids > 2 * total
+    helps = options.sample is None and ids > 2 * total
     console.forecast(int(memory), purpose, _FEWER if helps else "")
-    console.forecast(int(written * _stored_bytes(first)), purpose, "" if settings.sample else _FEWER, place)
+    console.forecast(int(written * _stored_bytes(first)), purpose, "" if options.sample else _FEWER, place)
 
 
 def _document_files(source: Source) -> list[Path]:

@@ -16,11 +16,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from hybrid_cli.collections.headings import HEADING, heading
+from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
 from hybrid_cli.draws import draw, generator
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import Prepare
 
 Item = TypeVar("Item")
 
@@ -47,31 +47,31 @@ class _Drawn(NamedTuple):
     place: Place
 
 
-def with_pseudo_queries(source: Source, settings: Prepare) -> Source:
+def with_pseudo_queries(source: Source, options: Import) -> Source:
     """Return a source with pseudo-queries in place of its queries, or the source itself if none are requested.
 
     Args:
         source: collection; its queries and judgments are left out, since its documents change.
-        settings: `pseudo_queries`, the number of queries of each split, and `seed`.
+        options: `pseudo_queries`, the number of queries of each split, and `seed`.
 
     Raises:
         InputError: no document has such a text. Raised when a stream is started.
     """
-    if settings.pseudo_queries is None:
+    if options.pseudo_queries is None:
         return source
-    made = _PseudoQueries(source, settings)
+    made = _PseudoQueries(source, options)
     return replace(
         source,
         documents=made.documents,
         queries=made.queries,
         judgments=made.judgments,
-        options={**source.options, "pseudo_queries": settings.pseudo_queries},
+        options={**source.options, "pseudo_queries": options.pseudo_queries},
     )
 
 
-def usable(source: Source, settings: Prepare) -> int:
+def usable(source: Source, options: Import) -> int:
     """Return the number of different pseudo-queries that the documents of a source have; see `with_pseudo_queries`."""
-    return len(_PseudoQueries(source, settings).found.usable)
+    return len(_PseudoQueries(source, options).found.usable)
 
 
 class _Found(NamedTuple):
@@ -86,9 +86,9 @@ class _Found(NamedTuple):
 class _PseudoQueries:
     """Streams of the changed documents and of the pseudo-queries; memory holds 8 bytes per document and their ids."""
 
-    def __init__(self, source: Source, settings: Prepare):
-        self._source, self._settings, self._seed = source, settings, settings.seed
-        self._form = str(settings.pseudo_queries)
+    def __init__(self, source: Source, options: Import):
+        self._source, self._options, self._seed = source, options, options.seed
+        self._form = str(options.pseudo_queries)
 
     def documents(self) -> Iterator[Document]:
         """Yield every document, without its pseudo-query if it has one."""
@@ -126,7 +126,7 @@ class _PseudoQueries:
         texts, too_frequent, changed, left_out = self.found
         if not texts:
             raise InputError(f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind")
-        train, dev = self._settings.pseudo_train, self._settings.pseudo_dev
+        train, dev = self._options.pseudo_train, self._options.pseudo_dev
         dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
         splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)
         self._source.facts["pseudo_queries"] = {

@@ -17,8 +17,7 @@ from sentencex import segment
 
 from hybrid_cli import draws, words
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.settings import IndexBm25
-from hybrid_cli.settings.mining import QueriesFrom
+from hybrid_cli.collections.options import LANGUAGE, QueriesFrom
 
 LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or parts of formulas
 QUESTION_WORDS = tuple(range(3, 12))  # lengths of cropped sentences, without given ones
@@ -48,7 +47,7 @@ class Sentences:
         seed: int,
         *,
         lengths: Sequence[int] = QUESTION_WORDS,
-        language: str = IndexBm25.language,
+        language: str = LANGUAGE,
     ):
         self._corpus, self._how, self._seed, self._lengths, self._language = corpus, how, seed, lengths, language
         self._positions = _positions(corpus) if how != "all" else None
@@ -149,7 +148,7 @@ def word_count(text: str) -> int:
     return len(words.spans(text, letters=True))
 
 
-def split(text: str, language: str = IndexBm25.language) -> list[str]:
+def split(text: str, language: str = LANGUAGE) -> list[str]:
     """Return the sentences of a text, which together are the text.
 
     Args:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hybrid_cli import words
+from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Place as Place
-from hybrid_cli.settings.data import Prepare
 
 _LONGEST_SPLIT = 100
 # Numbers of words, tags or entities of the source that a row does not contain: (kind, name) -> number.
@@ -98,7 +98,7 @@ class Source:
         name: name of the collection, for messages that cannot name a file.
         documents, queries, judgments: return a new stream on each call.
         files: role -> path of each input file.
-        options: resolved values for the manifest, in addition to the recorded settings.
+        options: resolved values for the manifest, in addition to the recorded options.
         facts: counts for the manifest that the reader fills in while reading.
         known: facts about the inputs, by the names used in the conditions of options.
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
@@ -164,18 +164,18 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
     return {f"{kind} {checked_split(split)}": path for split, path in files.items()}
 
 
-def in_passages(source: Source, settings: Prepare) -> Source:
+def in_passages(source: Source, options: Import) -> Source:
     """Return a source whose documents are split into passages, or the source itself if none are requested.
 
     A passage keeps the title and the other fields of its document, and inherits its judgments (BERT-MaxP, section 3.2).
 
     Args:
         source: collection of documents.
-        settings: `split_passages` words, and `passage_stride`.
+        options: `split_passages` words, and `passage_stride`.
     """
-    if settings.split_passages is None:
+    if options.split_passages is None:
         return source
-    size, stride = settings.split_passages, settings.passage_stride or settings.split_passages
+    size, stride = options.split_passages, options.passage_stride or options.split_passages
     if stride > size:
         raise InputError(f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}")
     counts: dict[str, int] = {}
@@ -194,8 +194,8 @@ def in_passages(source: Source, settings: Prepare) -> Source:
             names = [f"{row.docid}#{number}" for number in range(counts.get(row.docid, 0))]
             yield from (row._replace(docid=name) for name in names or [row.docid])
 
-    options = {**source.options, "split_passages": size, "passage_stride": stride}
-    return replace(source, documents=documents, judgments=judgments, options=options)
+    recorded = {**source.options, "split_passages": size, "passage_stride": stride}
+    return replace(source, documents=documents, judgments=judgments, options=recorded)
 
 
 def document_passages(row: Document, size: int, stride: int) -> list[Document]:
@@ -242,32 +242,32 @@ class _Drawn:
         return row.qid in self.kept_queries[row.split] and (row.docid in self.kept_docids or not known)
 
 
-def sampled(source: Source, settings: Prepare) -> Source:
+def sampled(source: Source, options: Import) -> Source:
     """Return a random sample of a source, or the source itself if the settings request no sample.
 
     A draw depends on the seed and the id only, so a larger sample contains the smaller samples of the same queries.
 
     Args:
         source: collection to sample from.
-        settings: `sample` documents, `sample_queries` of a split, and `seed`.
+        options: `sample` documents, `sample_queries` of a split, and `seed`.
 
     Raises:
         InputError: the relevant documents exceed the sample, or a split is unknown. Raised when a stream is started.
     """
-    if settings.sample is None and not settings.sample_queries:
+    if options.sample is None and not options.sample_queries:
         return source
 
     @cache
     def drawn() -> _Drawn:
-        queries, kept_queries = _draw_queries(source, settings)
-        docids, kept_docids = _draw_documents(source, kept_queries, settings)
+        queries, kept_queries = _draw_queries(source, options)
+        docids, kept_docids = _draw_documents(source, kept_queries, options)
         total = {"queries": {split: len(qids) for split, qids in queries.items()}}
-        source.facts["sampled_from"] = total if settings.sample is None else {"documents": len(docids), **total}
+        source.facts["sampled_from"] = total if options.sample is None else {"documents": len(docids), **total}
         return _Drawn(queries, kept_queries, docids, kept_docids)
 
     def documents() -> Iterator[Document]:
         sample = drawn()
-        return (row for row in source.documents() if settings.sample is None or row.docid in sample.kept_docids)
+        return (row for row in source.documents() if options.sample is None or row.docid in sample.kept_docids)
 
     def queries() -> Iterator[Query]:
         return (row for row in source.queries() if row.qid in drawn().kept_queries[row.split])
@@ -278,40 +278,40 @@ def sampled(source: Source, settings: Prepare) -> Source:
     return replace(source, documents=documents, queries=queries, judgments=judgments)
 
 
-def _draw_queries(source: Source, settings: Prepare) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Return the query ids of each split, and the sampled ones."""
     found: dict[str, set[str]] = {}
     for row in source.queries():
         found.setdefault(row.split, set()).add(row.qid)
-    if unknown := sorted(set(settings.sample_queries) - set(found)):
+    if unknown := sorted(set(options.sample_queries) - set(found)):
         raise InputError(
             f"--sample-queries: the collection has no queries of split '{unknown[0]}'; "
             f"splits: {', '.join(sorted(found)) or 'none'}"
         )
     kept = {
-        split: _smallest(qids, settings.sample_queries.get(split, len(qids)), settings.seed)
+        split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
         for split, qids in found.items()
     }
     return found, kept
 
 
-def _draw_documents(source: Source, queries: dict[str, set[str]], settings: Prepare) -> tuple[set[str], set[str]]:
+def _draw_documents(source: Source, queries: dict[str, set[str]], options: Import) -> tuple[set[str], set[str]]:
     """Return all document ids, and the sampled ones; both are empty if documents are not sampled."""
-    if settings.sample is None:
+    if options.sample is None:
         return set(), set()
     judged = {row.docid for row in source.judgments() if row.relevance >= 1 and row.qid in queries.get(row.split, ())}
     docids = {row.docid for row in source.documents()}
     relevant = judged & docids
-    if len(relevant) > settings.sample:
+    if len(relevant) > options.sample:
         raise InputError(
-            f"--sample {settings.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
+            f"--sample {options.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
             "or fewer queries with --sample-queries SPLIT=N"
         )
     for docid in source.preferred():
-        if len(relevant) >= settings.sample:
+        if len(relevant) >= options.sample:
             break
         relevant |= {docid} & docids
-    return docids, relevant | _smallest(docids - relevant, settings.sample - len(relevant), settings.seed)
+    return docids, relevant | _smallest(docids - relevant, options.sample - len(relevant), options.seed)
 
 
 def _smallest(ids: Set[str], count: int, seed: int) -> set[str]:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from hybrid_cli import artifacts, words
 from hybrid_cli.artifacts import Kind, Manifest, disk, layout
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import OnDangling, OnDuplicate, PrepareRows
 
 BATCH_ROWS = 8192
 BATCHES_PER_PART = 128
@@ -87,8 +87,8 @@ class CollectionWriter:
     source: Source
     folder: Path
     manifest: Manifest
-    on_duplicate: OnDuplicate = PrepareRows.on_duplicate
-    on_dangling: OnDangling = PrepareRows.on_dangling
+    on_duplicate: OnDuplicate = Rows.on_duplicate
+    on_dangling: OnDangling = Rows.on_dangling
     advance: Callable[[int], None] = lambda count: None
     problems: Problems = field(default_factory=Problems)
     left_out: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)

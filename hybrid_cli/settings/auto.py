@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from hybrid_cli.collections.options import OnDangling, OnDuplicate, PseudoQueries
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
-from hybrid_cli.settings.data import PSEUDO, OnDangling, OnDuplicate, Prepare, PrepareRows, PseudoQueries
+from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareRows
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
 START = "Start"

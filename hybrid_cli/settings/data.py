@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
 
+from hybrid_cli.collections import options
+from hybrid_cli.collections.options import (
+    DELIMITED,
+    SGML,
+    SGML_TOPICS,
+    OnDangling,
+    OnDuplicate,
+    PseudoQueries,
+    SampleFrom,
+)
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 
-OnDuplicate = Literal["error", "first", "last"]
-OnDangling = Literal["error", "drop", "keep"]
-DELIMITED = "TSV or CSV files"  # facts about the inputs
-SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
-ALL_FIELDS = "ALL"
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
 _RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
-SampleFrom = Literal["random", "contexts"]
-PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 
 DATA = "Data"
 SAMPLE, PASSAGES, PSEUDO = "Sample", "Passages", "Pseudo-queries"
@@ -39,7 +41,7 @@ def text_encoding(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare(Seeded, Writes):
+class Prepare(Seeded, Writes, options.Import):
     """A command that imports a collection; all sources have these options."""
 
     sample: int | None = option(
@@ -83,10 +85,14 @@ class Prepare(Seeded, Writes):
         recorded=False,  # recorded by the source, only if set
     )
     pseudo_train: int = option(
-        10_000, "Maximum number of training queries.", panel=PSEUDO, minimum=0, applies=when(pseudo_queries=GIVEN)
+        options.Import.pseudo_train,
+        "Maximum number of training queries.",
+        panel=PSEUDO,
+        minimum=0,
+        applies=when(pseudo_queries=GIVEN),
     )
     pseudo_dev: int = option(
-        500,
+        options.Import.pseudo_dev,
         "Maximum number of dev queries; with training queries, at most a fifth of all.",
         panel=PSEUDO,
         minimum=1,
@@ -101,14 +107,16 @@ class Prepare(Seeded, Writes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareRows(Prepare):
+class PrepareRows(Prepare, options.Rows):
     """A source whose rows may repeat or contradict each other."""
 
     on_duplicate: OnDuplicate = option(
-        "error", "Rows with the same id: stop with an error, keep the first row, or keep the last row."
+        options.Rows.on_duplicate,
+        "Rows with the same id: stop with an error, keep the first row, or keep the last row.",
     )
     on_dangling: OnDangling = option(
-        "error", "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
+        options.Rows.on_dangling,
+        "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
         applies=when(pseudo_queries=None),
     )  # fmt: skip
 
@@ -140,7 +148,7 @@ class PrepareDocumentFiles(OnCluster, PrepareRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparePythonDocs(Prepare):
+class PreparePythonDocs(Prepare, options.PythonDocs):
     """Make a retrieval task from the docstrings of installed packages.
 
     A query is the first paragraph of a docstring; the document with the rest of the docstring is relevant. The source
@@ -160,7 +168,7 @@ class PreparePythonDocs(Prepare):
 
 
 @dataclass(frozen=True)
-class PrepareFiles(PrepareDocumentFiles):
+class PrepareFiles(PrepareDocumentFiles, options.Files):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
 
     A folder has a document in each text file (`.txt`, `.md`, `.rst`), at any depth: the id is the path in the folder,
@@ -214,11 +222,6 @@ class PrepareFiles(PrepareDocumentFiles):
         applies=when(inputs=DELIMITED),
     )  # fmt: skip
 
-    @property
-    def other_fields(self) -> tuple[str, ...]:
-        """Fields of documents besides id, title and text."""
-        return tuple(name for name in self.document_columns if name not in ("id", "title", "text"))
-
     def check(self) -> None:
         """Refuse files of queries as documents, unknown fields, and names that `index-bm25 --fields` cannot take."""
         super().check()
@@ -247,7 +250,7 @@ class PrepareFiles(PrepareDocumentFiles):
 
 
 @dataclass(frozen=True)
-class PrepareBeir(PrepareRows):
+class PrepareBeir(PrepareRows, options.Beir):
     """Import a BEIR folder.
 
     Each file in `qrels/` is a split. Queries without judgments form the split `unjudged`.
@@ -264,7 +267,7 @@ class PrepareBeir(PrepareRows):
 
 
 @dataclass(frozen=True)
-class PrepareMsmarco(PrepareDocumentFiles):
+class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     """Import the files of MS MARCO, versions 1 and 2.
 
     Version 2 has JSON lines in a folder of files: passages are imported with their id `pid`, documents with title and
@@ -295,7 +298,7 @@ class PrepareMsmarco(PrepareDocumentFiles):
 
 
 @dataclass(frozen=True)
-class PrepareDpr(PrepareRows):
+class PrepareDpr(PrepareRows, options.Dpr):
     """Import the passages, questions and training files of DPR.
 
     Questions get the numbers 0, 1, 2, ... in each split as ids.
@@ -322,7 +325,7 @@ class PrepareDpr(PrepareRows):
     )  # fmt: skip
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(training=GIVEN, pseudo_queries=None))
     sample_from: SampleFrom = option(
-        "random",
+        options.Dpr.sample_from,
         "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
         "rank, and then random ones (a collection like RoC's NQ of 250,000 passages).",
         panel=SAMPLE,
@@ -337,7 +340,7 @@ class PrepareDpr(PrepareRows):
 
 
 @dataclass(frozen=True)
-class PrepareTevatron(PrepareRows):
+class PrepareTevatron(PrepareRows, options.Tevatron):
     """Import training files of Tevatron, FlagEmbedding or sentence-transformers: queries with their passages.
 
     Read are Tevatron's `positive_passages` and `negative_passages`, Tevatron 2's `positive_document_ids` and
@@ -358,7 +361,7 @@ class PrepareTevatron(PrepareRows):
 
 
 @dataclass(frozen=True)
-class PrepareTrec(PrepareDocumentFiles):
+class PrepareTrec(PrepareDocumentFiles, options.Trec):
     """Import TREC documents, topics and judgments."""
 
     command = "prepare trec"
@@ -376,7 +379,7 @@ class PrepareTrec(PrepareDocumentFiles):
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
     topic_fields: Sequence[str] = option(
-        ("title",),
+        options.Trec.topic_fields,
         "Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other tags, such "
         "as `disease,gene`.",
         applies=when(topics=GIVEN, topic_format=SGML_TOPICS),
@@ -388,7 +391,7 @@ class PrepareTrec(PrepareDocumentFiles):
         applies=when(document_format=SGML),
     )
     encoding: str = option(
-        "utf-8",
+        options.Trec.encoding,
         "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
         parse=text_encoding,
         applies=when(inputs=SGML),
@@ -396,7 +399,7 @@ class PrepareTrec(PrepareDocumentFiles):
 
 
 @dataclass(frozen=True)
-class PrepareIrds(PrepareRows):
+class PrepareIrds(PrepareRows, options.Irds):
     """Import datasets of ir_datasets, which downloads missing files.
 
     Needs the extra `irds`.

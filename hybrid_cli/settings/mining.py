@@ -8,14 +8,13 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import ThreadedOnCluster
 from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 from hybrid_cli.settings.retrieval import refuse_replaced_split
-
-QueriesFrom = Literal["all", "sampled", "cropped"]
 
 TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"

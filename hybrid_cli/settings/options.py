@@ -120,8 +120,9 @@ class Settings:
             if conditions and not any(condition.holds(known) for condition in conditions):
                 raise InputError(
                     f"{spelling(name, self.declared()[name], getattr(self, name))}: "
-                    f"{self.variants(name)}{self._here(name, subject)}"
-                )
+                    f"{self.variants(name)}{self._here(name, subject)}",
+                    code="option-does-not-apply", option=name,
+                )  # fmt: skip
 
     @classmethod
     def variants(cls, name: str) -> str:

@@ -25,7 +25,7 @@ _OF_TRANSLATION = ("back-translation", *_SETS)
 
 
 @dataclass(frozen=True)
-class Perturb(Perturbation, OnDevice, Seeded, Writes):
+class Perturb(OnDevice, Seeded, Writes, Perturbation):
     """Perturb the queries of a split, to measure the robustness of runs.
 
     The output is read by `search --queries`. With several attacks, the output is a folder with one file per attack and

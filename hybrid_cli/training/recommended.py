@@ -15,6 +15,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import usable
 from hybrid_cli.collections.source import Document, Place, Source
 from hybrid_cli.errors import InputError
@@ -32,7 +33,6 @@ from hybrid_cli.settings import (
 )
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
-from hybrid_cli.settings.data import PseudoQueries
 from hybrid_cli.settings.stage import call
 
 JUDGED = "judged"  # split of the given queries

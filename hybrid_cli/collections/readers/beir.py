@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybrid_cli.collections.options import Beir
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import COMPRESSED, refuse_link_out
-from hybrid_cli.settings.data import PrepareBeir
 
 UNJUDGED = "unjudged"
 
 
-def source(settings: PrepareBeir) -> Source:
+def source(options: Beir) -> Source:
     """Return the collection of a BEIR folder; queries without judgments form the split `unjudged`."""
-    folder = settings.folder
+    folder = options.folder
     corpus, queries = _file(folder, "corpus.jsonl"), _file(folder, "queries.jsonl")
     qrels = _qrels(folder)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli.collections.options import Dpr
 from hybrid_cli.collections.readers.tevatron import passages
 from hybrid_cli.collections.readers.text_files import (
     QUERY_FIELDS,
@@ -20,36 +21,35 @@ from hybrid_cli.collections.readers.text_files import (
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import is_json, records
-from hybrid_cli.settings.data import PrepareDpr
 
 _PASSAGE_ID = ("passage_id", "psg_id")
 
 
-def source(settings: PrepareDpr) -> Source:
+def source(options: Dpr) -> Source:
     """Return the collection of `psgs_w100.tsv` (id, text, title, with a header) with questions.
 
     The files contain no question ids: questions are numbered from 0 in each split. The positive passages of a training
     file become judgments of relevance 1, in its order. `mine-negatives --sources given:FILE` draws from its negatives.
     """
-    if common := sorted(set(settings.questions) & set(settings.training)):
+    if common := sorted(set(options.questions) & set(options.training)):
         raise InputError(f"split {common[0]}: has --questions and --training; use two names, or omit one of them")
 
     def documents() -> Iterator[Document]:
-        for number, (place, fields) in enumerate(quoted_columns(settings.corpus, 3, "id, text and title")):
+        for number, (place, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):
             if number == 0 and fields[:2] == ["id", "text"]:
                 continue
             yield Document(checked_id(fields[0], place), fields[2], fields[1], place)
 
     def queries() -> Iterator[Query]:
-        for split, path in settings.questions.items():
+        for split, path in options.questions.items():
             for number, (place, text, answers) in enumerate(_questions(path)):
                 yield Query(split, str(number), text, answers, place)
-        for split, path in settings.training.items():
+        for split, path in options.training.items():
             for number, (place, record) in enumerate(records(path)):
                 yield Query(split, str(number), text_of(record, QUERY_FIELDS, place), answers_of(record, place), place)
 
     def judgments() -> Iterator[Judgment]:
-        for split, path in settings.training.items():
+        for split, path in options.training.items():
             without = 0
             for number, (place, record) in enumerate(records(path)):
                 positives = _positives(record, place)
@@ -62,19 +62,19 @@ def source(settings: PrepareDpr) -> Source:
         """Yield the hard negatives of all questions, best-ranked first."""
         lists = [
             [id_of(each, _PASSAGE_ID, place) for each in passages(record, "hard_negative_ctxs", place)]
-            for path in settings.training.values()
+            for path in options.training.values()
             for place, record in records(path)
         ]
         for rank in range(max(map(len, lists), default=0)):
             yield from (each[rank] for each in lists if rank < len(each))
 
     files = {
-        "corpus": settings.corpus,
-        **roles("questions", settings.questions),
-        **roles("training", settings.training),
+        "corpus": options.corpus,
+        **roles("questions", options.questions),
+        **roles("training", options.training),
     }
     result = Source("dpr", documents, queries, judgments, files)
-    return replace(result, preferred=contexts) if settings.sample_from == "contexts" else result
+    return replace(result, preferred=contexts) if options.sample_from == "contexts" else result
 
 
 def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
+from hybrid_cli.collections.options import DELIMITED, Files
 from hybrid_cli.collections.readers.folders import text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, queries_of
@@ -31,7 +32,6 @@ from hybrid_cli.collections.readers.text_files import (
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS
-from hybrid_cli.settings.data import DELIMITED, PrepareFiles
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
@@ -58,7 +58,7 @@ class _Opened(NamedTuple):
         return self.table.rows(self.columns.values())
 
 
-def source(settings: PrepareFiles) -> Source:
+def source(options: Files) -> Source:
     """Return the collection of files with columns, and print the columns and splits.
 
     A file of queries or judgments belongs to the split that the option names, or that its file name contains. Other
@@ -70,23 +70,22 @@ def source(settings: PrepareFiles) -> Source:
     """
 
     def opened(path: Path, layout: Layout, given: Mapping[str, str]) -> _Opened:
-        table = open_table(path, layout, given, settings.header, settings.quoted)
+        table = open_table(path, layout, given, options.header, options.quoted)
         return _Opened(table, chosen_columns(table, layout, given))
 
-    folders = [path for path in settings.documents if path.is_dir()]
-    if folders and settings.document_columns:
+    folders = [path for path in options.documents if path.is_dir()]
+    if folders and options.document_columns:
         raise InputError(f"--document-columns: not with {folders[0]}, a folder of text files")
     tables = {
-        path: opened(path, DOCUMENTS, settings.document_columns) for path in settings.documents if path not in folders
+        path: opened(path, DOCUMENTS, options.document_columns) for path in options.documents if path not in folders
     }
-    others = tuple(settings.other_fields)
-    asked = _splits("--queries", settings.queries)
-    judged = _named_splits(_splits("--qrels", settings.qrels), asked)
+    others = tuple(options.other_fields)
+    asked = _splits("--queries", options.queries)
+    judged = _named_splits(_splits("--qrels", options.qrels), asked)
     paths = [*tables, *asked.values(), *judged.values()]
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
-    settings.check_facts("the files are JSON lines or Parquet", **known)
-    queries = {split: opened(path, QUERIES, settings.query_columns) for split, path in asked.items()}
-    qrels = {split: opened(path, QRELS, settings.qrels_columns) for split, path in judged.items()}
+    queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
+    qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
     for each in [*tables.values(), *queries.values(), *qrels.values()]:
         console.note(described(each.table, each.columns))
 
@@ -105,13 +104,13 @@ def source(settings: PrepareFiles) -> Source:
                     yield Query(one, qid, text, answers, place)
 
     files = {f"documents {number}" if number > 1 else "documents": path
-             for number, path in enumerate(settings.documents, 1)}  # fmt: skip
+             for number, path in enumerate(options.documents, 1)}  # fmt: skip
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
     rows = DocumentFiles(
         [
             read
-            for path in settings.documents
+            for path in options.documents
             for read in ([partial(_documents, tables[path], others)] if path in tables else text_documents(path))
         ]
     )

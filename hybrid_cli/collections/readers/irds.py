@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from hybrid_cli.collections.options import Irds
 from hybrid_cli.collections.readers.qrels import grade_of
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.data import PrepareIrds
 
 
-def source(settings: PrepareIrds) -> Source:
+def source(options: Irds) -> Source:
     """Return the collection of datasets over the same documents; `ir_datasets` downloads missing files."""
-    ids = by_split(settings.ids)
+    ids = by_split(options.ids)
     loaded = {checked_split(split): _load(name) for split, name in ids.items()}
     named = ", ".join(ids.values())
     corpora = {_corpus_of(name) for name in ids.values()}

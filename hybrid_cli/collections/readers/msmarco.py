@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from hybrid_cli import console
+from hybrid_cli.collections.options import Msmarco
 from hybrid_cli.collections.readers.files import DOCUMENTS
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
@@ -15,10 +16,9 @@ from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Pla
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import files_of_folder
 from hybrid_cli.json_rows import is_json
-from hybrid_cli.settings.data import PrepareMsmarco
 
 
-def source(settings: PrepareMsmarco) -> Source:
+def source(options: Msmarco) -> Source:
     """Return the collection of `collection.tsv` (id, text), `msmarco-docs.tsv` (id, url, title, body), or a JSON file.
 
     JSON has a passage (`pid`, `passage`) or a document (`docid`, `title`, `body`) on each line; the files of a folder
@@ -28,16 +28,16 @@ def source(settings: PrepareMsmarco) -> Source:
     `mine-negatives` draws negatives.
     """
 
-    documents = DocumentFiles([partial(_documents, path) for path in _files(settings.corpus)])
+    documents = DocumentFiles([partial(_documents, path) for path in _files(options.corpus)])
 
     def queries() -> Iterator[Query]:
-        for split, path in settings.queries.items():
+        for split, path in options.queries.items():
             for place, qid, text, answers in query_rows(path):
                 yield Query(split, qid, text, answers, place)
 
     def judgments() -> Iterator[Judgment]:
-        yield from split_judgments(settings.qrels)
-        for split, path in settings.triples.items():
+        yield from split_judgments(options.qrels)
+        for split, path in options.triples.items():
             yield from positives(split, path)
 
     def positives(split: str, path: Path) -> Iterator[Judgment]:
@@ -48,10 +48,10 @@ def source(settings: PrepareMsmarco) -> Source:
         result.facts.setdefault("triples", {})[split] = count
 
     files = {
-        "corpus": settings.corpus,
-        **roles("queries", settings.queries),
-        **roles("qrels", settings.qrels),
-        **roles("triples", settings.triples),
+        "corpus": options.corpus,
+        **roles("queries", options.queries),
+        **roles("qrels", options.qrels),
+        **roles("triples", options.triples),
     }
     result = Source("msmarco", documents, queries, judgments, files)
     return result

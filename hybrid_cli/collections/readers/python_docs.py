@@ -18,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybrid_cli.collections.options import PythonDocs
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_bytes
-from hybrid_cli.settings.data import PreparePythonDocs
 
 PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
 # Minimum words (runs of two or more letters) of a query and of a document. Our choice: shorter texts are labels.
@@ -53,13 +53,13 @@ class _Task:
     facts: dict[str, Any]
 
 
-def source(settings: PreparePythonDocs) -> Source:
+def source(options: PythonDocs) -> Source:
     """Return the task over the packages; its queries are split into train, dev and test.
 
     Raises:
         InputError: a package is not installed, or is not made of Python files.
     """
-    packages = settings.package if settings.only else (*PACKAGES, *settings.package)
+    packages = options.package if options.only else (*PACKAGES, *options.package)
     roots = {name: _root(name) for name in dict.fromkeys(packages)}
 
     @cache
@@ -75,16 +75,16 @@ def source(settings: PreparePythonDocs) -> Source:
     def queries() -> Iterator[Query]:
         for summary, relevant in task().queries.items():
             qid = _qid(relevant)
-            yield Query(split_of(qid, settings.seed), qid, summary, None, relevant[0].place)
+            yield Query(split_of(qid, options.seed), qid, summary, None, relevant[0].place)
 
     def judgments() -> Iterator[Judgment]:
         for relevant in task().queries.values():
             qid = _qid(relevant)
             for each in relevant:
-                yield Judgment(split_of(qid, settings.seed), qid, each.name, 1, each.place)
+                yield Judgment(split_of(qid, options.seed), qid, each.name, 1, each.place)
 
-    options = {"packages": {name: _version(name, root) for name, root in roots.items()}}
-    result = Source("python-docs", documents, queries, judgments, options=options)
+    recorded = {"packages": {name: _version(name, root) for name, root in roots.items()}}
+    result = Source("python-docs", documents, queries, judgments, options=recorded)
     return result
 
 

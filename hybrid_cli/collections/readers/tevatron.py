@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybrid_cli.collections.options import Tevatron
 from hybrid_cli.collections.readers.queries import QUERIES
 from hybrid_cli.collections.readers.tables import open_table
 from hybrid_cli.collections.readers.text_files import (
@@ -23,7 +24,6 @@ from hybrid_cli.collections.readers.text_files import (
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import check_field, is_json, records
-from hybrid_cli.settings.data import PrepareTevatron
 
 _QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
 _READ = re.compile(r"(?:positive|pos|neg|negative|answer)(?:s|_passages|_document_ids|_[0-9]+)?|label|labels")
@@ -57,7 +57,7 @@ class Example(NamedTuple):
     negatives: list[Passage] | None
 
 
-def source(settings: PrepareTevatron) -> Source:
+def source(options: Tevatron) -> Source:
     """Return the collection of training files; without a corpus file, its documents are their passages.
 
     Positive passages become judgments of relevance 1. `mine-negatives --sources given:FILE` draws from the negatives.
@@ -65,9 +65,9 @@ def source(settings: PrepareTevatron) -> Source:
     """
 
     def rows() -> Iterator[tuple[str, Example]]:
-        for split, path in settings.training.items():
+        for split, path in options.training.items():
             for example in examples(path):
-                if settings.corpus is not None and _texts_only(example):
+                if options.corpus is not None and _texts_only(example):
                     raise InputError(
                         f"{example.place}: the passages have no ids, so they cannot be found in --corpus; omit it",
                         code="passages-without-ids", path=path,
@@ -75,8 +75,8 @@ def source(settings: PrepareTevatron) -> Source:
                 yield split, example
 
     def documents() -> Iterator[Document]:
-        if settings.corpus is not None:
-            yield from json_documents(settings.corpus)
+        if options.corpus is not None:
+            yield from json_documents(options.corpus)
             return
         seen: dict[str, int] = {}  # hashes of titles and texts
         for _, example in rows():
@@ -105,7 +105,7 @@ def source(settings: PrepareTevatron) -> Source:
                     known |= set() if example.own_id else {(split, example.qid, docid)}
                     yield Judgment(split, example.qid, docid, 1, example.place)
 
-    files = {**roles("training", settings.training), **({"corpus": settings.corpus} if settings.corpus else {})}
+    files = {**roles("training", options.training), **({"corpus": options.corpus} if options.corpus else {})}
     return Source("tevatron", documents, queries, judgments, files)
 
 

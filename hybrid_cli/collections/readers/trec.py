@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console, words
+from hybrid_cli.collections.options import ALL_FIELDS, SGML, SGML_TOPICS, Trec
 from hybrid_cli.collections.readers import markup
 from hybrid_cli.collections.readers.markup import Markup, Piece
 from hybrid_cli.collections.readers.qrels import split_judgments
@@ -22,7 +23,6 @@ from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Lef
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import is_parquet
 from hybrid_cli.json_rows import is_json
-from hybrid_cli.settings.data import ALL_FIELDS, SGML, SGML_TOPICS, PrepareTrec
 
 # Anserini indexes TEXT, LP, LEADPARA, HEADLINE, TITLE, HL, HEAD, TTL, DD and DATE.
 _IDS = ("DOCNO", "DOCID")
@@ -51,7 +51,7 @@ _LANGUAGE = re.compile(r"[A-Z]{2}-")  # in names of CLEF: EN-title
 _COLONS = re.compile(r"(?P<number>\w+):(?:\d+:)?(?P<text>.*\S.*)")  # Million Query: number:query, number:priority:query
 
 
-def source(settings: PrepareTrec) -> Source:
+def source(options: Trec) -> Source:
     """Return the collection of a file or folder of documents, with topics and judgments by split.
 
     The files of a folder, at any depth, are read in the order of their names.
@@ -59,17 +59,16 @@ def source(settings: PrepareTrec) -> Source:
     Raises:
         InputError: options of SGML or XML files without such files.
     """
-    files = {"corpus": settings.corpus, **roles("topics", settings.topics), **roles("qrels", settings.qrels)}
-    encoding, more = settings.encoding, frozenset(name.upper() for name in settings.text_fields)
-    in_sgml = [path for path in settings.topics.values() if _is_sgml(path, encoding)]
-    corpus = _files(settings.corpus)
+    files = {"corpus": options.corpus, **roles("topics", options.topics), **roles("qrels", options.qrels)}
+    encoding, more = options.encoding, frozenset(name.upper() for name in options.text_fields)
+    in_sgml = [path for path in options.topics.values() if _is_sgml(path, encoding)]
+    corpus = _files(options.corpus)
     sgml = not all(map(is_json, corpus))
     known = {
         "inputs": SGML if sgml or in_sgml else "",
         "document_format": SGML if sgml else "",
         "topic_format": SGML_TOPICS if in_sgml else "",
     }
-    settings.check_facts("the documents and topics have other formats", **known)
 
     def reader(path: Path) -> partial[Iterator[Document]]:
         if is_json(path):
@@ -77,12 +76,12 @@ def source(settings: PrepareTrec) -> Source:
         return partial(sgml_documents, path, encoding, more)
 
     def queries() -> Iterator[Query]:
-        for split, path in settings.topics.items():
-            for topic in _topics(path, settings.topic_fields, encoding):
+        for split, path in options.topics.items():
+            for topic in _topics(path, options.topic_fields, encoding):
                 yield topic._replace(split=split)
 
     def judgments() -> Iterator[Judgment]:
-        return split_judgments(settings.qrels)
+        return split_judgments(options.qrels)
 
     return Source("trec", DocumentFiles([reader(path) for path in corpus]), queries, judgments, files, known=known)
 
@@ -115,9 +114,7 @@ class _Block(NamedTuple):
     text: str
 
 
-def sgml_documents(
-    path: Path, encoding: str = PrepareTrec.encoding, more: frozenset[str] = frozenset()
-) -> Iterator[Document]:
+def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[str] = frozenset()) -> Iterator[Document]:
     """Yield each `<DOC>`: title from all headline fields, text from the text fields and then the dates.
 
     The id is `<DOCNO>`, else `<DOCID>`, else the id in the tag `<DOC>`. Without a known text field, all fields
