@@ -12,14 +12,13 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.cluster import OnCluster
-from hybrid_cli.settings.stage import inputs_on_machine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,8 +29,31 @@ _LOCAL = "local"
 _LESS_MEMORY = "use fewer --ray-workers, or machines with more memory"
 
 
+# Brings the inputs of the running stage that are in an object store to the machine of another process.
+inputs_on_machine: ContextVar[Callable[[], object]] = ContextVar("inputs_on_machine", default=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Processes that compute blocks.
+
+    Attributes:
+        ray_address: address of a Ray cluster, `auto` for that of this machine, or `local` to start one; None computes
+            in this process.
+        ray_workers: blocks in progress at a time.
+    """
+
+    ray_address: str | None = None
+    ray_workers: int = 1
+
+    @property
+    def cores(self) -> int:
+        """Number of cores of a block on a cluster."""
+        return 1
+
+
 def ordered(
-    settings: OnCluster,
+    where: Workers,
     start: Callable[[], Callable[[Item], Result]],
     items: Iterable[Item],
     gpu: bool = False,
@@ -40,7 +62,7 @@ def ordered(
     """Apply a function to blocks; yield the results in order.
 
     Args:
-        settings: the cluster; without `ray_address`, blocks are computed in this process.
+        where: the cluster; without `ray_address`, blocks are computed in this process.
         start: makes the function, once per process; must be picklable for a cluster.
         items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
         gpu: each process needs a GPU of its own.
@@ -50,17 +72,19 @@ def ordered(
         InputError: no such cluster.
         HybridError: a block failed, or the process that computed it ended repeatedly.
     """
-    if settings.ray_address is not None:
-        with _connected(settings) as ray:
+    if where.ray_address is not None:
+        with _connected(where) as ray:
             gpus = int(gpu)
-            needs = {"num_cpus": settings.cores, "num_gpus": gpus, "max_retries": RETRIES}
+            needs = {"num_cpus": where.cores, "num_gpus": gpus, "max_retries": RETRIES}
             needs["max_calls"] = gpus  # a process with a GPU ends after its block: a model cannot move to another GPU
             task = ray.remote(**needs, scheduling_strategy="SPREAD")(_compute)
             job = partial(task.remote, ray.put((inputs_on_machine.get(), start)), os.getcwd(), os.urandom(8))
-            yield from _in_order(job, partial(_result, ray), items, settings.ray_workers)
+            yield from _in_order(job, partial(_result, ray), items, where.ray_workers)
     elif local == 1:
         yield from map(start(), items)
     else:
+        from concurrent.futures import Future, ThreadPoolExecutor
+
         with ThreadPoolExecutor(local) as pool:
             function = start()
             yield from _in_order(lambda item: pool.submit(function, item), Future.result, items, local)
@@ -103,9 +127,9 @@ def _compute(
 
 
 @contextmanager
-def _connected(settings: OnCluster) -> Iterator[Any]:
+def _connected(where: Workers) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
-    address, handler, faults = settings.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
+    address, handler, faults = where.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
     if not address:
         raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by SIGSEGV
@@ -117,7 +141,7 @@ def _connected(settings: OnCluster) -> Iterator[Any]:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address == _LOCAL:
-        options |= {"num_cpus": settings.ray_workers * settings.cores, "include_dashboard": False}
+        options |= {"num_cpus": where.ray_workers * where.cores, "include_dashboard": False}
     try:
         ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -21,9 +21,9 @@ from sparse_models import write_checkpoint
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.cli import signals
+from hybrid_cli.cluster import Workers
 from hybrid_cli.collections import distributed
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.data import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.label import label
@@ -131,7 +131,7 @@ def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
             taken.append(number)
             yield -number
 
-    settings = OnCluster(ray_address=machines.address, ray_workers=2)
+    settings = Workers(ray_address=machines.address, ray_workers=2)
     for done, result in enumerate(cluster.ordered(settings, lambda: abs, items()), 1):
         assert result == done - 1
         assert len(taken) - done <= 2
@@ -158,7 +158,7 @@ def test_a_block_has_a_gpu_of_its_own(machines: Any, tmp_path: Path) -> None:
         return compute
 
     try:
-        settings = OnCluster(ray_address=machines.address, ray_workers=2)
+        settings = Workers(ray_address=machines.address, ray_workers=2)
         found = list(cluster.ordered(settings, opened, range(12), gpu=True))
         assert all(first == now for _, first, now in found)
         assert len({first for _, first, _ in found}) == 2
@@ -167,7 +167,7 @@ def test_a_block_has_a_gpu_of_its_own(machines: Any, tmp_path: Path) -> None:
 
 
 def test_more_blocks_in_progress_than_the_cluster_has_room_for(machines: Any) -> None:
-    settings = OnCluster(ray_address=machines.address, ray_workers=50)
+    settings = Workers(ray_address=machines.address, ray_workers=50)
     assert list(cluster.ordered(settings, lambda: abs, range(-60, 0))) == list(range(60, 0, -1))
 
 
@@ -226,12 +226,12 @@ JAVA_AND_RAY = """
 import sys
 from hybrid_cli import cluster
 from hybrid_cli.lexical import jvm
-from hybrid_cli.settings.cluster import OnCluster
+from hybrid_cli.cluster import Workers
 
 jvm.start()
 import jnius
 
-assert list(cluster.ordered(OnCluster(ray_address=sys.argv[1]), lambda: abs, [-1])) == [1]
+assert list(cluster.ordered(Workers(ray_address=sys.argv[1]), lambda: abs, [-1])) == [1]
 for _ in range(3):
     try:
         jnius.autoclass("java.util.ArrayList")(None)
@@ -250,7 +250,7 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
 def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
     def run() -> None:
         with signals.raised():
-            for _ in cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [-1, -2]):
+            for _ in cluster.ordered(Workers(ray_address=machines.address), lambda: abs, [-1, -2]):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(signals.Ended):
@@ -269,7 +269,7 @@ def test_memory_that_a_machine_lacks_ends_a_process_again_and_again(
     def fail(*_: Any) -> Any:
         raise lacks
 
-    blocks = cluster.ordered(OnCluster(ray_address=machines.address), lambda: abs, [1])
+    blocks = cluster.ordered(Workers(ray_address=machines.address), lambda: abs, [1])
     monkeypatch.setattr(ray, "get", fail)
     with pytest.raises(HybridError, match=r"ended 2 times .*low on memory\); use fewer"):
         list(blocks)
@@ -286,7 +286,7 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    settings = OnCluster(ray_address=machines.address)
+    settings = Workers(ray_address=machines.address)
     with pytest.raises(InputError, match=r"^-3 is negative$"):
         list(cluster.ordered(settings, failing(fail), [-3]))
     with pytest.raises(HybridError, match=r"^not enough memory in a process of the Ray cluster; use fewer"):

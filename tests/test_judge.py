@@ -424,7 +424,7 @@ def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.Mon
 
 
 def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybrid_cli.settings.stage import stage_scope
+    from hybrid_cli.artifacts.scope import stage_scope
 
     with stage_scope():
         artifacts.lock_growing(Path("mine.tsv"))

@@ -25,7 +25,7 @@ from hypothesis import strategies as some
 from hybrid_cli.cli.app import run
 from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings, stage
+from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.conversion import default_text, is_list
 from hybrid_cli.settings.options import (
@@ -38,6 +38,7 @@ from hybrid_cli.settings.options import (
     redeclare,
     when,
 )
+from hybrid_cli.stages import stage
 
 
 @dataclass(frozen=True)

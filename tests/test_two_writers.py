@@ -18,8 +18,8 @@ from small_artifacts import open_output, run_table, scratch_in, write_folder, wr
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli.artifacts.scope import stage_scope
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.stage import stage_scope
 
 
 class Trouble(Exception):

@@ -41,10 +41,10 @@ from hybrid_cli.artifacts.manifest import (
     sizes,
 )
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
+from hybrid_cli.artifacts.scope import at_stage_end
 from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.settings.stage import at_stage_end
 
 
 class DryRun(Exception):

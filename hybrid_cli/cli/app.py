@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from hybrid_cli.cli.options import add_command, without_types
 from hybrid_cli.settings import COMMANDS, Settings
-from hybrid_cli.settings.stage import call
+from hybrid_cli.stages import call
 from hybrid_cli.version import __version__
 
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from hybrid_cli import cluster, input_files
 from hybrid_cli.collections.source import Document, DocumentFiles, Place, Source
-from hybrid_cli.settings.cluster import OnCluster
 
 ROWS = 8192  # documents of a record batch
 ReadFile = Callable[[], Iterator[Document]]
@@ -32,7 +31,7 @@ class File(NamedTuple):
     batches: list[pa.RecordBatch]
 
 
-def on_cluster(source: Source, settings: OnCluster) -> Source:
+def on_cluster(source: Source, where: cluster.Workers) -> Source:
     """Return a source whose documents are read on a Ray cluster, or the source itself without a cluster.
 
     A file is one block: as many files as blocks in progress are in memory, in this process and on the cluster.
@@ -40,12 +39,12 @@ def on_cluster(source: Source, settings: OnCluster) -> Source:
     Raises (while documents are read):
         InputError: no such cluster, or a file cannot be read.
     """
-    if settings.ray_address is None or not isinstance(source.documents, DocumentFiles):
+    if where.ray_address is None or not isinstance(source.documents, DocumentFiles):
         return source
     files = source.documents.files
 
     def documents() -> Iterator[Document]:
-        for file in cluster.ordered(settings, partial(_reader, input_files.limits()), files):
+        for file in cluster.ordered(where, partial(_reader, input_files.limits()), files):
             yield from documents_of(file)
 
     return replace(source, documents=documents)

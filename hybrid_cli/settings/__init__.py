@@ -23,7 +23,6 @@ from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker
 from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.sparse import TrainSparse
-from hybrid_cli.settings.stage import stage
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
 from hybrid_cli.settings.updates import Append, Delete
 
@@ -109,5 +108,4 @@ __all__ = [
     "TrainSparse",
     "VectorIndex",
     "Verify",
-    "stage",
 ]

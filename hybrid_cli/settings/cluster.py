@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from hybrid_cli.cluster import Workers
 from hybrid_cli.settings.common import Threaded
 from hybrid_cli.settings.options import GENERAL, GIVEN, Settings, option, redeclare, when
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCluster(Settings):
+class OnCluster(Settings, Workers):
     """A command that can compute on a Ray cluster."""
 
     ray_address: str | None = option(
-        None,
+        Workers.ray_address,
         "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster of this machine, or "
         "`local` to start one. Its machines need the inputs under the same paths.",
         panel=GENERAL,
         recorded=False,
     )
     ray_workers: int = option(
-        1,
+        Workers.ray_workers,
         "Blocks in progress on the Ray cluster at a time. Each block uses one core.",
         panel=GENERAL,
         minimum=1,
@@ -29,11 +30,6 @@ class OnCluster(Settings):
         applies=when(ray_address=GIVEN),
         recorded=False,
     )
-
-    @property
-    def cores(self) -> int:
-        """Number of cores of a block on a cluster."""
-        return 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
 from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.indexes.sharded import ids_of
-from hybrid_cli.settings import Append, stage
+from hybrid_cli.settings import Append
+from hybrid_cli.stages import stage
 
 
 @stage(Append)

@@ -12,8 +12,9 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.json_files import read_object
 from hybrid_cli.reporting.evaluate import show
-from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search, stage
+from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
 from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.stages import stage
 from hybrid_cli.training.recommended import Plan, RecommendedPath
 from hybrid_cli.training.session import check_layers
 

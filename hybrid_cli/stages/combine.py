@@ -27,8 +27,9 @@ from hybrid_cli.fusion.tuned_weight import TunedWeight
 from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.indexes.exact import model_of
 from hybrid_cli.reporting.terminal import show_tuned_weight
-from hybrid_cli.settings import Combine, stage
+from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import as_names
+from hybrid_cli.stages import stage
 
 
 @stage(Combine)

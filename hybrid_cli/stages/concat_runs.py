@@ -10,7 +10,8 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import refuse_other_corpora
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import ConcatRuns, stage
+from hybrid_cli.settings import ConcatRuns
+from hybrid_cli.stages import stage
 
 _PASSAGE = r"#\d+$"  # of the ids of `prepare --split-passages`
 

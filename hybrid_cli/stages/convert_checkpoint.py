@@ -20,8 +20,9 @@ from hybrid_cli.encoders.pickles import convert
 from hybrid_cli.encoders.presets import PRESETS
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import ConvertCheckpoint, stage
+from hybrid_cli.settings import ConvertCheckpoint
 from hybrid_cli.settings.common import NameOrPath
+from hybrid_cli.stages import stage
 
 _COPIED = (".json", ".txt", ".model", ".safetensors")
 _PICKLES = "pytorch_model*.bin"

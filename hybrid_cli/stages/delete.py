@@ -14,7 +14,8 @@ from hybrid_cli.indexes.exact import index_manifest, kind_in_words
 from hybrid_cli.indexes.lexical_shards import write_sharded_change
 from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.input_files import text_lines
-from hybrid_cli.settings import Delete, stage
+from hybrid_cli.settings import Delete
+from hybrid_cli.stages import stage
 
 
 @stage(Delete)

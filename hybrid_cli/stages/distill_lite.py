@@ -14,7 +14,8 @@ from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings import DistillLite, stage
+from hybrid_cli.settings import DistillLite
+from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

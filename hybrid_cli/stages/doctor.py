@@ -18,7 +18,8 @@ from hybrid_cli.lexical import jvm
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check
-from hybrid_cli.settings import Doctor, stage
+from hybrid_cli.settings import Doctor
+from hybrid_cli.stages import stage
 from hybrid_cli.version import __version__
 
 DISTRIBUTION = "hybrid_cli"

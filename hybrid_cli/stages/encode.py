@@ -51,10 +51,11 @@ from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
-from hybrid_cli.settings import Encode, VectorIndex, stage
+from hybrid_cli.settings import Encode, VectorIndex
 from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
 from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.sparse import OF_SPARSE
+from hybrid_cli.stages import stage
 
 
 @stage(Encode)

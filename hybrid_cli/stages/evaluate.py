@@ -16,7 +16,8 @@ from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.reporting.plan import Plan, measure
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
-from hybrid_cli.settings import Evaluate, stage
+from hybrid_cli.settings import Evaluate
+from hybrid_cli.stages import stage
 
 
 @stage(Evaluate)

@@ -25,9 +25,10 @@ from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Export, stage
+from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 from hybrid_cli.settings.retrieval import weighted_fields
+from hybrid_cli.stages import stage
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder

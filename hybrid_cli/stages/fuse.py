@@ -39,8 +39,9 @@ from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, l
 from hybrid_cli.json_files import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Fuse, stage
+from hybrid_cli.settings import Fuse
 from hybrid_cli.settings.fusion import RRF
+from hybrid_cli.stages import stage
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum

@@ -27,8 +27,9 @@ from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shard
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, signed
-from hybrid_cli.settings import IndexBm25, stage
+from hybrid_cli.settings import IndexBm25
 from hybrid_cli.settings.retrieval import field_weight
+from hybrid_cli.stages import stage
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text

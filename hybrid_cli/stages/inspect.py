@@ -27,8 +27,9 @@ from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.input_files import PARQUET, opened
 from hybrid_cli.json_files import NOT_JSON, read_object
-from hybrid_cli.settings import Inspect, stage
+from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
+from hybrid_cli.stages import stage
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100

@@ -17,7 +17,8 @@ from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import GRADES, MORE, NEXT, QUIT, SKIP, UNDO, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Judge, stage
+from hybrid_cli.settings import Judge
+from hybrid_cli.stages import stage
 
 
 @stage(Judge)

@@ -21,7 +21,8 @@ from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import progress
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Label, stage
+from hybrid_cli.settings import Label
+from hybrid_cli.stages import stage
 from hybrid_cli.training import labels
 from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teacher
 

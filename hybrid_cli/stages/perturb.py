@@ -21,8 +21,9 @@ from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.perturbations.options import Attack as AttackName
-from hybrid_cli.settings import Perturb, stage
+from hybrid_cli.settings import Perturb
 from hybrid_cli.settings.perturb import AttackOrSet
+from hybrid_cli.stages import stage
 
 
 @stage(Perturb)

@@ -15,8 +15,8 @@ from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
-from hybrid_cli.settings import stage
 from hybrid_cli.settings.data import Prepare, PrepareDocumentFiles, PrepareRows
+from hybrid_cli.stages import stage
 
 _NAMES = 12  # of fields or tags in a note; the manifest has all
 

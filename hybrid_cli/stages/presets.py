@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hybrid_cli.encoders.presets import PRESETS, Preset
-from hybrid_cli.settings import Presets, stage
+from hybrid_cli.settings import Presets
+from hybrid_cli.stages import stage
 
 
 @stage(Presets)

@@ -16,7 +16,8 @@ from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import Pretrain, stage
+from hybrid_cli.settings import Pretrain
+from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.loop import Validator

@@ -19,9 +19,10 @@ from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.plan import Plan, judgments
 from hybrid_cli.reporting.reranked import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
-from hybrid_cli.settings import IndexBm25, Report, stage
+from hybrid_cli.settings import IndexBm25, Report
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
+from hybrid_cli.stages import stage
 
 _LANGUAGE = IndexBm25.language  # default without a lexical index
 

@@ -17,7 +17,8 @@ from hybrid_cli.encoders.models import model_input
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Rerank, stage
+from hybrid_cli.settings import Rerank
+from hybrid_cli.stages import stage
 
 
 @stage(Rerank)

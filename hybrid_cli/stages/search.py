@@ -34,7 +34,8 @@ from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
 from hybrid_cli.indexes.sharded import shards_of
 from hybrid_cli.reporting.tables import figure
-from hybrid_cli.settings import Search, stage
+from hybrid_cli.settings import Search
+from hybrid_cli.stages import stage
 from hybrid_cli.training.rm3 import GRID, TunedFeedback
 
 QUERIES_AT_ONCE = 1024

@@ -13,7 +13,8 @@ from hybrid_cli.artifacts import Kind, Output
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.collections.writer import clear
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import Split, stage
+from hybrid_cli.settings import Split
+from hybrid_cli.stages import stage
 
 
 @stage(Split)

@@ -21,8 +21,9 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings import TrainDense, stage
+from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import BM25, RESIDUALS
+from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

@@ -24,8 +24,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.corpora import check_corpus
 from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings import TrainLambda, stage
+from hybrid_cli.settings import TrainLambda
 from hybrid_cli.settings.retrieval import weighted_fields
+from hybrid_cli.stages import stage
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

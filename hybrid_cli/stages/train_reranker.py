@@ -11,7 +11,8 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import model_input
-from hybrid_cli.settings import TrainReranker, stage
+from hybrid_cli.settings import TrainReranker
+from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import Validator

@@ -14,7 +14,8 @@ from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import model_input, resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
-from hybrid_cli.settings import TrainSparse, stage
+from hybrid_cli.settings import TrainSparse
+from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

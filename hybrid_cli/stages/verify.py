@@ -11,7 +11,8 @@ from hybrid_cli.artifacts import MANIFEST, Manifest
 from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import opened, read_bytes
-from hybrid_cli.settings import Verify, stage
+from hybrid_cli.settings import Verify
+from hybrid_cli.stages import stage
 
 INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
 UNCHANGED, CHANGED, MISSING = "unchanged", "changed", "missing"
