@@ -230,15 +230,20 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], words: str) 
     assert done.err.startswith(words)
 
 
-def test_a_bug_is_reported_in_one_line_and_exits_1(judged: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyError("nothing"), EOFError("no data left")])
+def test_a_bug_is_reported_in_one_line_and_exits_1(
+    judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     from hybrid_cli.reporting import summary
 
     def fail(*_: object) -> None:
-        raise KeyError("nothing")
+        raise error
 
     monkeypatch.setattr(summary, "show", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
-    assert hybrid(*command)[:3] == (1, "", "hybrid: a bug in hybrid: KeyError: 'nothing' (--debug shows where)\n")
+    done = hybrid(*command)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.strip() == f"hybrid: a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)"
     assert "Traceback" in hybrid(*command, "--debug").err
 
 

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from small_postings import Spaces, count, flat, small_index
 
 from hybrid_cli import memory
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
+from hybrid_cli.lexical.build import store_statistics
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
@@ -201,12 +203,29 @@ def test_a_refused_matrix_names_the_option_that_helps(tmp_path: Path) -> None:
         index.impacts.by_document(tmp_path / "impacts", "use --loss nll")
 
 
-def test_a_truncated_matrix_is_refused(tmp_path: Path) -> None:
-    count(DOCUMENTS).save(tmp_path)
-    whole = (tmp_path / "rows.npy").read_bytes()
-    (tmp_path / "rows.npy").write_bytes(whole[:-4])
-    with pytest.raises(HybridError, match="incomplete impact matrix"):
-        Postings.open(tmp_path)
+@pytest.mark.parametrize("size", [-4, 0])
+@pytest.mark.parametrize("name", ["rows.npy", layout.COLLECTION])
+def test_a_truncated_matrix_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    (tmp_path / layout.shard(0)).mkdir()
+    folder = tmp_path / layout.shard(0) / layout.IMPACTS
+    count(DOCUMENTS).save(folder)
+    store_statistics(tmp_path)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[:size])
+    with pytest.raises(HybridError) as caught:
+        Postings.open(folder)
+    assert caught.value.code == "incomplete-matrix"
+
+
+def test_statistics_of_an_interrupted_call_are_written_again(tmp_path: Path) -> None:
+    (tmp_path / layout.shard(0)).mkdir()
+    folder = tmp_path / layout.shard(0) / layout.IMPACTS
+    count(DOCUMENTS).save(folder)
+    store_statistics(tmp_path)
+    whole = {name: (folder / name).read_bytes() for name in (layout.COLLECTION, layout.COLLECTION_DF)}
+    (folder / layout.COLLECTION).write_bytes(b"")
+    store_statistics(tmp_path)
+    assert {name: (folder / name).read_bytes() for name in whole} == whole
 
 
 def test_hits_do_not_depend_on_the_number_of_threads() -> None:

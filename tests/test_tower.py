@@ -110,3 +110,11 @@ def test_an_encoder_with_projection_runs_in_bf16(tiny_bert: Path) -> None:
     whole, half = (TransformerEncoder.load(tiny_bert, dim=4, dtype=dtype) for dtype in ("fp32", "bf16"))
     half.load_state_dict(whole.state_dict())
     np.testing.assert_allclose(half.encode_queries(TEXTS), whole.encode_queries(TEXTS), atol=0.1)
+
+
+def test_a_stored_tokenizer_does_not_depend_on_the_texts_that_it_has_read(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = TransformerEncoder.load(tiny_bert, query_max_len=5)
+    encoder.save(tmp_path / "unused")
+    encoder.encode_queries(TEXTS)
+    encoder.save(tmp_path / "used")
+    assert (tmp_path / "used/tokenizer.json").read_bytes() == (tmp_path / "unused/tokenizer.json").read_bytes()

@@ -63,6 +63,8 @@ def main() -> None:
             sys.stdout.flush()
             raise SystemExit(code)
     except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # of a library that reads a file; Typer takes it for Ctrl-D
+            _stop_at(error.__cause__, debug)
         stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
         _stop(str(stopped), stopped.exit_code, error, debug)
     except _UsageError as error:
@@ -73,9 +75,14 @@ def main() -> None:
         streams.drop_stdout()
         raise SystemExit(128 + signal.SIGPIPE) from None
     except Exception as error:
-        if explained := _trouble_with_memory(error) or trouble_with_files(error):
-            _stop(*explained, error, debug)
-        _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+        _stop_at(error, debug)
+
+
+def _stop_at(error: Exception, debug: bool) -> NoReturn:
+    """Print the line of an error that is none of hybrid's own, and exit."""
+    if explained := _trouble_with_memory(error) or trouble_with_files(error):
+        _stop(*explained, error, debug)
+    _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
 
 
 @cache
@@ -179,7 +186,7 @@ def _suggestion(name: str, command: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _stop(message: str, code: int, error: BaseException, debug: bool) -> None:
+def _stop(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
     trace = "".join(traceback.format_exception(error)).rstrip()
     if debug:
         console.trace(trace)

@@ -33,7 +33,7 @@ from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import transformer_settings
 from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.tokens import padded, padding_of
+from hybrid_cli.encoders.tokens import padded, padding_of, save_tokenizer
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
@@ -217,11 +217,9 @@ class CrossEncoder(nn.Module):
         """Write the reranker so that sentence-transformers' `CrossEncoder(folder)` returns the same scores."""
         self.backbone.config.sentence_transformers = {"activation_fn": _IDENTITY}
         self.tokenizer.model_max_length = self.input.max_length
-        self.tokenizer.backend_tokenizer.no_truncation()  # of the last call; else stored with the tokenizer
-        self.tokenizer.backend_tokenizer.no_padding()
         with disk.by_name(folder):
             self.backbone.save_pretrained(folder, safe_serialization=True)
-            self.tokenizer.save_pretrained(folder)
+            save_tokenizer(self.tokenizer, folder)
         disk.write_text(folder / RERANKER, json.dumps(asdict(self.input), indent=2) + "\n")
 
 

@@ -48,6 +48,7 @@ from hybrid_cli.encoders.sparse_towers import (
     TokenWeights,
     VocabularyWeights,
 )
+from hybrid_cli.encoders.tokens import save_tokenizer
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object, typed
@@ -316,7 +317,7 @@ class SparseEncoder(nn.Module):
         assert not isinstance(network, TableWeights)
         network.save(folder)
         with disk.by_name(folder):
-            self.document_tower.tokenizer.save_pretrained(folder)
+            save_tokenizer(self.document_tower.tokenizer, folder)
         if isinstance(table := self.query_tower.network, TableWeights):
             weights = dict(zip(self.terms.to_pylist(), table.table.tolist(), strict=True))
             disk.write_text(folder / IDF_TABLE, json.dumps({name: value for name, value in weights.items() if value}))

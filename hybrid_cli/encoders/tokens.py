@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,6 +71,14 @@ def padding_of(tokenizer: Any) -> int:
     """Return the token id for padding; of a tokenizer without special tokens the last one, which is rare in texts."""
     found = tokenizer.pad_token_id
     return int(max(tokenizer.get_vocab().values()) if found is None else found)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Store a tokenizer without the truncation and padding of its last call, so that equal trainings store the same."""
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
 
 
 def attended(mask: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
 from hybrid_cli.encoders.library_files import LONGEST, POOLING, STATIC_EMBEDDING, Module, parts_of
 from hybrid_cli.encoders.token_table import TokenTable, load_table, save_table
-from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
+from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of, save_tokenizer
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import Markers, Pooling
 
@@ -211,7 +211,7 @@ class Tower(nn.Module):
                 save_table(folder, self.backbone, self.tokenizer, contract.doc_max_len)
             else:
                 self.backbone.save_pretrained(folder, safe_serialization=True)
-                self.tokenizer.save_pretrained(folder)
+                save_tokenizer(self.tokenizer, folder)
         head = save_head(folder, self.head, self.projection, contract)
         if not _is_sentence_transformer(contract, static):
             return

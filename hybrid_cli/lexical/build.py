@@ -166,8 +166,11 @@ def build_shards(
 
 
 def store_statistics(folder: Path) -> None:
-    """Write the statistics of all shards into each of them."""
-    shards = {path: Postings.open(path) for path in sorted(folder.glob(f"{layout.SHARDS}/{layout.IMPACTS}"))}
+    """Write the statistics of all shards into each of them; those of an interrupted call may be incomplete."""
+    folders = sorted(folder.glob(f"{layout.SHARDS}/{layout.IMPACTS}"))
+    for path in folders:
+        disk.remove(path / layout.COLLECTION)
+    shards = {path: Postings.open(path) for path in folders}
     parts = [pl.DataFrame({"term": each.terms, "df": each.df}) for each in shards.values()]
     whole = pl.concat(parts).group_by("term").agg(pl.col("df").sum())
     counts = [sum(each.counted for each in shards.values()), sum(each.tokens for each in shards.values())]

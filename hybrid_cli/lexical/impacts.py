@@ -139,10 +139,11 @@ class Postings:
             if (folder / layout.COLLECTION).is_file():
                 counts = np.load(folder / layout.COLLECTION).tolist()
                 arrays += [Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)]
-        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        except (OSError, ValueError, EOFError, pl.exceptions.PolarsError) as error:
             raise HybridError(
-                f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`"
-            ) from None
+                f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`",
+                code="incomplete-matrix", path=folder,
+            ) from None  # fmt: skip
         return cls(terms, *arrays)
 
     def extended(self, kept: npt.NDArray[np.bool_], added: Postings) -> Postings:
