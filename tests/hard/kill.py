@@ -72,10 +72,16 @@ def attempt(case: Case, mode: str, draw: random.Random, number: int = 0) -> str:
     if left in given.results:
         clear(case.output)
     must(given.words)
-    assert bytes_of(case.output) == case.whole, "a repeated command writes other bytes"
+    assert bytes_of(case.output) == case.whole, f"a repeated command writes other bytes: {differing(case)}"
     hidden = [path.name for path in case.output.parent.glob(".*")]
     assert not hidden, f"remaining files: {hidden}"
     return {0: UNHURT, 1: "error", 2: "refused", 143: "SIGTERM"}.get(ended.code, "killed")
+
+
+def differing(case: Case) -> list[str]:
+    """Return the files of an output that differ from those of an uninterrupted run."""
+    left = bytes_of(case.output) or {}
+    return sorted(name for name in {*left, *case.whole} if left.get(name) != case.whole.get(name))
 
 
 def check_end(ended: Ended, mode: str) -> None:
