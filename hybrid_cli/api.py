@@ -24,7 +24,7 @@ from hybrid_cli.settings.conversion import has_url
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
-    from hybrid_cli.settings.common import EncodingPrecision
+    from hybrid_cli.encoders.options import EncodingPrecision
 
 PathLike = str | os.PathLike[str]
 

@@ -45,7 +45,7 @@ ONLY_IN = {
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
 }
-LIBRARY = ("evaluation", "fusion", "perturbations")
+LIBRARY = ("encoders", "evaluation", "fusion", "perturbations")
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",

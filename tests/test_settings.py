@@ -11,7 +11,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -279,6 +279,14 @@ class TestEveryCommand:
         for each in fields(kind):
             if each.name in kind.declared():
                 assert each.kw_only != kind.declared()[each.name].positional, each.name
+
+    def test_every_field_is_declared_with_the_default_of_the_library(self, kind: type[Settings]) -> None:
+        assert {each.name for each in fields(kind)} == set(kind.declared())
+        for base in kind.__mro__:
+            for library in (each for each in base.__bases__ if is_dataclass(each) and not issubclass(each, Settings)):
+                for each in fields(library):
+                    declared = base.declared()[each.name].default  # type: ignore[attr-defined]
+                    assert each.default in (declared, getattr(declared, "otherwise", declared)), (base, each.name)
 
     def test_every_option_is_read_outside_of_its_declaration(self, kind: type[Settings]) -> None:
         assert set(kind.declared()) <= read_names() | READ_BY_NAME.get(kind.command, set())

@@ -31,24 +31,19 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
+from hybrid_cli.encoders.options import Combining
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
-from hybrid_cli.settings import Combine
-from hybrid_cli.settings.common import CombineMode
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Parameters of a combination of two encoders.
+class Recipe(Combining):
+    """Parameters of a combination of two encoders; see `Combining` for the others.
 
     Attributes:
-        combine: `concat` or `sum` of the vectors.
-        weight: weight mu of the second encoder, on the query side.
         changes: fields that override the contracts of both encoders.
     """
 
-    combine: CombineMode = Combine.combine
-    weight: float = Combine.weight
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def check(self, first: int, second: int) -> None:

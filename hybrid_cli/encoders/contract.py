@@ -26,9 +26,9 @@ from hybrid_cli.encoders.library_files import (
     prompts_of,
     table_length,
 )
+from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import named, read_object, typed
-from hybrid_cli.settings.common import Markers, Pooling
 
 if TYPE_CHECKING:
     import numpy as np

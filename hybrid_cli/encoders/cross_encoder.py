@@ -33,11 +33,11 @@ from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.library_files import transformer_settings
 from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.tokens import padded, padding_of, save_tokenizer
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
-from hybrid_cli.settings.common import OnDevice, Precision
 
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
@@ -102,7 +102,7 @@ class CrossEncoder(nn.Module):
         cls,
         name: str | Path,
         *,
-        device: str = OnDevice.device,
+        device: str = DEVICE,
         dtype: Precision = "fp32",
         train: bool = False,
         **overrides: Any,

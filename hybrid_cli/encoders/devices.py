@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Precision
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hybrid_cli.artifacts.layout import MODULES
+from hybrid_cli.encoders.options import Pooling
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, mismatch_of_fields, named, read_json, read_object
-from hybrid_cli.settings.common import Pooling
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector

@@ -13,16 +13,15 @@ from hybrid_cli.encoders.composite import Combination, Pair
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.layouts import SIDES
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import INT8, EncoderContract, EncodingPrecision, OnDevice
-from hybrid_cli.settings.declaration import spelling
 
 
 def open_encoder(
     name: str | Path,
     *,
-    device: str = OnDevice.device,
+    device: str = DEVICE,
     dtype: EncodingPrecision = "fp32",
     overrides: Mapping[str, Any] | None = None,
 ) -> Encoder:
@@ -93,9 +92,13 @@ def _transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: M
 
 def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
     if changes:
-        contract = EncoderContract.declared()
         options = ", ".join(
-            spelling(name, contract[name], value) if name in contract else "--" + name.replace("_", "-")
-            for name, value in changes.items()
+            ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in changes.items()
         )
-        raise InputError(f"{options}: only with a transformer encoder; {folder} is a {kind} encoder")
+        raise InputError(
+            f"{options}: only with a transformer encoder; {folder} is a {kind} encoder",
+            code="transformer-option",
+            path=folder,
+            kind=kind,
+            options=[*changes],
+        )

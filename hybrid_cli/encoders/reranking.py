@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import disk, layout
@@ -21,7 +20,6 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Rerank
 
 _GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
 _PAIRS_AT_ONCE = 1 << 18  # whose texts are read in one pass over the corpus
@@ -32,16 +30,24 @@ class Reranking:
     """The scores of one call.
 
     Attributes:
-        settings: options.
-        inputs: role -> path.
         run: the run to rerank.
+        path: its path, for messages.
+        inputs: role -> path, of the `queries` and the `corpus`.
         folder: folder of the shards.
+        load: opens the reranker.
+        deepest: hits that are rescored per query.
+        shard_size: pairs per shard of scores; an interruption loses at most one shard.
+        batch_tokens: tokens per batch, padding included; None is 4,096 on a CPU and 65,536 on a GPU.
     """
 
-    settings: Rerank
-    inputs: Mapping[str, Any]
     run: Run
+    path: Path
+    inputs: Mapping[str, Any]
     folder: Path
+    load: Callable[[], CrossEncoder]
+    deepest: int
+    shard_size: int
+    batch_tokens: int | None = None
 
     @cached_property
     def queries(self) -> pl.DataFrame:
@@ -52,30 +58,25 @@ class Reranking:
         """
         path = self.inputs["queries"]
         known = collections.read_queries(path)
-        complaint = f"{self.settings.run}: its queries are not those of {path} (pass --split or --queries); no text for"
+        complaint = f"{self.path}: its queries are not those of {path} (pass --split or --queries); no text for"
         rows = runs.positions(self.run.qids, known["qid"], complaint)
         return pl.DataFrame({"qid": self.run.qids, "query": known["text"].gather(rows)})
 
     @cached_property
     def _model(self) -> CrossEncoder:
-        if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)
-        dtype = self.settings.dtype
-        return CrossEncoder.load(
-            self.settings.model, device=self.settings.device, dtype=dtype, **self.settings.pair_input()
-        )
+        return self.load()
 
     def _heads(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         """Yield blocks of the run, and the rows of each that are scored: qid, docid, query."""
         for block in self.run.blocks():
-            heads = block.filter(pl.col("rank") <= self.settings.deepest).join(
+            heads = block.filter(pl.col("rank") <= self.deepest).join(
                 self.queries, on="qid", how="left", maintain_order="left"
             )
             yield block, heads.filter(pl.col("query").str.strip_chars() != "").select("qid", "docid", "rank", "query")
 
     def _shards(self) -> Iterator[tuple[Path, pl.DataFrame]]:
         """Yield the shards: path, and its part of the rows, which does not depend on the sizes of blocks."""
-        size, waiting, number = self.settings.shard_size, pl.DataFrame(), 0
+        size, waiting, number = self.shard_size, pl.DataFrame(), 0
         for _, heads in self._heads():
             waiting = pl.concat([waiting, heads]) if len(waiting) else heads
             while len(waiting) >= size:
@@ -90,7 +91,7 @@ class Reranking:
         for shard in self._shards():
             group.append(shard)
             pairs = min(_PAIRS_AT_ONCE, collections.documents_at_once(self.inputs["corpus"]))
-            if sum(len(part) for _, part in group) + self.settings.shard_size > pairs:
+            if sum(len(part) for _, part in group) + self.shard_size > pairs:
                 yield group
                 group = []
         if group:
@@ -99,7 +100,7 @@ class Reranking:
     def score(self) -> None:
         """Write all shards; those of an interrupted call are kept."""
         self.folder.mkdir(exist_ok=True)
-        total = int(self.run.queries["length"].clip(upper_bound=self.settings.deepest).sum())
+        total = int(self.run.queries["length"].clip(upper_bound=self.deepest).sum())
         with console.progress("rerank", total, "pairs") as advance:
             for shards in self._groups():
                 missing = [part for path, part in shards if not path.exists()]
@@ -121,7 +122,7 @@ class Reranking:
         if len(unknown):
             others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
             raise InputError(
-                f"{corpus}: has no document {unknown[0]}{others} of {self.settings.run}; pass the collection of the run"
+                f"{corpus}: has no document {unknown[0]}{others} of {self.path}; pass the collection of the run"
             )
         return found
 
@@ -131,7 +132,7 @@ class Reranking:
         model = self._model
         default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
         cut = model.truncated
-        scores, tokens = model.scores(pairs, self.settings.batch_tokens or default)
+        scores, tokens = model.scores(pairs, self.batch_tokens or default)
         if not np.isfinite(scores).all():
             row = int((~np.isfinite(scores)).argmax())
             raise HybridError(
@@ -182,7 +183,7 @@ class Reranking:
 
     def note(self, path: Path) -> None:
         """Print the numbers of queries, pairs and cut documents."""
-        counts, cut = self.counts(self.settings.deepest), int(self.facts("truncated"))
+        counts, cut = self.counts(self.deepest), int(self.facts("truncated"))
         pairs, seconds = counts["pairs"], self.facts("seconds")
         console.note(
             f"rerank: {path}: {console.counted(query=counts['queries'], pair=pairs)} "
@@ -190,6 +191,4 @@ class Reranking:
             + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
         )
         if empty := counts.get("queries_without_text"):
-            console.warn(
-                f"{console.counted(query=empty)} without text; such hits keep the order of {self.settings.run}"
-            )
+            console.warn(f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}")

@@ -40,6 +40,7 @@ from hybrid_cli.encoders.library_files import (
 )
 from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (
     Network,
     Repeats,
@@ -52,7 +53,6 @@ from hybrid_cli.encoders.tokens import save_tokenizer
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object, typed
-from hybrid_cli.settings.common import OnDevice, Precision, SparseArchitecture
 
 _MLM = ("splade", "sparterm")
 _SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling
@@ -251,7 +251,7 @@ class SparseEncoder(nn.Module):
         cls,
         name: str | Path,
         *,
-        device: str = OnDevice.device,
+        device: str = DEVICE,
         dtype: Precision = "fp32",
         architecture: SparseArchitecture | None = None,
         fresh: bool = False,

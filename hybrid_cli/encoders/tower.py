@@ -18,10 +18,10 @@ from hybrid_cli.encoders.checkpoint import WITH_POOLER, Loaded, load_checkpoint
 from hybrid_cli.encoders.contract import DOCUMENT_MARKER, QUERY_MARKER, Contract
 from hybrid_cli.encoders.head import Dense, load_modules, load_projection, save_head
 from hybrid_cli.encoders.library_files import LONGEST, POOLING, STATIC_EMBEDDING, Module, parts_of
+from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.encoders.token_table import TokenTable, load_table, save_table
 from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of, save_tokenizer
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Markers, Pooling
 
 UNPOOLED = 2  # in the mask of a tower: tokens that the transformer reads, and poolings leave out
 _ST = "sentence_transformers.models"

@@ -20,9 +20,9 @@ from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.head import refuse_missing_projection
 from hybrid_cli.encoders.layouts import is_two_folders, structure
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import OnDevice, Precision
 
 BATCH_TOKENS = 4096
 
@@ -51,7 +51,7 @@ class TransformerEncoder(nn.Module):
         cls,
         name: str | Path,
         *,
-        device: str = OnDevice.device,
+        device: str = DEVICE,
         dtype: Precision = "fp32",
         route: str | None = None,
         **overrides: Any,

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from hybrid_cli import input_files, memory
+from hybrid_cli.encoders import options as encoders
+from hybrid_cli.encoders.options import INT8 as INT8
+from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
+from hybrid_cli.encoders.options import Markers, Pooling, Precision
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.options import (
     GENERAL,
@@ -24,12 +28,7 @@ from hybrid_cli.settings.options import (
 )
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
-Pooling = Literal["mean", "cls", "max", "last", "mean-sqrt", "weighted-mean"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-INT8: Literal["int8"] = "int8"
-EncodingPrecision = Literal[Precision, "int8"]
 HITS = 1000  # hits per query of a run
-CombineMode = Literal["concat", "sum"]
 NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
 
 
@@ -117,7 +116,9 @@ class Budgeted(Settings):
 class OnDevice(Settings):
     """A command that runs a model."""
 
-    device: str = option("auto", "Device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", panel=GENERAL, recorded=False)
+    device: str = option(
+        encoders.DEVICE, "Device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", panel=GENERAL, recorded=False
+    )
 
 
 ENCODER = "Encoder"
@@ -127,7 +128,7 @@ ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderContract(Settings):
+class EncoderContract(encoders.EncoderContract, Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
 
     preset: str | None = option(
@@ -158,8 +159,6 @@ class EncoderContract(Settings):
     )
 
 
-SparseArchitecture = Literal["splade", "unicoil", "deepct", "sparterm"]
-Markers = Literal["none", "replace", "prepend"]
 Keep = Literal["best", "last"]
 Schedule = Literal["linear", "halve", "constant"]
 ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
@@ -258,7 +257,7 @@ class StartModel(Settings):
     """The start model of a training."""
 
     model: str = option(
-        "minilm", "Start model: `minilm`, a folder, or a Hugging Face id.", panel=ENCODER, recorded=False
+        encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", panel=ENCODER, recorded=False
     )
     layers: int | None = option(
         None, "Keep the first N transformer layers of the start model.", panel=ENCODER, minimum=1, shown="all"

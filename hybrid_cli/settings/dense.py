@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.encoders.options import CombineMode, Combining, EncodingPrecision, Pooling
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
 from hybrid_cli.settings.common import (
@@ -17,12 +18,9 @@ from hybrid_cli.settings.common import (
     TEXTS,
     TWO_MODELS,
     Budgeted,
-    CombineMode,
     EncoderContract,
-    EncodingPrecision,
     NameOrPath,
     OnDevice,
-    Pooling,
     Seeded,
     StartModel,
     Writes,
@@ -177,8 +175,10 @@ class Combine(Budgeted, OnDevice, Writes):
 
     models: Sequence[NameOrPath] = argument(REQUIRED, "Two encoders: `minilm`, a folder, or a Hugging Face id.")
     _: KW_ONLY
-    combine: CombineMode = option("concat", "Concatenate the vectors, or add them.")
-    weight: float = option(1.0, "Weight of the second encoder, on the query side.", applies=when(tune=None))
+    combine: CombineMode = option(Combining.combine, "Concatenate the vectors, or add them.")
+    weight: float = option(
+        Combining.weight, "Weight of the second encoder, on the query side.", applies=when(tune=None)
+    )
     tune: Path | None = option(
         None, "Collection with judged queries, which select the weight.", panel=TUNING, recorded=False
     )

@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.encoders import options as encoders
+from hybrid_cli.encoders.options import Precision
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
@@ -14,7 +16,6 @@ from hybrid_cli.settings.common import (
     LossOptions,
     OnDevice,
     Optimization,
-    Precision,
     Sampling,
     StartModel,
     Threaded,
@@ -33,7 +34,7 @@ RERANKER, DEPTHS = "Reranker", "Depths"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Settings):
+class Pairs(encoders.Pairs, Settings):
     """Input of a reranker: query and document. Defaults come from the model."""
 
     query_max_len: int | None = option(

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli.encoders.options import SparseArchitecture
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     ONE_MODEL,
@@ -16,7 +17,6 @@ from hybrid_cli.settings.common import (
     Likelihood,
     LossOptions,
     Sampling,
-    SparseArchitecture,
     StartModel,
     Training,
     Validation,

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
     BM25,
@@ -20,7 +21,6 @@ from hybrid_cli.settings.common import (
     LossOptions,
     OnDevice,
     Optimization,
-    Precision,
     Sampling,
     Schedule,
     StartModel,

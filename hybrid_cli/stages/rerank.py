@@ -12,6 +12,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import SCHEMAS, Kind, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import model_input
 from hybrid_cli.encoders.reranking import Reranking
@@ -41,7 +42,7 @@ def rerank(settings: Rerank) -> Path:
     _check_depth(settings, run)
     if settings.depths:
         with output.folder() as (work, counts):
-            job = Reranking(settings, inputs, run, work / layout.SCORES)
+            job = _job(settings, inputs, run, work)
             job.score()
             counts |= job.counts(settings.deepest) | {
                 "depths": sorted(settings.depths),
@@ -52,11 +53,29 @@ def rerank(settings: Rerank) -> Path:
             job.note(output.path)
     else:
         with output.file_with_shards() as (work, path):
-            job = Reranking(settings, inputs, run, work / layout.SCORES)
+            job = _job(settings, inputs, run, work)
             job.score()
             _write(job, output, inputs, settings.top_k, path)
             job.note(output.path)
     return output.path
+
+
+def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Run, work: Path) -> Reranking:
+    def load() -> CrossEncoder:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        return CrossEncoder.load(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
+
+    return Reranking(
+        run,
+        settings.run,
+        inputs,
+        work / layout.SCORES,
+        load,
+        settings.deepest,
+        settings.shard_size,
+        settings.batch_tokens,
+    )
 
 
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
@@ -104,7 +123,7 @@ def _write(
 ) -> None:
     """Write the run with `depth` rescored hits per query."""
     manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
-    if path.parent != output.place.parent and job.settings.depths:
+    if path.parent != output.place.parent and output.manifest.kind == Kind.RERANKED:
         options = manifest.options | {"depths": [], "top_k": depth}
         described = artifacts.describe_inputs(inputs, output.place / path.name)
         manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
