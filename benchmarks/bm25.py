@@ -33,6 +33,7 @@ from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical import build, jvm, lucene
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -110,7 +111,7 @@ def contents(opened: LexicalIndex, scratch: Path) -> list[list[str]]:
 
 def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> list[Row]:
     queries = make_queries(scratch / "collection", options.queries)
-    opened = LexicalIndex.open(index, K1, B)
+    opened = open_bm25(index, K1, B)
     start = time.perf_counter()
     opened.search(queries.head(1), 10, 1)
     print(f"first query of the process: {time.perf_counter() - start:.2f} s")

@@ -21,7 +21,7 @@ import polars as pl
 from joint import dense_index
 from ratios import Row, in_turns, ratios
 
-from hybrid_cli import indexes
+from hybrid_cli.indexes.faiss import set_threads
 
 QUERIES = 256
 
@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--hits", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=5)
     given = parser.parse_args(words)
-    indexes.set_threads(1)
+    set_threads(1)
     docids = pl.Series("docid", [f"d{row}" for row in range(given.vectors)])
     names = [f"q{row}" for row in range(QUERIES)]
     with tempfile.TemporaryDirectory() as scratch:

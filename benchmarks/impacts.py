@@ -25,6 +25,7 @@ from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.opening.lexical import open_bm25
 
 DOCUMENTS, TERMS, QUERIES, LENGTH = 1_000_000, 20_000, 512, 4
 MEASURES = ["nDCG@10", "Recall@1000"]
@@ -37,7 +38,7 @@ def rounded(index: LexicalIndex) -> LexicalIndex:
 def loss(collection: Path, folder: Path) -> None:
     queries = collections.read_queries(collections.queries_path(collection, "test")).select("qid", "text")
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
-    index = LexicalIndex.open(folder)
+    index = open_bm25(folder)
     found = [each.search(queries, 1000, 1) for each in (index, rounded(index))]
     first, second = (run.filter(pl.col("rank") <= 10).select("qid", "docid") for run in found)
     means = [

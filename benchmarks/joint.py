@@ -21,13 +21,17 @@ import numpy as np
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, indexes
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
-from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.hybrid_search import HybridIndex
+from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import VectorIndex
 
 SHARD = 50_000
@@ -55,10 +59,10 @@ def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:
     with output.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(docids), SHARD)):
             ids = docids[begin : begin + SHARD]
-            indexes.write_shard(indexes.shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
-        factory = indexes.build(work, VectorIndex())
-        counts |= indexes.IndexInfo(len(docids), dim, factory=factory).counts()
-    return DenseIndex.open(folder)
+            write_shard(shard_path(work, number), ids.to_arrow(), unit(rng, len(ids), dim))
+        factory = build(work, VectorIndex())
+        counts |= IndexInfo(len(docids), dim, factory=factory).counts()
+    return open_dense(folder)
 
 
 def unit(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
@@ -119,7 +123,7 @@ def main() -> None:
     faiss.omp_set_num_threads(args.threads)
     queries = collection.read_queries(collection.queries_path(args.collection, "train"))
     queries = queries.select("qid", "text").head(args.queries)
-    lexical = LexicalIndex.open(args.bm25)
+    lexical = open_bm25(args.bm25)
     print(f"{len(queries):,} queries, {args.hits} hits, {args.dim} dimensions, {args.threads} threads")
     print("milliseconds per query, wall (CPU)\n")
     print(

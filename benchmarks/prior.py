@@ -32,7 +32,7 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.prior import MEASURES, Prior
 from hybrid_cli.fusion.selection import Choice, Table, Values
-from hybrid_cli.indexes.exact import exact_scorer, exact_sources
+from hybrid_cli.opening.exact import exact_scorer, exact_sources
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 from hybrid_cli.version import __version__

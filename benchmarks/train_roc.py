@@ -17,7 +17,7 @@ import torch
 
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -42,7 +42,7 @@ def main() -> None:
         collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=Path(folder) / "docs"))
         index = index_bm25(collection, output=Path(folder) / "bm25")
         mined = mine_negatives(collection, split="train", index=index, output=Path(folder) / "train.parquet")
-        examples, lexical = Examples(mined), LexicalIndex.open(index)
+        examples, lexical = Examples(mined), open_bm25(index)
         learners = {}
         for name in ("nll", "nll + E + I"):
             encoder = TransformerEncoder.load("minilm", device="cpu", query_max_len=QUERY_LEN, doc_max_len=DOC_LEN)

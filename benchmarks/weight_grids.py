@@ -24,7 +24,7 @@ from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.options import Grid
 from hybrid_cli.fusion.selection import Table, Values
-from hybrid_cli.indexes.exact import exact_scorer, exact_sources
+from hybrid_cli.opening.exact import exact_scorer, exact_sources
 
 JUDGED = (10, 20, 50, 100, 200)
 DRAWS = 100

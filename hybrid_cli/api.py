@@ -15,10 +15,10 @@ from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights
-from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, texts, warn_lost
-from hybrid_cli.indexes.exact import index_kinds, index_manifest
-from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher
-from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.opening.corpora import corpora_of, found, refuse_other_corpora, texts, warn_lost
+from hybrid_cli.opening.exact import index_kinds, index_manifest
+from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher
+from hybrid_cli.opening.sharded import shards_of
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
 

@@ -13,6 +13,8 @@ from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
+from hybrid_cli.opening.lexical import open_bm25
+
 if TYPE_CHECKING:
     from report_study import Study
 
@@ -112,11 +114,10 @@ def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from hybrid_cli.encoders.static import StaticEncoder
-    from hybrid_cli.lexical.index import LexicalIndex
     from hybrid_cli.stages.index_bm25 import index_bm25
 
     folder = tmp_path_factory.mktemp("tiny_lambda")
-    index = LexicalIndex.open(index_bm25(tiny, output=folder / "bm25"))
+    index = open_bm25(index_bm25(tiny, output=folder / "bm25"))
     terms = len(index.idf) // 2
     encoder = StaticEncoder.over(index, ("title", "text"), dim=6, vocab_size=terms, hash_buckets=4)
     torch.manual_seed(0)

@@ -19,8 +19,8 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.collection import docids
-from hybrid_cli.indexes.sharded import docids_of
 from hybrid_cli.indexes.shards import vector_blocks
+from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25

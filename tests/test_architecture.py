@@ -20,7 +20,9 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"stages", "api"},
-    {"training", "reporting"},
+    {"training", "reporting", "updates", "exports"},
+    {"encoding"},
+    {"opening"},
     {"evaluation", "fusion", "indexes", "perturbations"},
     {"encoders"},
     {"lexical", "collections"},
@@ -111,7 +113,13 @@ def test_the_options_of_the_library_import_nothing() -> None:
 
 @pytest.mark.parametrize("room", LIBRARY)
 def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
-    application = ("hybrid_cli.settings", "hybrid_cli.stages", "hybrid_cli.cli", "hybrid_cli.reporting")
+    application = (
+        "hybrid_cli.opening",
+        "hybrid_cli.settings",
+        "hybrid_cli.stages",
+        "hybrid_cli.cli",
+        "hybrid_cli.reporting",
+    )
     files = [file for file in FILES if named(file).startswith(f"{room}/")]
     assert files
     assert not [f"{named(file)}: {name}" for file in files for name in imports(file) if name.startswith(application)]
@@ -119,6 +127,12 @@ def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
 
 def test_every_module_has_a_layer() -> None:
     assert {named(file).split("/")[0] for file in FILES} - {"__init__"} == set(LEVEL)
+
+
+def test_every_imported_module_exists() -> None:
+    """mypy does not report a missing module, because some libraries are optional."""
+    names = {module: file for file in FILES for module in imports(file) if module.startswith("hybrid_cli")}
+    assert not {f"{named(file)}: {module}" for module, file in names.items() if module not in MODULES}
 
 
 def test_no_imports_form_a_circle() -> None:

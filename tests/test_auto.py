@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from test_vectors import random_vectors
 
-from hybrid_cli import indexes
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.auto import unfinished
+from hybrid_cli.indexes.auto import choose, unfinished
+from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.options import byte_count
 from hybrid_cli.stages.encode import encode
@@ -29,13 +29,13 @@ def written(folder: Path, count: int, dim: int) -> Path:
     matrix = random_vectors(count, dim)
     for number, rows in enumerate((slice(0, 400), slice(400, count))):
         ids = pa.array([f"d{row}" for row in range(count)[rows]])
-        indexes.write_shard(indexes.shard_path(folder, number), ids, matrix[rows])
+        write_shard(shard_path(folder, number), ids, matrix[rows])
     return folder
 
 
 def chosen(folder: Path, min_recall: float, memory: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
     recipe = VectorIndex(index_type="auto", pq_bytes=8, min_recall=min_recall, memory=memory)
-    tried = indexes.choose(folder, recipe, cutoff=10, sample=sample)
+    tried = choose(folder, recipe, cutoff=10, sample=sample)
     assert all(each.recall < min_recall for each in tried[:-1] if each.documents == COUNT)
     assert tried[-1].recall >= min_recall
     return tried[-1].factory, [f"{each.index_type} {each.documents}" for each in tried]
@@ -53,7 +53,7 @@ def test_the_first_candidate_with_enough_recall_is_kept(
     folder: Path, least: float, factory: str, tried: list[str]
 ) -> None:
     assert chosen(folder, min_recall=least) == (factory, tried)
-    docids, matrix = indexes.read_ids(folder), random_vectors(COUNT, DIM)
+    docids, matrix = read_ids(folder), random_vectors(COUNT, DIM)
     index = unfinished(folder, docids, factory)
     assert index.search(matrix[:1], ["q"], 1)["docid"].len() == 1  # the index in the folder is the chosen one
 
@@ -69,7 +69,7 @@ def test_the_first_candidate_with_enough_recall_is_kept(
 def test_candidates_are_built_in_the_order_of_their_files_with_code_books(
     tmp_path: Path, count: int, dim: int, order: list[str]
 ) -> None:
-    tried = indexes.choose(written(tmp_path, count, dim), VectorIndex(index_type="auto", min_recall=1.0), cutoff=10)
+    tried = choose(written(tmp_path, count, dim), VectorIndex(index_type="auto", min_recall=1.0), cutoff=10)
     sizes = [each.size for each in tried]
     assert [each.index_type for each in tried] == order[: len(tried)]
     assert len(tried) > order.index("pq")

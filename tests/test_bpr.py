@@ -11,10 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybrid_cli import artifacts, indexes
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
@@ -77,7 +81,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
     queries = pl.read_parquet(tiny / "queries.test.parquet")
     encoder = open_encoder(trained / "bpr", device="cpu")
     vectors = encoder.encode_queries(queries["text"].to_list())
-    stored = indexes.DenseIndex.open(index).vectors_of(np.arange(12))
+    stored = open_dense(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, 1000):
         run = pl.read_parquet(search(
@@ -86,7 +90,7 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
         ))  # fmt: skip
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = vectors.astype(np.float64) @ codes.T
-    docids = indexes.read_ids(index)
+    docids = read_ids(index)
     expected = {(qid, docid): scores[q, d] for q, qid in enumerate(queries["qid"]) for d, docid in enumerate(docids)}
     assert len(run) == len(expected)
     for qid, docid, score in run.select("qid", "docid", "score").iter_rows():
@@ -108,12 +112,12 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
     matrix, query = rng.standard_normal((40, 64)).astype(np.float32), rng.standard_normal((1, 64)).astype(np.float32)
     output = artifacts.open_output(tmp_path / "index", Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with output.folder() as (work, counts):
-        indexes.write_shard(indexes.shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
-        factory = indexes.build(work, VectorIndex(index_type="binary"))
-        counts |= indexes.IndexInfo(40, 64, factory=factory).counts()
+        write_shard(shard_path(work, 0), pa.array([str(row) for row in range(40)]), matrix)
+        factory = build(work, VectorIndex(index_type="binary"))
+        counts |= IndexInfo(40, 64, factory=factory).counts()
     distances = ((matrix >= 0) != (query >= 0)).sum(1)
     nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # including all ties at the last distance
-    index = indexes.DenseIndex.open(tmp_path / "index", binary_k=len(nearest))
+    index = open_dense(tmp_path / "index", binary_k=len(nearest))
     found = [int(docid) for docid in index.search(query, ["q"], 3)["docid"]]
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
     assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()

@@ -19,6 +19,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -49,7 +50,7 @@ def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def index(made: Path) -> LexicalIndex:
-    return LexicalIndex.open(made / "bm25")
+    return open_bm25(made / "bm25")
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by
     assert (counts["dev_documents"], counts.get("dev_corpus")) == (HITS, 12 if searched else None)
     values = pl.read_parquet(out / "curve.parquet").filter(name="dev_corpus_MRR@10")
     assert values["step"].to_list() == [steps] * searched
-    lexical = DevSet.of(examples, 6, LexicalIndex.open(made / "bm25"), 11, 1)
+    lexical = DevSet.of(examples, 6, open_bm25(made / "bm25"), 11, 1)
     assert found[0] >= set(lexical.documents["docid"])
     if searched:
         assert values["value"].item() == pytest.approx(full_retrieval(made, out))

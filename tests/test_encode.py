@@ -18,12 +18,15 @@ from command import hybrid
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import artifacts, indexes
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes import IndexInfo, faiss
-from hybrid_cli.settings import Encode, dense
+from hybrid_cli.indexes import faiss, options
+from hybrid_cli.indexes import shards as shards_module
+from hybrid_cli.indexes.shards import read_ids, read_shard
+from hybrid_cli.opening.dense import info_of, open_dense, read_info
+from hybrid_cli.settings import Encode
 from hybrid_cli.stages.encode import encode
 
 
@@ -49,10 +52,10 @@ def corpus(folder: Path, documents: int) -> Path:
 
 def test_the_index_has_the_vectors_of_the_encoder_in_corpus_order(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = encode(tiny, output=tmp_path / "index", model=tiny_bert, dtype="fp32", shard_size=5)
-    assert [path.name for path in indexes.shards(folder)] == [f"part-0000{number}.parquet" for number in range(3)]
-    index = indexes.DenseIndex.open(folder)
+    assert [path.name for path in shards_module.shards(folder)] == [f"part-0000{number}.parquet" for number in range(3)]
+    index = open_dense(folder)
     corpus = pq.read_table(tiny / "corpus.parquet")
-    assert index.docids.to_list() == corpus["docid"].to_pylist() == indexes.read_ids(folder).to_list()
+    assert index.docids.to_list() == corpus["docid"].to_pylist() == read_ids(folder).to_list()
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     expected = encoder.encode_documents(corpus["title"].to_pylist(), corpus["text"].to_pylist())
     np.testing.assert_allclose(index.vectors_of(np.arange(12)), expected, atol=1e-5)
@@ -161,27 +164,27 @@ def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
 def test_queries_of_a_split_are_encoded_without_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = encode(tiny, output=tmp_path / "queries", model=tiny_bert, split="test", dtype="fp32")
     assert artifacts.read_manifest(folder).kind == Kind.VECTORS
-    assert indexes.read_ids(folder).to_list() == ["001", "002", "003", "004", "005", "006"]
+    assert read_ids(folder).to_list() == ["001", "002", "003", "004", "005", "006"]
     assert not (folder / "index.faiss").exists()
 
 
 def test_half_precision_is_close_to_fp32(tiny: Path, tmp_path: Path) -> None:
     exact = encode(tiny, output=tmp_path / "fp32", dtype="fp32")
-    expected = indexes.read_shard(indexes.shards(exact)[0])
+    expected = read_shard(shards_module.shards(exact)[0])
     for dtype in ("bf16", "fp16"):
         folder = encode(tiny, output=tmp_path / dtype, dtype=dtype, vector_dtype="float16")
-        found = indexes.read_shard(indexes.shards(folder)[0])
+        found = read_shard(shards_module.shards(folder)[0])
         assert (
             (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
         ).min() > 0.999
-        assert pq.read_schema(indexes.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
+        assert pq.read_schema(shards_module.shards(folder)[0]).field("vector").type == pa.list_(pa.float16(), 384)
 
 
 def test_the_batch_size_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     found = []
     for tokens in (1, 64, 100_000):
         folder = encode(tiny, output=tmp_path / str(tokens), model=tiny_bert, dtype="fp32", batch_tokens=tokens)
-        found.append(indexes.read_shard(indexes.shards(folder)[0]))
+        found.append(read_shard(shards_module.shards(folder)[0]))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 
@@ -288,13 +291,13 @@ def test_options_of_other_variants_are_not_recorded(tiny: Path, tiny_bert: Path,
 
 def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="binary", recall_check=True)
-    info = IndexInfo.read(folder)
+    info = read_info(folder)
     assert (info.vectors, info.dim, info.truncated, info.factory, info.binary) == (12, 16, 0, "Binary", True)
     assert set(info.recall) == {"recall@10", "recall@100"}
     manifest = artifacts.read_manifest(folder)
     assert info.counts() == manifest.counts
     with pytest.raises(InputError, match="encoder missing in the manifest; encode again with --overwrite"):
-        IndexInfo.of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
+        info_of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
 
 
 def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
@@ -306,7 +309,7 @@ def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
             encode(flat, output=tmp_path / "again", recall_check=True, index_type=kind)
     exact = encode(flat, output=tmp_path / "factory", factory="Flat", recall_check=True)
     assert "an exact index; --recall-check measures approximate ones" in capsys.readouterr().err
-    assert not IndexInfo.read(exact).recall
+    assert not read_info(exact).recall
     graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
     assert (
         "HNSW8,Flat: recall@10 1.0000, recall@100 1.0000 against exact search, for 12 documents"
@@ -314,30 +317,30 @@ def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
     )
     encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
     assert "recall@10 1.0000" in capsys.readouterr().err, "of an index that is up to date"
-    assert IndexInfo.read(graph).recall == {"recall@10": 1.0, "recall@100": 1.0}
-    assert not IndexInfo.read(flat).recall
+    assert read_info(graph).recall == {"recall@10": 1.0, "recall@100": 1.0}
+    assert not read_info(flat).recall
     codes = encode(graph, output=tmp_path / "codes", index_type="binary")
-    assert not IndexInfo.read(codes).recall
+    assert not read_info(codes).recall
     direct = encode(
         tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="binary",
         recall_check=True,
     )  # fmt: skip
-    assert 0 < IndexInfo.read(direct).recall["recall@10"] <= 1
+    assert 0 < read_info(direct).recall["recall@10"] <= 1
 
 
 def test_every_index_type_is_declared_and_built() -> None:
-    assert set(dense.INDEX_TYPES) == {*faiss.FACTORIES, "auto"}
+    assert set(options.INDEX_TYPES) == {*faiss.FACTORIES, "auto"}
 
 
 def test_a_new_index_type_is_one_declaration_and_one_factory(
     monkeypatch: pytest.MonkeyPatch, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(dense.INDEX_TYPES, "toy", "6 bits per value")  # place 1
+    monkeypatch.setitem(options.INDEX_TYPES, "toy", "6 bits per value")  # place 1
     monkeypatch.setitem(faiss.FACTORIES, "toy", lambda recipe, dim, count: "SQ6")  # place 2
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
     done = hybrid("encode", flat, "--index-type", "toy", "--recall-check", "--output", tmp_path / "toy")
     assert done.code == 0, done.err
-    info, manifest = IndexInfo.read(tmp_path / "toy"), artifacts.read_manifest(tmp_path / "toy")
+    info, manifest = read_info(tmp_path / "toy"), artifacts.read_manifest(tmp_path / "toy")
     assert (info.factory, manifest.options["index_type"]) == ("SQ6", "toy")
     assert info.recall["recall@10"] > 0.9
     assert (

@@ -15,12 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 
-from hybrid_cli import artifacts, indexes, runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.indexes.construction import build
+from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import jvm
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
@@ -279,8 +283,8 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)
     with output.folder() as (work, counts):
-        indexes.write_shard(indexes.shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
-        counts |= indexes.IndexInfo(50, 8, factory=indexes.build(work, VectorIndex())).counts()
+        write_shard(shard_path(work, 0), pa.array([f"doc {row}" for row in range(50)]), values)
+        counts |= IndexInfo(50, 8, factory=build(work, VectorIndex())).counts()
     return folder
 
 
@@ -299,7 +303,7 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
     done = run(code, tmp_path / "faiss", tmp_path / "queries.npy", OPENAI_API_KEY=key)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    ours = indexes.DenseIndex.open(dense).search(queries, ["0", "1", "2"], 10)
+    ours = open_dense(dense).search(queries, ["0", "1", "2"], 10)
     for group, hits in zip(ours.partition_by("qid"), theirs, strict=True):
         assert group["docid"].to_list() == [docid for docid, _ in hits]
         np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)

@@ -13,7 +13,7 @@ from hybrid_cli import runs
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 
@@ -46,7 +46,7 @@ def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> No
     asked = encode(tiny, split="test", from_vectors=saved(tmp_path / "q.npy", queries), output=tmp_path / "queries")
     run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
     assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
-    assert DenseIndex.open(index).docids.to_list() == docids
+    assert open_dense(index).docids.to_list() == docids
     with pytest.raises(InputError, match="queries: query vectors have no splits; omit --split train"):
         search(split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
     with pytest.raises(InputError, match="has no encoder; pass query vectors with --queries"):
@@ -89,7 +89,7 @@ def test_an_index_of_faiss_is_read(tiny: Path, tmp_path: Path, factory: str) -> 
     theirs.add(vectors)
     faiss.write_index(theirs, str(tmp_path / "index.faiss"))
     index = encode(tiny, from_vectors=tmp_path / "index.faiss", output=tmp_path / "index")
-    np.testing.assert_array_equal(DenseIndex.open(index).vectors_of(np.arange(12)), vectors)
+    np.testing.assert_array_equal(open_dense(index).vectors_of(np.arange(12)), vectors)
 
 
 def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from command import hybrid, listing, refused
 
 from hybrid_cli.collections import collection
+from hybrid_cli.encoding.external import read_external
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.indexes.external import read_external
 from hybrid_cli.indexes.faiss_file import Stored
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 
 DIM, COUNT = 16, 300
@@ -177,7 +177,7 @@ def test_the_ids_of_a_faiss_index_are_ids_of_documents(tiny: Path, tmp_path: Pat
     (tmp_path / "docs.tsv").write_text("".join(f"{100 + n}\tword\n" for n in range(len(docids))))
     assert hybrid("prepare", "files", tmp_path / "docs.tsv", "--output", tmp_path / "numbered").code == 0
     index = encode(tmp_path / "numbered", from_vectors=tmp_path / "v.faiss", output=tmp_path / "index")
-    np.testing.assert_array_equal(DenseIndex.open(index).vectors_of(np.arange(len(docids))), vectors[::-1])
+    np.testing.assert_array_equal(open_dense(index).vectors_of(np.arange(len(docids))), vectors[::-1])
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "longdouble"])
@@ -187,7 +187,7 @@ def test_every_array_of_numpy_has_the_same_vectors(dtype: str, order: str, tiny:
     vectors = np.asarray(VECTORS[:count].astype("<f2").astype(dtype), order=order)  # type: ignore[call-overload]
     np.save(tmp_path / "v.npy", vectors)
     index = encode(tiny, from_vectors=tmp_path / "v.npy", output=tmp_path / "index")
-    np.testing.assert_array_equal(DenseIndex.open(index).vectors_of(np.arange(count)), vectors.astype("float32"))
+    np.testing.assert_array_equal(open_dense(index).vectors_of(np.arange(count)), vectors.astype("float32"))
 
 
 def test_other_arrays_of_numpy_are_refused(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 from command import refused
 
-from hybrid_cli import indexes
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.gpus import pick_gpus
-from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.indexes.shards import shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
 
 Calls = list[tuple[list[int], bool]]
@@ -71,7 +70,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 def built(vectors: Path, folder: Path, **options: Any) -> Path:
     """Return a folder with the index of some vectors."""
     (folder / "vectors").mkdir(parents=True)
-    for path in indexes.shards(vectors):
+    for path in shards(vectors):
         (folder / "vectors" / path.name).hardlink_to(path)
     build(folder, VectorIndex(**options))
     return folder

@@ -20,7 +20,7 @@ from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import quantized
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
@@ -98,7 +98,7 @@ def test_scores_are_bm25_of_weighted_term_frequencies_and_lengths(collection: Pa
     lengths = np.sum([[w * len(words) for words in counted[name]] for name, w in WEIGHTS.items()], axis=0)
     assert len(set(lengths.tolist())) > 20
     stored, average, k1, b = quantized(lengths), lengths.mean(), 0.9, 0.4
-    run = LexicalIndex.open(index).search(QUERIES, 100)
+    run = open_bm25(index).search(QUERIES, 100)
     for qid, text in QUERIES.rows():
         scores = np.zeros(len(rows))
         for term in analyzer.analyze([text])[0]:
@@ -117,12 +117,12 @@ def test_an_index_of_repeated_texts_is_the_same(collection: Path, index: Path, t
     repeated = rows.select("docid", title=pl.lit(""), text=pl.concat_str(names, separator=" . "))
     repeated.write_parquet(tmp_path / "repeated.parquet")
     other = index_bm25(tmp_path / "repeated.parquet", output=tmp_path / "bm25", threads=1)
-    assert LexicalIndex.open(other).search(QUERIES, 100).equals(LexicalIndex.open(index).search(QUERIES, 100))
+    assert open_bm25(other).search(QUERIES, 100).equals(open_bm25(index).search(QUERIES, 100))
 
 
 def test_lucene_and_rm3_use_the_weights(index: Path) -> None:
     for rm3 in (None, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.5)):
-        mine = LexicalIndex.open(index).search(QUERIES, 100, rm3=rm3)
+        mine = open_bm25(index).search(QUERIES, 100, rm3=rm3)
         other = lucene.search(index, QUERIES, 100, rm3=rm3)
         both = mine.join(other, on=["qid", "docid"], suffix="_lucene")
         assert len(both) == len(mine) == len(other)
@@ -133,7 +133,7 @@ def test_a_common_factor_of_all_weights_is_a_factor_of_k1(collection: Path, tmp_
     """Lengths up to 40 tokens are stored exactly, so that the scores are equal."""
     plain = index_bm25(collection / "whole", output=tmp_path / "plain", k1=0.9, threads=1)
     twice = index_bm25(collection / "whole", fields="title=2,text=2", output=tmp_path / "twice", k1=1.8, threads=1)
-    runs = [LexicalIndex.open(each).search(QUERIES, 100) for each in (plain, twice)]
+    runs = [open_bm25(each).search(QUERIES, 100) for each in (plain, twice)]
     both = runs[0].join(runs[1], on=["qid", "docid"], suffix="_twice")
     assert len(both) == len(runs[0]) == len(runs[1])
     assert ((both["score"] - both["score_twice"]).abs() <= 1e-6).all()
@@ -142,8 +142,8 @@ def test_a_common_factor_of_all_weights_is_a_factor_of_k1(collection: Path, tmp_
 def test_append_and_shards_read_the_same_fields(collection: Path, index: Path, tmp_path: Path) -> None:
     first = index_bm25(collection / "first", fields=FIELDS, output=tmp_path / "first", threads=1)
     appended = append(first, collection / "rest", output=tmp_path / "appended", threads=1)
-    expected = LexicalIndex.open(index).search(QUERIES, 100)
-    assert LexicalIndex.open(appended).search(QUERIES, 100).equals(expected)
+    expected = open_bm25(index).search(QUERIES, 100)
+    assert open_bm25(appended).search(QUERIES, 100).equals(expected)
     index_bm25(collection / "whole", fields=FIELDS, shards=3, output=tmp_path / "shards")
     QUERIES.write_ndjson(tmp_path / "queries.jsonl")
     search(index=tmp_path / "shards" / "shard-*", queries=tmp_path / "queries.jsonl", output=tmp_path / "run.parquet")

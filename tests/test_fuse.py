@@ -23,8 +23,8 @@ from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.indexes import exact
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening import exact
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 
@@ -53,7 +53,7 @@ def test_exact_scores_follow_the_formula_for_all_candidates(
     vectors = dict(zip(queries["qid"], encoder.encode_queries(queries["text"].to_list()), strict=True))
     texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
     pairs = pl.concat([runs.read_run(path).select("qid", "docid") for path in both(made)]).unique()
-    lexical = LexicalIndex.open(made / "bm25").score(pairs, queries)
+    lexical = open_bm25(made / "bm25").score(pairs, queries)
     titles, bodies = zip(*(texts[docid] for docid in pairs["docid"]), strict=True)
     passages = encoder.encode_documents(titles, bodies)
     dense = [float(vectors[qid] @ passage) for qid, passage in zip(pairs["qid"], passages, strict=True)]

@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import write_corpus
 
-from hybrid_cli import artifacts, indexes, runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import hybrid_search
-from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.hybrid_search import HybridIndex
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.indexes import construction, hybrid_search
+from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.opening.weighted_sum import open_sum
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -52,8 +54,8 @@ def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type:
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
         for number, rows in enumerate(np.array_split(np.arange(len(stored)), [7, 150])):
-            indexes.write_shard(indexes.shard_path(work, number), docids[rows].to_arrow(), stored[rows])
-        info = indexes.IndexInfo(len(stored), stored.shape[1], "none", factory=indexes.build(work, recipe))
+            write_shard(shard_path(work, number), docids[rows].to_arrow(), stored[rows])
+        info = IndexInfo(len(stored), stored.shape[1], "none", factory=construction.build(work, recipe))
         counts |= info.counts()
     return folder
 
@@ -73,11 +75,11 @@ def brute_force(
     total = np.zeros((len(queries), COUNT))
     for name, weight in zip(names, weights, strict=True):
         if name == "bm25":
-            index = LexicalIndex.open(made / name)
+            index = open_bm25(made / name)
             pairs = queries.select("qid").join(index.docids.to_frame("docid"), how="cross")
             total += weight * index.score(pairs, queries).to_numpy().astype(np.float64).reshape(total.shape)
         else:
-            total += weight * (found @ DenseIndex.open(made / name).vectors_of(np.arange(COUNT)).T)
+            total += weight * (found @ open_dense(made / name).vectors_of(np.arange(COUNT)).T)
     return total.astype(np.float32)
 
 
@@ -96,7 +98,7 @@ def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int)
 def test_hits_equal_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int) -> None:
     names = ["dense", "bm25", "second"]
     found, queries = random_queries(seed, 5)
-    index = HybridIndex.open([made / name for name in names], weights)
+    index = open_sum([made / name for name in names], weights)
     run = pl.concat(index.search_blocks([found, found], queries, hits, threads))
     expected = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
     assert run.equals(expected)
@@ -104,7 +106,7 @@ def test_hits_equal_brute_force(made: Path, seed: int, weights: list[float], hit
 
 def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, queries = random_queries(4, 70)
-    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.5])
+    index = open_sum([made / "dense", made / "bm25"], [1, 0.5])
     whole = pl.concat(index.search_blocks([found], queries, 3))
     monkeypatch.setattr(hybrid_search, "BLOCK_DOCUMENTS", 11)
     monkeypatch.setattr(hybrid_search, "BLOCK_QUERIES", 32)
@@ -116,12 +118,12 @@ def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("index_type", ["hnsw", "sq8", "binary"])
 def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_path: Path, index_type: str) -> None:
-    flat = DenseIndex.open(made / "dense")
+    flat = open_dense(made / "dense")
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)
     found, queries = random_queries(5, 4)
-    run = pl.concat(HybridIndex.open([folder], [1]).search_blocks([found], queries, 20))
-    exact = DenseIndex.open(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
+    run = pl.concat(open_sum([folder], [1]).search_blocks([found], queries, 20))
+    exact = open_dense(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
     assert run["score"].to_list() == exact.to_list()
     seen = np.where(stored >= 0, 1, -1) if index_type == "binary" else stored
     assert run.equals(top((found @ seen.T).astype(np.float32), queries, flat.docids, 20))
@@ -130,7 +132,7 @@ def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_
 def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
     found, queries = random_queries(6, 40)
     found += np.random.default_rng(0).standard_normal(found.shape).astype(np.float32)
-    index = HybridIndex.open([made / "dense", made / "bm25"], [1, 0.1])
+    index = open_sum([made / "dense", made / "bm25"], [1, 0.1])
     together = pl.concat(index.search_blocks([found], queries, 50))
     alone = pl.concat(index.search_blocks([found[3:4]], queries[3:4], 50))
     assert alone.equals(together.filter(pl.col("qid") == "q3"))

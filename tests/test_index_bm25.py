@@ -12,10 +12,10 @@ from command import hybrid
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes.exact import exact_source
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.build import Setting, Tuning, tune
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.exact import exact_source
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 
@@ -26,7 +26,7 @@ def index(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first(index: Path, text: str) -> str:
-    return str(LexicalIndex.open(index).search(pl.DataFrame({"qid": ["q"], "text": [text]}), 1)["docid"][0])
+    return str(open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": [text]}), 1)["docid"][0])
 
 
 def inodes(index: Path) -> dict[str, int]:
@@ -63,7 +63,7 @@ def test_fields_can_exclude_titles(tiny: Path, tmp_path: Path) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25", fields=["text"])
     manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
     assert manifest.counts["empty documents"] == 1
-    assert LexicalIndex.open(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
+    assert open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
 
 
 def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,12 +85,12 @@ def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     before, made = artifacts.fingerprint(index), inodes(index)
     monkeypatch.setattr("hybrid_cli.stages.index_bm25.build", None)
     index_bm25(tiny, output=index, k1=1.2, b=0.75)
-    opened = LexicalIndex.open(index)
+    opened = open_bm25(index)
     assert (opened.k1, opened.b) == (1.2, 0.75)
     assert inodes(index) == made
     assert artifacts.fingerprint(index) != before
     assert "stored only k1 and b" in capsys.readouterr().err
-    assert (LexicalIndex.open(index, k1=0.5).k1, LexicalIndex.open(index, k1=0.5).b) == (0.5, 0.75)
+    assert (open_bm25(index, k1=0.5).k1, open_bm25(index, k1=0.5).b) == (0.5, 0.75)
 
 
 def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, capsys: pytest.Ca
     index = index_bm25(corpus, output=tmp_path / "bm25")
     assert "has no terms, so a search finds nothing" in capsys.readouterr().err
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})
-    assert LexicalIndex.open(index).search(queries, 5).is_empty()
+    assert open_bm25(index).search(queries, 5).is_empty()
     assert lucene.search(index, queries, 5).is_empty()
 
 
@@ -177,7 +177,7 @@ def test_tuning_is_recorded(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
     best = max(tuning["means"], key=lambda row: row["mean"])["mean"]
     chosen = next(row for row in tuning["means"] if (row["k1"], row["b"]) == (recorded["k1"], recorded["b"]))
     assert chosen["mean"] == pytest.approx(best)
-    assert (LexicalIndex.open(index).k1, LexicalIndex.open(index).b) == (recorded["k1"], recorded["b"])
+    assert (open_bm25(index).k1, open_bm25(index).b) == (recorded["k1"], recorded["b"])
     assert "held-out gain" in capsys.readouterr().err
     manifest = artifacts.read_manifest(index)
     assert set(manifest.inputs) == {"corpus", "queries", "qrels"}
@@ -224,7 +224,7 @@ def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
 
     monkeypatch.setattr("hybrid_cli.stages.index_bm25.tune", no_gain)
     index_bm25(tiny, output=index, tune=True, split="test")
-    opened = LexicalIndex.open(index)
+    opened = open_bm25(index)
     assert (opened.k1, opened.b) == start
     assert f"no gain on held-out queries from tuning; kept k1={start[0]:g} b={start[1]:g}" in capsys.readouterr().err
 
@@ -233,9 +233,9 @@ def test_parameters_of_an_index_change_only_on_request(tiny: Path, tmp_path: Pat
     index = index_bm25(tiny, output=tmp_path / "bm25", k1=1.2)
     with pytest.raises(InputError, match=r"k1=1\.2, now 0\.9; pass --overwrite"):
         index_bm25(tiny, output=index)
-    assert LexicalIndex.open(index).k1 == 1.2
+    assert open_bm25(index).k1 == 1.2
     index_bm25(tiny, output=index, k1=0.9)
-    assert LexicalIndex.open(index).k1 == 0.9
+    assert open_bm25(index).k1 == 0.9
 
 
 def test_a_run_records_k1_and_b_and_fuse_reports_a_changed_index(tiny: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import artifacts, indexes, runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.shards import read_shard, shards
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
@@ -22,7 +23,7 @@ TEXT = "the moon moves the water of the oceans"
 
 
 def vectors(folder: Path) -> np.ndarray:
-    return np.concatenate([indexes.read_shard(each) for each in indexes.shards(folder)])
+    return np.concatenate([read_shard(each) for each in shards(folder)])
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -50,7 +50,7 @@ def test_every_sentence_gets_the_hits_of_search(
 ) -> None:
     found = labels_of(tiny, tmp_path / "labels", index=index, queries_from="all", depth=4)
     sentences = pl.concat(Sentences(tiny, "all", 0).blocks())
-    run = LexicalIndex.open(index).search(sentences, 4)
+    run = open_bm25(index).search(sentences, 4)
     assert found["qid"].to_list() == run["qid"].unique(maintain_order=True).to_list()
     lists = found.explode("docids", "scores").select("qid", docid="docids", score="scores")
     assert lists.equals(run.select("qid", "docid", "score"))
@@ -93,7 +93,7 @@ def test_max_queries_draws_from_all_queries(tiny: Path, index: Path, tmp_path: P
 def test_a_run_gives_the_labels_of_its_index(tiny: Path, index: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = LexicalIndex.open(index).search(queries, 10)
+    hits = open_bm25(index).search(queries, 10)
     write_run(run, hits.rows())
     by_run = labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=2)
     assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=index, split="test", depth=2))
@@ -105,7 +105,7 @@ def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
     tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = LexicalIndex.open(index).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
+    hits = open_bm25(index).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
     run = write_run(tmp_path / "run.parquet", hits.rows())
     monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
     found = labels_of(tiny, tmp_path / "labels", run=run, split="test")

@@ -15,6 +15,7 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.training.labels import (
@@ -90,7 +91,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def index(corpus: Path) -> LexicalIndex:
-    return LexicalIndex.open(index_bm25(corpus, output=corpus.parent / "bm25", threads=1))
+    return open_bm25(index_bm25(corpus, output=corpus.parent / "bm25", threads=1))
 
 
 def label_settings(**options: Any) -> Label:

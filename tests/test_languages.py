@@ -14,7 +14,7 @@ from test_lucene import as_queries, assert_equal_runs, corpus_file
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm, lucene
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 LATIN = "abcdefghijklmnopqrstuvwxyzäöüßåøæéèêçñ"
@@ -98,7 +98,7 @@ def test_odd_texts_have_lucenes_counts_and_scores(language: str, tmp_path: Path)
     rows = [(str(number), "", text) for number, text in enumerate(texts)]
     index = index_bm25(corpus_file(tmp_path, rows), output=tmp_path / "bm25", language=language)
     queries = as_queries(texts_of(language, rng, 40))
-    found = LexicalIndex.open(index).search(queries, 200)
+    found = open_bm25(index).search(queries, 200)
     assert len(found)
     assert_equal_runs(found, lucene.search(index, queries, 200))
 
@@ -120,7 +120,7 @@ def test_any_text_has_lucenes_tokens(language: str, data: st.DataObject) -> None
 def test_a_lone_tatweel_counts_in_documents_and_not_in_queries(tmp_path: Path) -> None:
     rows = [("1", "", "كتاب ـ جديد"), ("2", "", "كتاب"), ("3", "", "ـ"), ("4", "", "")]
     index = index_bm25(corpus_file(tmp_path, rows), output=tmp_path / "bm25", language="ar")
-    opened_index = LexicalIndex.open(index)
+    opened_index = open_bm25(index)
     assert opened_index.impacts.postings.lengths.tolist() == [3, 1, 1, 0]
     queries = as_queries(["كتاب ـ", "ـ"])
     found = opened_index.search(queries, 10)

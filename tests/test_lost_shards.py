@@ -16,16 +16,17 @@ from command import hybrid
 from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts, indexes
+from hybrid_cli import artifacts
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.indexes import documents
+from hybrid_cli.indexes import construction
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.updates import documents
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHARD = "vectors/part-00001.parquet"
@@ -126,13 +127,13 @@ def test_a_shard_of_weights_that_vanishes_is_missed(
 @pytest.fixture
 def losing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every build of a dense index loses a shard before it reads the shards."""
-    build = indexes.build
+    build = construction.build
 
     def lose_and_build(folder: Path, *values: Any) -> str:
         (folder / SHARD).unlink()
         return build(folder, *values)
 
-    for place in (indexes, documents):
+    for place in (construction, documents):
         monkeypatch.setattr(place, "build", lose_and_build)
 
 

@@ -21,7 +21,7 @@ from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import analysis, english, jvm, lucene
 from hybrid_cli.lexical.analysis import CHARACTERS, FEW_TEXTS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -92,7 +92,7 @@ def questions(docstrings: list[tuple[str, str, str]]) -> pl.DataFrame:
 
 def test_the_matrix_equals_lucene_on_over_2000_queries(index: Path, questions: pl.DataFrame) -> None:
     assert len(questions) > 2000
-    assert_equal_runs(LexicalIndex.open(index).search(questions, 50), lucene.search(index, questions, 50))
+    assert_equal_runs(open_bm25(index).search(questions, 50), lucene.search(index, questions, 50))
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.5), (2.0, 0.0), (0.4, 1.0)])
@@ -100,23 +100,23 @@ def test_the_matrix_equals_lucene_at_other_depths_k1_and_b(
     index: Path, questions: pl.DataFrame, k1: float, b: float
 ) -> None:
     some = questions.head(60)
-    assert_equal_runs(LexicalIndex.open(index, k1, b).search(some, 3000), lucene.search(index, some, 3000, k1=k1, b=b))
+    assert_equal_runs(open_bm25(index, k1, b).search(some, 3000), lucene.search(index, some, 3000, k1=k1, b=b))
 
 
 def test_queries_without_hits_have_no_rows(index: Path) -> None:
     nothing = as_queries(["the of and", "", "qxzzyv"])
-    assert LexicalIndex.open(index).search(nothing, 10).is_empty()
+    assert open_bm25(index).search(nothing, 10).is_empty()
     assert lucene.search(index, nothing, 10).is_empty()
 
 
 def test_unusual_document_ids_are_kept(index: Path) -> None:
-    run = LexicalIndex.open(index).search(as_queries(["odd ids"]), 1000)
+    run = open_bm25(index).search(as_queries(["odd ids"]), 1000)
     assert set(ODD_IDS) <= set(run["docid"])
     assert not {row for row in run["docid"] if row.startswith(("empty", "stop"))}
 
 
 def test_pair_scores_equal_search_scores(index: Path, questions: pl.DataFrame) -> None:
-    opened, some = LexicalIndex.open(index), questions.slice(5, 300)
+    opened, some = open_bm25(index), questions.slice(5, 300)
     run = opened.search(some, 20)
     assert opened.score(run, some).equals(run["score"])
     strangers = pl.DataFrame({"qid": some["qid"], "docid": ["empty 0"] * len(some)})
@@ -124,7 +124,7 @@ def test_pair_scores_equal_search_scores(index: Path, questions: pl.DataFrame) -
 
 
 def test_unknown_ids_are_refused(index: Path) -> None:
-    opened, some = LexicalIndex.open(index), as_queries(["fit"])
+    opened, some = open_bm25(index), as_queries(["fit"])
     with pytest.raises(InputError, match="no document nowhere"):
         opened.score(pl.DataFrame({"qid": ["q 0"], "docid": ["nowhere"]}), some)
     with pytest.raises(InputError, match="no text for query q 7"):
@@ -137,16 +137,16 @@ def test_scores_do_not_depend_on_word_order(index: Path, questions: pl.DataFrame
     for text in words:
         random.Random(len(text)).shuffle(text)
     shuffled = some.with_columns(pl.Series("text", [" ".join(text) for text in words]))
-    opened = LexicalIndex.open(index)
+    opened = open_bm25(index)
     assert opened.search(some, 100).equals(opened.search(shuffled, 100))
 
 
 def test_rm3_of_the_matrix_equals_anserinis(index: Path, questions: pl.DataFrame) -> None:
     some = questions.head(12).vstack(questions.slice(400, 20))
     for rm3 in (RM3, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.2)):
-        matrix = LexicalIndex.open(index).search(some, 20, rm3=rm3)
+        matrix = open_bm25(index).search(some, 20, rm3=rm3)
         lucenes = lucene.search(index, some, 20, rm3=rm3)
-        assert not matrix.equals(LexicalIndex.open(index).search(some, 20))
+        assert not matrix.equals(open_bm25(index).search(some, 20))
         both = matrix.join(lucenes, on=["qid", "docid"], how="full", suffix="_l")
         same = both.filter((pl.col("score") - pl.col("score_l")).abs() <= 1e-4)
         assert len(same) >= 0.995 * len(both)  # weights that differ in the last bit change ties at the cut
@@ -156,7 +156,7 @@ def test_rm3_of_the_matrix_equals_anserinis(index: Path, questions: pl.DataFrame
 def test_rm3_of_the_matrix_equals_anserinis_on_1000_queries(index: Path, questions: pl.DataFrame) -> None:
     some = questions.head(12).vstack(questions.slice(100, 988))
     assert len(some) == 1000
-    matrix = LexicalIndex.open(index).search(some, 20, rm3=RM3)
+    matrix = open_bm25(index).search(some, 20, rm3=RM3)
     assert len(matrix) > 17_000
     assert_equal_runs(matrix, lucene.search(index, some, 20, rm3=RM3), tolerance=1e-6)
 
@@ -244,7 +244,7 @@ def test_other_languages_equal_lucene(language: str, words: str, tmp_path: Path)
     rows = [(str(n), "", " ".join(draw.choices(vocabulary, k=draw.randint(0, 120)))) for n in range(60)]
     index = index_bm25(corpus_file(tmp_path, rows), output=tmp_path / "bm25", language=language)
     queries = as_queries([" ".join(draw.choices(vocabulary, k=3)) for _ in range(20)])
-    assert_equal_runs(LexicalIndex.open(index).search(queries, 100), lucene.search(index, queries, 100))
+    assert_equal_runs(open_bm25(index).search(queries, 100), lucene.search(index, queries, 100))
 
 
 def test_an_unknown_language_lists_the_analyzers() -> None:
@@ -291,7 +291,7 @@ def test_cacm_reproduces_anserinis_published_figures(tmp_path: Path) -> None:
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
     for rm3, expected in ((None, [0.3123, 0.1942]), (RM3, [0.3648, 0.2224])):
         for run in (
-            LexicalIndex.open(index).search(queries, 1000, rm3=rm3),
+            open_bm25(index).search(queries, 1000, rm3=rm3),
             lucene.search(index, queries, 1000, rm3=rm3),
         ):
             values = evaluate_run(run, qrels, ["MAP", "P@30"])

@@ -13,7 +13,7 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.mining import RANDOM, Source
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -63,7 +63,7 @@ def test_no_negative_is_relevant_to_its_query(mined: Path) -> None:
 
 
 def test_lexical_scores_are_exact_also_for_documents_that_bm25_did_not_retrieve(mined: Path, bm25: Path) -> None:
-    index = LexicalIndex.open(bm25)
+    index = open_bm25(bm25)
     queries = pl.read_parquet(mined).select("qid", text="query").unique("qid")
     for rows in (pl.read_parquet(mined), negatives_of(mined)):
         exact = index.score(rows.select("qid", "docid"), queries)
@@ -75,7 +75,7 @@ def test_lexical_scores_are_exact_also_for_documents_that_bm25_did_not_retrieve(
 
 def test_negatives_of_source_bm25_are_hits_of_bm25(mined: Path, bm25: Path) -> None:
     queries = pl.read_parquet(mined).select("qid", text="query").unique("qid")
-    hits = LexicalIndex.open(bm25).search(queries, 1000)
+    hits = open_bm25(bm25).search(queries, 1000)
     negatives = negatives_of(mined).filter(source="bm25")
     assert len(negatives)
     assert not len(negatives.join(hits, on=["qid", "docid"], how="anti"))
@@ -85,7 +85,7 @@ def test_depth_and_skip_top_bound_the_ranks(tiny: Path, bm25: Path, tmp_path: Pa
     output = mine_negatives(tiny, split="train", index=bm25, depth=2, skip_top=1, output=tmp_path / "x.parquet")
     negatives = negatives_of(output).filter(source="bm25")
     queries = pl.read_parquet(output).select("qid", text="query").unique("qid")
-    hits = LexicalIndex.open(bm25).search(queries, 1000)
+    hits = open_bm25(bm25).search(queries, 1000)
     assert set(negatives.join(hits, on=["qid", "docid"])["rank"]) == {2}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -43,9 +43,9 @@ def precision(name: str) -> dict[str, Any]:
 def test_an_index_records_its_truncation(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     for name, model in (("dense", tiny_bert), ("static_lambda", tiny_lambda)):
         index = encode(tiny, model=str(model), truncate_dim=3, output=tmp_path / name, **precision(name))
-        assert DenseIndex.open(index).dim == 3
+        assert open_dense(index).dim == 3
         search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
-        assert open_encoder(model).fingerprint != DenseIndex.open(index).fingerprint
+        assert open_encoder(model).fingerprint != open_dense(index).fingerprint
     static_lambda, output = str(tiny_lambda), tmp_path / "no.parquet"
     with pytest.raises(InputError, match="encode again"):
         search(tiny, split="test", index=tmp_path / "dense", output=output, model=static_lambda)
@@ -58,7 +58,7 @@ def test_truncating_an_index_equals_encoding_with_truncation(
         whole = encode(tiny, model=str(model), output=tmp_path / name, **precision(name))
         direct = encode(tiny, model=model, truncate_dim=3, output=tmp_path / f"{name}-direct", **precision(name))
         cut = encode(whole, truncate_dim=3, output=tmp_path / f"{name}-cut")
-        one, other = DenseIndex.open(direct), DenseIndex.open(cut)
+        one, other = open_dense(direct), open_dense(cut)
         assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
         np.testing.assert_allclose(one.vectors_of(np.arange(12)), other.vectors_of(np.arange(12)), atol=1e-6)
         search(tiny, split="test", index=cut, output=tmp_path / f"{name}.parquet")
@@ -104,7 +104,7 @@ def test_truncation_is_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_l
         for model, length, name in ((tiny_bert, 5, "dense"), (tiny_lambda, 3, "static_lambda"))
     )
     both = encode(dense, concat_with=static_lambda, output=tmp_path / "both")
-    assert DenseIndex.open(both).dim == 8
+    assert open_dense(both).dim == 8
     tuned = combine([tiny_bert, tiny_lambda], output=tmp_path / "tuned", tune=tiny, split="train", index=both)
     assert open_encoder(tuned).dim == 8
     search(tiny, split="test", index=both, output=tmp_path / "run.parquet", model=str(tuned))

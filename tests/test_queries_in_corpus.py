@@ -15,7 +15,7 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
 from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.fuse import fuse
@@ -140,7 +140,7 @@ def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) 
     mined = mine_negatives(
         data, split="dev", index=index_bm25(data, output=tmp_path / "bm25"), output=tmp_path / "dev.parquet"
     )
-    index = LexicalIndex.open(tmp_path / "bm25")
+    index = open_bm25(tmp_path / "bm25")
     terms = len(index.idf)
     bm25 = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
     for table in bm25.parameters():

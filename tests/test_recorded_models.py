@@ -16,7 +16,7 @@ import pytest
 from recording_hub import recording_hub
 
 from hybrid_cli import artifacts
-from hybrid_cli.indexes import DenseIndex
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
@@ -110,7 +110,7 @@ def test_no_command_asks_the_hub_for_a_recorded_model(
     hub: tuple[str, list[str]],
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "ids.txt").write_text(f"{DenseIndex.open(index).docids[0]}\n")
+    (tmp_path / "ids.txt").write_text(f"{open_dense(index).docids[0]}\n")
     needing, others = commands(index, tiny, tmp_path)
     done = run([*needing, *others], hub[0], tmp_path)
     assert (done["attempts"], hub[1]) == ([], [])

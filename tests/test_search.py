@@ -11,7 +11,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,11 +20,13 @@ import pytest
 from command import hybrid
 from terminal import Terminal
 
-from hybrid_cli import artifacts, indexes, runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.reporting.terminal import show_hits
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import Engine
@@ -87,7 +89,7 @@ def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_ber
     run = runs.read_run(search(tiny, split="test", index=index, output=tmp_path / "run.parquet", hits=1))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
-    opened = indexes.DenseIndex.open(index)
+    opened = open_dense(index)
     pairs = opened.score(run, run["qid"].to_list(), queries)
     np.testing.assert_allclose(run["score"], pairs, rtol=1e-4)
 
@@ -290,13 +292,12 @@ def test_hits_as_json(lexical: Path, dense: Path) -> None:
 
 def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
-    original = LexicalIndex.open.__func__  # type: ignore[attr-defined]
 
-    def counted(cls: type[LexicalIndex], folder: Path, *more: Any) -> LexicalIndex:
+    def counted(folder: Path, *more: Any) -> LexicalIndex:
         opened.append(folder)
-        return cast("LexicalIndex", original(cls, folder, *more))
+        return open_bm25(folder, *more)
 
-    monkeypatch.setattr(LexicalIndex, "open", classmethod(counted))
+    monkeypatch.setattr("hybrid_cli.opening.lexical.open_bm25", counted)
     monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
     done = hybrid("search", "--index", lexical, "--interactive", "-k", 1)
     assert done.code == 0, done.err

@@ -14,7 +14,7 @@ import pytest
 from command import hybrid
 
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
@@ -84,7 +84,7 @@ def test_qdrant_ranks_as_the_exact_search(here: Path) -> None:
 
 def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:
     folder = exported("vespa")
-    index = LexicalIndex.open(Path("whole"))
+    index = open_bm25(Path("whole"))
     rows = [json.loads(line) for line in (folder / "documents.jsonl").read_text("utf-8").splitlines()]
     assert sorted(row["fields"]["docid"] for row in rows) == sorted(index.docids)
     queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").splitlines()]
@@ -109,7 +109,7 @@ def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:
 def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> None:
     folder = exported("opensearch")
     lines = [json.loads(line) for line in (folder / "documents.ndjson").read_text("utf-8").splitlines()]
-    assert sorted(line["index"]["_id"] for line in lines[::2]) == sorted(LexicalIndex.open(Path("whole")).docids)
+    assert sorted(line["index"]["_id"] for line in lines[::2]) == sorted(open_bm25(Path("whole")).docids)
     assert all(len(line["vector"]) == 16 for line in lines[1::2])
     assert all(line["contents"] == f"{line['title']}\n{line['text']}" for line in lines[1::2])
     index = json.loads((folder / "index.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,9 +16,10 @@ from hybrid_cli import artifacts, open_index
 from hybrid_cli.artifacts import Kind, Manifest
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.indexes import DenseIndex, searcher
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.opening import searcher
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings.retrieval import SearchOptions
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 
@@ -74,14 +76,13 @@ def test_lexical_shards_have_the_run_of_one_index(here: Path, options: list[str]
 def test_a_shard_that_vanishes_after_the_check_is_missed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in "012":
         shutil.copytree(f"dense-{part}", f"part-{part}")
-    opened = searcher.open_dense
 
-    def removing(path: Path, options: SearchOptions) -> DenseIndex:
+    def removing(path: Path, *options: Any) -> DenseIndex:
         shutil.rmtree("part-1", ignore_errors=True)
-        return opened(path, options)
+        return open_dense(path, *options)
 
     monkeypatch.setattr(searcher, "open_dense", removing)
-    monkeypatch.setattr("hybrid_cli.indexes.searcher.shards_of", None)  # the list of the check counts
+    monkeypatch.setattr("hybrid_cli.opening.searcher.shards_of", None)  # the list of the check counts
     done = hybrid("search", "tiny", "--split", "test", "--index", "part-*", "--output", "run.parquet")
     assert (done.code, done.err) == (2, "hybrid: part-1: no such file or folder\n")
     assert not Path("run.parquet").exists()

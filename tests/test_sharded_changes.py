@@ -15,7 +15,7 @@ from test_append import parts, searched
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.collection import docids
-from hybrid_cli.indexes.sharded import ids_of, shards_of
+from hybrid_cli.opening.sharded import ids_of, shards_of
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 __all__ = ["parts"]
@@ -120,7 +120,7 @@ def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
 
 KILLED = """
 import os, signal
-from hybrid_cli.indexes import lexical_shards
+from hybrid_cli.updates import lexical_shards
 from hybrid_cli.cli import main
 def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
 {} = die

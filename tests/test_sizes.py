@@ -9,7 +9,7 @@ import pytest
 from command import hybrid
 from test_vectors import build, random_vectors
 
-from hybrid_cli.indexes import footprint
+from hybrid_cli.indexes.auto import footprint
 from hybrid_cli.indexes.faiss import code_size
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.inspect import inspect

@@ -18,8 +18,9 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
@@ -30,7 +31,7 @@ QUERIES = ["what does the moon do to the oceans", "oxygen oxygen blood", "to be 
 
 @pytest.fixture(scope="module")
 def index(tiny_lambda: Path) -> LexicalIndex:
-    return LexicalIndex.open(tiny_lambda.parent / "bm25")
+    return open_bm25(tiny_lambda.parent / "bm25")
 
 
 def test_identity_tables_give_bm25(index: LexicalIndex) -> None:
@@ -108,7 +109,7 @@ def test_options_of_a_transformer_are_refused_for_a_static_encoder(
         with pytest.raises(InputError, match=f"^--(dtype|device|batch-tokens): {texts}"):
             encode(tiny, model=str(tiny_lambda), output=tmp_path / "no", **options)
     index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
-    np.save(vectors, DenseIndex.open(index).vectors_of(np.arange(12)))
+    np.save(vectors, open_dense(index).vectors_of(np.arange(12)))
     imported = encode(tiny, model=str(tiny_lambda), from_vectors=vectors, output=tmp_path / "imported")
     for made in (index, imported):
         assert "dtype" not in artifacts.read_manifest(made).options

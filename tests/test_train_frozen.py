@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings.common import Optimization, Sampling
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -80,7 +80,7 @@ def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda:
 def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(examples: Path, bm25: Path) -> None:
     groups = next(Examples(examples).batches(Sampling(batch_size=7)))
     docids = [docid for group in groups for docid in group.docids]
-    scorer = Bm25Scorer(LexicalIndex.open(bm25), Examples(examples).docids())
+    scorer = Bm25Scorer(open_bm25(bm25), Examples(examples).docids())
     scores = scorer.scores([group.query for group in groups], docids)
     assert scores.shape == (7, 14)
     for row, group in enumerate(groups):
@@ -147,7 +147,7 @@ train_dense(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{!r})
 def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Path, tiny_bert: Path, tiny: Path) -> None:
     known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
     texts = pl.concat(list(known.documents()))
-    scorer = Bm25Scorer(LexicalIndex.open(bm25), known.docids())
+    scorer = Bm25Scorer(open_bm25(bm25), known.docids())
     plan = Sampling(batch_size=4, checkpoint_steps=3)
     batch = next(known.batches(plan))
     tops = []

@@ -23,6 +23,7 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
@@ -255,7 +256,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
     sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With tables of ones, the student ranks documents by the sum of their weights."""
-    index = LexicalIndex.open(sources["index"])
+    index = open_bm25(sources["index"])
     encoder = StaticEncoder.over(index, ("title", "text"), dim=1, vocab_size=40, hash_buckets=5)
     encoder.query_table.data.fill_(1)
     encoder.document_table.data.fill_(1)
@@ -269,7 +270,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
 
 
 def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
-    index = LexicalIndex.open(sources["index"])
+    index = open_bm25(sources["index"])
     encoder = StaticEncoder.over(index, ("title", "text"), dim=3, vocab_size=40, hash_buckets=5)
     rows = np.arange(len(index.docids))
     of_matrix = bags(index, encoder, static_options(sources)).documents(rows)

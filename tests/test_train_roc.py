@@ -16,7 +16,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -87,7 +87,7 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     trained = train_dense(
         examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
-    encoder, lexical = TransformerEncoder.load(trained), LexicalIndex.open(index)
+    encoder, lexical = TransformerEncoder.load(trained), open_bm25(index)
     dev = DevSet.of(examples, 200, lexical, 1000, 1)
     queries, docids = dev.queries["text"].to_list(), dev.documents["docid"]
     documents = dev.documents["title"].to_list(), dev.documents["text"].to_list()
@@ -160,7 +160,7 @@ def test_gradient_caching_with_masking_makes_the_same_steps(
 
 
 def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:
-    opened = LexicalIndex.open(index)
+    opened = open_bm25(index)
     own = Bm25Vectors(opened, SignProjection(16), opened.docids)
     queries, docids = ["salt water", "heart", "river bank"], opened.docids.to_list()
     others = VectorsOfOthers(own, pl.Series(queries), opened.docids, seed=3)

@@ -14,11 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli import artifacts, indexes
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import IndexInfo
-from hybrid_cli.indexes.faiss import same_graph, sign_bits
+from hybrid_cli.indexes import construction
+from hybrid_cli.indexes.auto import measure_recall
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
+from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 
 DIM, COUNT = 16, 600
@@ -43,17 +47,17 @@ def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndar
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
 
 
-def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> indexes.DenseIndex:
+def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> DenseIndex:
     """Build a dense index of the rows of `matrix`, in shards of 250."""
     names = ids or [f"d{row}" for row in range(len(matrix))]
     output = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with output.folder() as (work, counts):
         for number, begin in enumerate(range(0, len(matrix), 250)):
             some = slice(begin, begin + 250)
-            indexes.write_shard(indexes.shard_path(work, number), pa.array(names[some]), matrix[some])
-        factory = indexes.build(work, recipe)
+            write_shard(shard_path(work, number), pa.array(names[some]), matrix[some])
+        factory = construction.build(work, recipe)
         counts |= IndexInfo(len(matrix), matrix.shape[1], "none", factory=factory).counts()
-    return indexes.DenseIndex.open(folder)
+    return open_dense(folder)
 
 
 def qids(queries: np.ndarray) -> list[str]:
@@ -158,11 +162,11 @@ def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> Non
     before = faiss.omp_get_max_threads()
     try:
         for threads in (1, 4):
-            indexes.set_threads(threads)
+            set_threads(threads)
             build(tmp_path / str(threads), random_vectors(), VectorIndex(index_type="hnsw", m=8))
             assert faiss.omp_get_max_threads() == threads
     finally:
-        indexes.set_threads(before)
+        set_threads(before)
     assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
 
 
@@ -170,12 +174,12 @@ def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch
     monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
     before = faiss.omp_get_max_threads()
     try:
-        indexes.set_threads(3)
+        set_threads(3)
         with same_graph():
             assert faiss.omp_get_max_threads() == 1
         assert faiss.omp_get_max_threads() == 3
     finally:
-        indexes.set_threads(before)
+        set_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +202,10 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe
             for run in (found.sort("qid", "rank"), expected)
         ]
         shares.append(len(heads[0].join(heads[1], on=["qid", "docid"])) / len(heads[1]))
-    measured = indexes.measure_recall(tmp_path / "index", index.info.factory, seed=42)
+    measured = measure_recall(tmp_path / "index", index.info.factory, seed=42)
     assert measured == pytest.approx({"recall@10": shares[0], "recall@100": shares[1]}, abs=2e-3)
     assert 0.02 < shares[0] < 0.9
-    part = indexes.measure_recall(tmp_path / "index", index.info.factory, seed=42, sample=300)
+    part = measure_recall(tmp_path / "index", index.info.factory, seed=42, sample=300)
     assert part == pytest.approx(measured, abs=0.1)
 
 
@@ -361,10 +365,10 @@ def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> Non
     folder = tmp_path / "index"
     build(folder, random_vectors(), VectorIndex(index_type="ivf", nlist=8, nprobe=1))
     queries = random_vectors(5, seed=1)
-    every = indexes.DenseIndex.open(folder, nprobe=8).search(queries, qids(queries), 10)
+    every = open_dense(folder, nprobe=8).search(queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
     with pytest.raises(InputError, match="--ef-search 9: this type of index has no such parameter"):
-        indexes.DenseIndex.open(folder, ef_search=9).search(queries, qids(queries), 10)
+        open_dense(folder, ef_search=9).search(queries, qids(queries), 10)
 
 
 def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
@@ -376,4 +380,4 @@ def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
 
 def test_another_artifact_is_refused(tiny: Path) -> None:
     with pytest.raises(InputError, match=r"is a collection .*a dense index is needed here"):
-        indexes.DenseIndex.open(tiny)
+        open_dense(tiny)

@@ -39,8 +39,8 @@ from hybrid_cli.indexes.faiss import (
     table_size,
 )
 from hybrid_cli.indexes.gpus import adding_on, pick_gpus, training_on
+from hybrid_cli.indexes.options import VectorIndex
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
-from hybrid_cli.settings import VectorIndex
 
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16

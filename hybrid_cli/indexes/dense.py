@@ -13,8 +13,8 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory, runs
-from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.layout import FAISS_INDEX
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
@@ -27,8 +27,8 @@ from hybrid_cli.indexes.faiss import (
     sign_bits,
 )
 from hybrid_cli.indexes.gpus import on_gpus
+from hybrid_cli.indexes.options import BINARY_K, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
-from hybrid_cli.settings import Encode, SearchOptions
 
 _BLOCK = 256  # queries per search
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
@@ -61,29 +61,6 @@ class IndexInfo:
     truncated: int = 0
     factory: str = ""
     recall: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> IndexInfo:
-        """Read the properties from a manifest.
-
-        Raises:
-            InputError: a property is missing.
-        """
-        stored = manifest.counts
-        values = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
-        if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
-            facts = ", ".join(sorted(missing))
-            raise InputError(f"{manifest.location}: {facts} missing in the manifest; encode again with --overwrite")
-        return cls(**values, recall={name: value for name, value in stored.items() if name.startswith("recall@")})
-
-    @classmethod
-    def read(cls, path: Path, kind: Kind = Kind.DENSE_INDEX) -> IndexInfo:
-        """Read the properties of the dense index at `path`, or of encoded queries with `Kind.VECTORS`.
-
-        Raises:
-            InputError: `path` is another kind of artifact.
-        """
-        return cls.of(artifacts.read_manifest(path, kind))
 
     def counts(self) -> dict[str, Any]:
         """Return the properties as the manifest stores them."""
@@ -119,22 +96,6 @@ class DenseIndex:
     nprobe: int | None = None
     binary_k: int | None = None
     gpus: tuple[int, ...] = ()
-
-    @classmethod
-    def open(
-        cls, folder: Path, ef_search: int | None = None, nprobe: int | None = None, binary_k: int | None = None
-    ) -> DenseIndex:
-        """Open a dense index; FAISS and its file are loaded at the first search.
-
-        Raises:
-            InputError: `folder` is not a dense index.
-        """
-        manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
-        info = IndexInfo.of(manifest)
-        with artifacts.one_version(folder, manifest):
-            artifacts.check_parts(folder, DOCIDS)
-            docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS), glob=False)["docid"]
-        return cls(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
     @property
     def dim(self) -> int:
@@ -234,7 +195,7 @@ class DenseIndex:
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Retrieve candidates by Hamming distance; rescore their codes (-1 and +1) with the float query (BPR)."""
-        candidates = min(max(depth, self.binary_k or SearchOptions.binary_k), len(self.docids))
+        candidates = min(max(depth, self.binary_k or BINARY_K), len(self.docids))
         if graph := getattr(self._index, "hnsw", None):
             graph.efSearch = max(graph.efSearch, candidates)
         _, found = self._index.search(sign_bits(queries), candidates)
@@ -321,12 +282,12 @@ def combine_vectors(
     indexes: Sequence[DenseIndex],
     folder: Path,
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    settings: Encode,
+    options: Shards,
 ) -> None:
     """Combine the vectors of two indexes of one corpus with `combine`, and write the result as shards."""
     docids = indexes[0].docids
-    for number, begin in enumerate(range(0, len(docids), settings.shard_size)):
-        rows = np.arange(begin, min(len(docids), begin + settings.shard_size))
+    for number, begin in enumerate(range(0, len(docids), options.shard_size)):
+        rows = np.arange(begin, min(len(docids), begin + options.shard_size))
         first, second = (each.vectors_of(rows) for each in indexes)
-        whole = combine(first, second).astype(settings.vector_dtype)
+        whole = combine(first, second).astype(options.vector_dtype)
         write_shard(shard_path(folder, number), docids.gather(rows).to_arrow(), whole)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings import VectorIndex
+from hybrid_cli.indexes.options import VectorIndex
 
 FLAT = "Flat"
 BINARY, BINARY_GRAPH = "Binary", "BHNSW"  # sign codes with Hamming distance; the number of links follows the name

@@ -11,24 +11,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import artifacts, memory
-from hybrid_cli.artifacts import Kind
-from hybrid_cli.errors import InputError
+from hybrid_cli import memory
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.settings.common import OnDevice
 
 BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
 _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries
@@ -51,43 +46,6 @@ class HybridIndex:
     weights: tuple[float, ...]
     lexical: LexicalIndex | None = None
     lexical_weight: float = 0.0
-
-    @classmethod
-    def open(
-        cls,
-        folders: Sequence[Path],
-        weights: Sequence[float],
-        k1: float | None = None,
-        b: float | None = None,
-        device: str = OnDevice.device,
-    ) -> HybridIndex:
-        """Open indexes.
-
-        Args:
-            folders: one or more dense indexes, and at most one lexical index.
-            weights: one per index.
-            k1, b: override the values stored in the lexical index.
-            device: device of the encoder of a lexical index with learned weights.
-
-        Raises:
-            InputError: no dense index, two lexical indexes, or indexes of different corpora.
-        """
-        kinds = [artifacts.read_manifest(folder).kind for folder in folders]
-        if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
-            named = ", ".join(map(str, folders))
-            raise InputError(f"{named}: exact search needs one or more dense indexes, and at most one lexical index")
-        opened = [
-            open_lexical(folder, k1, b, device=device) if kind == Kind.LEXICAL_INDEX else DenseIndex.open(folder)
-            for folder, kind in zip(folders, kinds, strict=True)
-        ]
-        for folder, index in zip(folders, opened, strict=True):
-            if not index.docids.equals(opened[0].docids):
-                raise InputError(f"{folder}: other documents than {folders[0]}; build both indexes from one corpus")
-        dense = [
-            (index, weight) for index, weight in zip(opened, weights, strict=True) if isinstance(index, DenseIndex)
-        ]
-        lexical = [pair for pair in zip(opened, weights, strict=True) if isinstance(pair[0], LexicalIndex)]
-        return cls(*zip(*dense, strict=True), *(lexical[0] if lexical else ()))  # type: ignore[arg-type]
 
     def search_blocks(
         self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int | None = None

@@ -20,7 +20,7 @@ from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.settings import Encode
+from hybrid_cli.indexes.options import Shards
 
 _SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # byte-stream split: floats compress better
 
@@ -207,19 +207,19 @@ def encode_texts(
     texts: Iterable[Texts],
     encoded: Callable[[Iterable[Block]], Iterable[Encoded]],
     of_queries: bool,
-    settings: Encode,
+    options: Shards,
     advance: Advance,
     first: int = 0,
     wanted: Collection[int] | None = None,
 ) -> None:
-    """Encode texts to shards of `settings.shard_size`; shards that exist already are skipped.
+    """Encode texts to shards of `options.shard_size`; shards that exist already are skipped.
 
     Args:
         folder: folder of the shards.
         texts: tables with the columns id, title, text.
         encoded: encodes blocks, in order: `partial(map, block_encoder(...))`, or on other machines.
         of_queries: the texts are queries, for messages.
-        settings: size of shards, type of the stored vectors.
+        options: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
         first: number of the first shard.
         wanted: numbers of the shards to encode; None encodes those that do not exist.
@@ -229,14 +229,14 @@ def encode_texts(
     """
     started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
     path_of = partial(shard_path, folder)
-    blocks = missing_blocks(texts, settings.shard_size, _AT_ONCE, path_of, started, wanted, first)
+    blocks = missing_blocks(texts, options.shard_size, _AT_ONCE, path_of, started, wanted, first)
     parts: list[Encoded] = []
     for done in encoded(blocks):
         parts.append(done)
         advance(len(done[0]))
         path, ids = started[0]
         if sum(len(vectors) for vectors, _ in parts) == len(ids):
-            found = np.concatenate([vectors for vectors, _ in parts]).astype(settings.vector_dtype)
+            found = np.concatenate([vectors for vectors, _ in parts]).astype(options.vector_dtype)
             remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
             check_finite(found, pl.Series(ids), "query" if of_queries else "document", remedy)
             write_shard(path, ids, found, truncated=sum(truncated for _, truncated in parts))

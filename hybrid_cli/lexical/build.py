@@ -21,7 +21,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
-from hybrid_cli.settings.retrieval import weighted_fields
+from hybrid_cli.lexical.options import weighted_fields
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 _MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (docs/scale.md)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
@@ -26,8 +26,8 @@ from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.settings import IndexBm25
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
 _DOCUMENT = 181  # bytes of ids and sums, with one thread (docs/scale.md)
@@ -83,10 +83,10 @@ class LexicalIndex:
         self,
         impacts: Impacts,
         docids: pl.Series,
-        language: str = IndexBm25.language,
+        language: str = BM25Options.language,
         queries: TextAnalyzer | QueryWeights | None = None,
     ):
-        """Wrap an impact matrix in memory; see `open` for one on disk.
+        """Wrap an impact matrix in memory; see `load` for one on disk.
 
         Args:
             impacts: weighted postings.
@@ -98,43 +98,20 @@ class LexicalIndex:
         self._shared = _Shared(impacts.postings, docids, language, queries)
 
     @classmethod
-    def open(cls, folder: Path, k1: float | None = None, b: float | None = None) -> LexicalIndex:
-        """Open the index of BM25 in `folder`; k1 and b override the stored values.
-
-        Raises:
-            InputError: the folder is not a lexical index, or has learned weights (see `open_learned`).
-            HybridError: the index is damaged.
-        """
-        manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
-        if quantization(manifest) is not None:
-            raise InputError(f"{folder}: has learned weights; needs an index of BM25, built by `hybrid index-bm25`")
-        with artifacts.one_version(folder, manifest):
-            artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
-            recorded = read_parameters(folder)
-            parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
-            return cls.load(folder, manifest.options["language"], parameters)
-
-    @classmethod
-    def open_learned(cls, folder: Path, queries: QueryWeights) -> LexicalIndex:
-        """Open the index of learned weights in `folder` with the query side of its encoder.
-
-        Raises:
-            InputError: the folder is not such an index.
-            HybridError: the index is damaged.
-        """
-        manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
-        steps = quantization(manifest)
-        if steps is None:
-            raise InputError(f"{folder}: is an index of BM25; needs one with learned weights, built by `hybrid encode`")
-        with artifacts.one_version(folder, manifest):
-            artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
-            postings = Postings.open(folder / layout.IMPACTS)
-            return cls(Impacts.learned(postings, steps**-2), _docids(folder), queries=queries)
-
-    @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
-        """Open the matrix in `folder` with (k1, b); the artifact may be incomplete."""
+        """Open the matrix of BM25 in `folder` with (k1, b)."""
         return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), _docids(folder), language)
+
+    @classmethod
+    def load_learned(cls, folder: Path, queries: QueryWeights, steps: int) -> LexicalIndex:
+        """Open the matrix of learned weights in `folder`.
+
+        Args:
+            folder: folder of the matrix and the ids.
+            queries: the query side of the encoder.
+            steps: steps per unit of the stored weights.
+        """
+        return cls(Impacts.learned(Postings.open(folder / layout.IMPACTS), steps**-2), _docids(folder), queries=queries)
 
     @property
     def k1(self) -> float:
@@ -369,12 +346,6 @@ def _docids(folder: Path) -> pl.Series:
     documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
     console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
     return pl.read_parquet(folder / layout.DOCIDS, glob=False)["docid"]
-
-
-def quantization(manifest: Manifest) -> int | None:
-    """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
-    steps = manifest.counts.get("quantization")
-    return None if steps is None else int(steps)
 
 
 def _part_size(queries: int, threads: int | None) -> int:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from hybrid_cli.encoders.options import CombineMode, Combining, EncodingPrecision, Pooling
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import options
+from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
 from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
@@ -37,22 +39,6 @@ from hybrid_cli.settings.options import (
 from hybrid_cli.settings.retrieval import FAISS_DEVICE, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
-INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
-    "flat": "exact",
-    "fp16": "16 bits per value",
-    "sq8": "8 bits per value",
-    "pq": "product codes",
-    "opq": "product codes after a rotation",
-    "binary": "sign bits",
-    "hnsw": "a graph over the vectors",
-    "hnsw-fp16": "a graph over `fp16` codes",
-    "hnsw-sq8": "a graph over `sq8` codes",
-    "hnsw-binary": "a graph over `binary` codes",
-    "ivf": "inverted lists",
-    "auto": "the smallest index with enough recall",
-}
-VectorType = Literal["float32", "float16"]
-
 HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
 HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
 RETRIEVAL = "Retrieval"
@@ -70,7 +56,7 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorIndex(Budgeted, Seeded):
+class VectorIndex(Budgeted, Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index."""
 
     index_type: str | None = option(
@@ -88,15 +74,16 @@ class VectorIndex(Budgeted, Seeded):
         applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE),
     )
     m: int = option(
-        64, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, maximum=1024,
+        options.VectorIndex.m, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, maximum=1024,
         applies=when(index_type=HNSW),
     )  # fmt: skip
     ef_construction: int = option(
-        200, "Size of the candidate list during the construction of an HNSW graph.", panel=INDEX, minimum=1,
+        options.VectorIndex.ef_construction,
+        "Size of the candidate list during the construction of an HNSW graph.", panel=INDEX, minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
     )  # fmt: skip
     ef_search: int = option(
-        128,
+        options.VectorIndex.ef_search,
         "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.",
         panel=INDEX,
         minimum=1,
@@ -107,7 +94,8 @@ class VectorIndex(Budgeted, Seeded):
         shown="4 times the square root of the documents",
     )  # fmt: skip
     nprobe: int = option(
-        64, "Number of inverted lists searched per query; `search --nprobe` overrides it.", panel=INDEX, minimum=1,
+        options.VectorIndex.nprobe,
+        "Number of inverted lists searched per query; `search --nprobe` overrides it.", panel=INDEX, minimum=1,
         applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
     )  # fmt: skip
     pq_bytes: int | None = option(
@@ -123,7 +111,7 @@ class VectorIndex(Budgeted, Seeded):
         recorded=True,
     )
     min_recall: float = option(
-        0.98,
+        options.VectorIndex.min_recall,
         "Minimum recall of the exact top 100 hits.",
         panel=INDEX,
         minimum=0,
@@ -220,7 +208,7 @@ class Combine(Budgeted, OnDevice, Writes):
 
 
 @dataclass(frozen=True)
-class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes):
+class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes, options.Shards):
     """Encode a corpus and build its index, or encode queries.
 
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those
@@ -335,13 +323,13 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         applies=when(input=TEXTS, encoder=OF_TRANSFORMER),
     )
     vector_dtype: VectorType = option(
-        "float32",
+        options.Shards.vector_dtype,
         "Type of the stored vectors.",
         panel=COMPUTATION,
         applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN)),
     )
     shard_size: int = option(
-        4096,
+        options.Shards.shard_size,
         "Texts per shard; an interruption loses at most one shard.",
         panel=COMPUTATION,
         minimum=1,

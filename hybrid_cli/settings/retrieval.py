@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.options import BINARY_K, VectorIndex
+from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, OnDevice, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
@@ -19,7 +21,6 @@ SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense
 FAISS_DEVICE = (
     "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
 )
-MOST_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 LEARNED = "a learned sparse index"  # fact about an index
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
@@ -27,17 +28,6 @@ _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind=LEARNED))
 
 Engine = Literal["matrix", "lucene"]
-_LARGEST_WEIGHT = 100  # of a field; its text is repeated
-
-
-def field_weight(text: str) -> tuple[str, int]:
-    """Return name and weight of a field, written `title` or `title=3`; raise ValueError for other texts."""
-    name, equals, weight = text.partition("=")
-    if not name.isidentifier():
-        raise ValueError("needs a field, or a field with a weight such as title=3")
-    if equals and not (weight.isdecimal() and 1 <= int(weight) <= _LARGEST_WEIGHT):
-        raise ValueError(f"needs a whole number from 1 to {_LARGEST_WEIGHT} as weight")
-    return name, int(weight or 1)
 
 
 def refuse_replaced_split(split: str | None, queries: Path | None, qrels: Path | None) -> None:
@@ -51,13 +41,8 @@ def _field(text: str) -> str:
     return name if weight == 1 else f"{name}={weight}"
 
 
-def weighted_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of fields in order, each as often as its weight: `title=2,text` is title, title, text."""
-    return tuple(name for each in fields for name, weight in [field_weight(each)] for _ in range(weight))
-
-
 @dataclass(frozen=True)
-class IndexBm25(Budgeted, Threaded, Writes):
+class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
     In an existing index, other values of `--k1` and `--b`, or `--tune`, are stored without reading the corpus again.
@@ -75,15 +60,17 @@ class IndexBm25(Budgeted, Threaded, Writes):
     collection: Path = argument(REQUIRED, "Collection, or a corpus file.")
     _: KW_ONLY
     k1: float = option(
-        0.9,
+        BM25Options.k1,
         "Saturation of term frequency; larger values saturate later.",
         minimum=0,
-        maximum=MOST_K1,
+        maximum=MAX_K1,
         applies=when(tune=False),
     )
-    b: float = option(0.4, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
+    b: float = option(
+        BM25Options.b, "Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False)
+    )
     fields: Sequence[str] = option(
-        ("title", "text"),
+        BM25Options.fields,
         "Indexed fields of a document: title, text, and further columns of the corpus. `title=3` counts each word of "
         "the title three times (BM25F).",
         metavar="FIELD[=WEIGHT],...",
@@ -95,7 +82,9 @@ class IndexBm25(Budgeted, Threaded, Writes):
         applies=when(shards=None),
         recorded=False,
     )
-    language: str = option("en", "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
+    language: str = option(
+        BM25Options.language, "Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`."
+    )
     shards: int | None = option(
         None,
         "Write this number of indexes of consecutive documents, with the scores of one index. Each can be searched on "
@@ -168,7 +157,7 @@ class SearchOptions(OnDevice, Threaded):
         "Overrides the k1 stored in the index.",
         panel=LEXICAL_INDEX,
         minimum=0,
-        maximum=MOST_K1,
+        maximum=MAX_K1,
         applies=_LEXICAL,
     )
     b: float | None = option(
@@ -208,7 +197,7 @@ class SearchOptions(OnDevice, Threaded):
         applies=_DENSE,
     )
     faiss_device: str = option(
-        "auto",
+        VectorIndex.faiss_device,
         f"{FAISS_DEVICE} From 256 queries on, GPUs search a flat index, and the scores of its hits are computed again.",
         panel=DENSE_INDEX,
         applies=when(index_kind="a flat index", exact=False),
@@ -229,7 +218,7 @@ class SearchOptions(OnDevice, Threaded):
         applies=when(index_kind="an IVF index", exact=False),
     )
     binary_k: int = option(
-        1000,
+        BINARY_K,
         "Candidates by Hamming distance, rescored with the float query.",
         panel=DENSE_INDEX,
         minimum=1,

@@ -8,12 +8,12 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
-from hybrid_cli.indexes.exact import index_manifest, kind_in_words
-from hybrid_cli.indexes.lexical_shards import write_sharded_change
-from hybrid_cli.indexes.sharded import ids_of
+from hybrid_cli.opening.exact import index_manifest, kind_in_words
+from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.settings import Append
 from hybrid_cli.stages import stage
+from hybrid_cli.updates.documents import Change, kinds_of_change, write_change
+from hybrid_cli.updates.lexical_shards import write_sharded_change
 
 
 @stage(Append)

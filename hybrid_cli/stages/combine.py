@@ -24,8 +24,9 @@ from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists
 from hybrid_cli.fusion.selection import Table
 from hybrid_cli.fusion.tuned_weight import TunedWeight
-from hybrid_cli.indexes import DenseIndex
-from hybrid_cli.indexes.exact import model_of
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.exact import model_of
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import as_names
@@ -57,7 +58,7 @@ def combine(settings: Combine) -> Path:
     output = artifacts.output_of(settings, Kind.ENCODER, inputs)
     if output.up_to_date:
         return output.path
-    index = DenseIndex.open(settings.index) if settings.index is not None else None
+    index = open_dense(settings.index) if settings.index is not None else None
     recipe = _recipe(settings, index)
     parts = [
         open_encoder(folder, device=settings.device, overrides=changed)

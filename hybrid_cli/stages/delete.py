@@ -9,13 +9,13 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Recorded
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes.documents import Change, kinds_of_change, write_change
-from hybrid_cli.indexes.exact import index_manifest, kind_in_words
-from hybrid_cli.indexes.lexical_shards import write_sharded_change
-from hybrid_cli.indexes.sharded import ids_of
 from hybrid_cli.input_files import text_lines
+from hybrid_cli.opening.exact import index_manifest, kind_in_words
+from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.settings import Delete
 from hybrid_cli.stages import stage
+from hybrid_cli.updates.documents import Change, kinds_of_change, write_change
+from hybrid_cli.updates.lexical_shards import write_sharded_change
 
 
 @stage(Delete)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts, console, indexes
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
@@ -19,11 +19,17 @@ from hybrid_cli.encoders.models import model_input, recorded_model_input, resolv
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import read_sparse_contract
-from hybrid_cli.errors import InputError
-from hybrid_cli.indexes import DenseIndex, IndexInfo
-from hybrid_cli.indexes.corpora import recorded_corpora
-from hybrid_cli.indexes.dense import combine_vectors
-from hybrid_cli.indexes.encoding import (
+from hybrid_cli.encoding.external import read_external, rows_of, write_external
+from hybrid_cli.encoding.sparse import (
+    DEEPCT_B,
+    DEEPCT_K1,
+    build_matrix,
+    encode_documents,
+    open_sparse,
+    quantization_steps,
+    weight_shard,
+)
+from hybrid_cli.encoding.texts import (
     blocks_encoder,
     check_encoder,
     check_indexes,
@@ -35,20 +41,27 @@ from hybrid_cli.indexes.encoding import (
     source_of,
     texts_in,
 )
-from hybrid_cli.indexes.exact import model_of, query_encoder
-from hybrid_cli.indexes.external import read_external, rows_of, write_external
-from hybrid_cli.indexes.shards import encode_texts, link_vectors, progress, shard_path, truncate_vectors
-from hybrid_cli.indexes.sparse_encoding import (
-    DEEPCT_B,
-    DEEPCT_K1,
-    build_matrix,
-    encode_documents,
-    open_sparse,
-    quantization_steps,
-    weight_shard,
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes import construction
+from hybrid_cli.indexes import shards as shards_module
+from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, measure_recall
+from hybrid_cli.indexes.construction import check_recipe
+from hybrid_cli.indexes.dense import IndexInfo, combine_vectors
+from hybrid_cli.indexes.faiss import set_threads
+from hybrid_cli.indexes.shards import (
+    encode_texts,
+    link_vectors,
+    progress,
+    refuse_lost_vectors,
+    shard_facts,
+    shard_path,
+    truncate_vectors,
 )
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
+from hybrid_cli.opening.corpora import recorded_corpora
+from hybrid_cli.opening.dense import info_of, open_dense, read_info
+from hybrid_cli.opening.exact import model_of, query_encoder
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex
@@ -81,7 +94,7 @@ def encode(settings: Encode) -> Path:
         vectors = settings.from_vectors
         return _encode(settings) if vectors is None else _import(settings, vectors)
     settings.check_facts(f"{source} is a dense index", input=DENSE_INDEX)
-    indexes.set_threads(settings.threads)
+    set_threads(settings.threads)
     if settings.concat_with is not None:
         return _combine(settings, [source, settings.concat_with])
     return _rebuild(settings, source, manifest)
@@ -135,10 +148,10 @@ def _encode(settings: Encode) -> Path:
                 encoded = blocks_encoder(settings, encoder, of_queries, resolved)
                 encode_texts(work, texts, encoded, of_queries, settings, advance)
         artifacts.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
-        truncated = sum(int(indexes.shard_facts(path).get("truncated", 0)) for path in indexes.shards(work))
+        truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = _info(encoder, total, truncated)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
-        indexes.refuse_lost_vectors(work, total)
+        refuse_lost_vectors(work, total)
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
@@ -225,7 +238,7 @@ def _import(settings: Encode, path: Path) -> Path:
     )
     if output.up_to_date:
         return _check_recall(settings, output)
-    indexes.set_threads(settings.threads)
+    set_threads(settings.threads)
     vectors, own = read_external(path)
     wanted = collections.docids(source) if kind == Kind.DENSE_INDEX else collections.read_queries(source)["qid"]
     rows = rows_of(len(vectors), own, path, settings.ids, wanted, source)
@@ -241,7 +254,7 @@ def _import(settings: Encode, path: Path) -> Path:
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
         counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
-        indexes.refuse_lost_vectors(work, info.vectors)
+        refuse_lost_vectors(work, info.vectors)
     what = "documents" if kind == Kind.DENSE_INDEX else "queries"
     console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")
     return output.path
@@ -254,7 +267,7 @@ def _trained_for_codes(model: Path) -> bool:
 def _check_recipe(settings: Encode, dim: int, vectors: int, output: Output) -> None:
     """Check that FAISS can build the index, and that memory and disk hold it and the stored vectors."""
     size, remedy = (2, "") if settings.vector_dtype == "float16" else (4, "use --vector-dtype float16")
-    indexes.check_recipe(settings, dim, vectors, output.partial, vectors * dim * size, remedy)
+    check_recipe(settings, dim, vectors, output.partial, vectors * dim * size, remedy)
 
 
 def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
@@ -267,7 +280,7 @@ def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:
 def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     """Build a new index from the vectors of a dense index, or from their leading values."""
     check_indexes(settings, {old: made})
-    info, length = IndexInfo.of(made), settings.truncate_dim
+    info, length = info_of(made), settings.truncate_dim
     if length is not None and length > info.dim:
         raise InputError(f"--truncate-dim {length}: the vectors of {old} have {info.dim} values")
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
@@ -282,13 +295,13 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     if output.up_to_date:
         return _check_recall(settings, output)
     if length is not None:
-        opened = DenseIndex.open(old)
+        opened = open_dense(old)
         query_encoder(opened, device=settings.device)  # refuses a model that has changed
         model = model_of(opened)
         encoder = open_encoder(model, device=settings.device, overrides=changes)
         info = _info(encoder, info.vectors, info.truncated)
     written = info.vectors * (length or 0) * (2 if made.options["vector_dtype"] == "float16" else 4)
-    indexes.check_recipe(settings, info.dim, info.vectors, output.partial, written)
+    check_recipe(settings, info.dim, info.vectors, output.partial, written)
     with output.folder() as (work, counts):
         if length is None:
             link_vectors(old, work)
@@ -298,14 +311,14 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
         info = _build(settings, work, info)
         counts |= info.counts()
-        indexes.refuse_lost_vectors(work, info.vectors)
+        refuse_lost_vectors(work, info.vectors)
     console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {info.factory}")
     return output.path
 
 
 def _combine(settings: Encode, folders: list[Path]) -> Path:
     """Combine two dense indexes of one corpus into an index of the combined encoder."""
-    opened = [DenseIndex.open(path) for path in folders]
+    opened = [open_dense(path) for path in folders]
     if not opened[0].docids.equals(opened[1].docids):
         raise InputError(f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models")
     manifests = [artifacts.read_manifest(path) for path in folders]
@@ -335,7 +348,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
         composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
-        indexes.refuse_lost_vectors(work, total)
+        refuse_lost_vectors(work, total)
     console.note(
         f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
         f"{encoder.dim} dimensions"
@@ -373,19 +386,19 @@ def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
     """Build the index of the shards in `work`; measure the recall if the type or an option requires it."""
     if settings.index_type == "auto":
         with console.progress("choose", unit="indexes") as advance:
-            tried = indexes.choose(work, settings, advance)
+            tried = choose(work, settings, advance)
         show_candidates([asdict(each) for each in tried])
         return replace(info, factory=tried[-1].factory, recall={"recall@100": tried[-1].recall})
     with console.progress("index", info.vectors, "vectors") as advance:
-        info = replace(info, factory=indexes.build(work, settings, advance), recall={})
+        info = replace(info, factory=construction.build(work, settings, advance), recall={})
     return replace(info, recall=_recall(work, info, settings.seed)) if settings.recall_check else info
 
 
 def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
-    recall = indexes.measure_recall(folder, info.factory, seed)
+    recall = measure_recall(folder, info.factory, seed)
     if recall:
         shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
-        asked = min(info.vectors, indexes.RECALL_SAMPLE)
+        asked = min(info.vectors, RECALL_SAMPLE)
         console.note(
             f"encode: {info.factory}: {shares} against exact search, for {console.counted(document=asked)} as queries"
         )
@@ -397,5 +410,5 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
 def _check_recall(settings: Encode, output: Output) -> Path:
     """Measure the recall of an up-to-date index, if requested."""
     if settings.recall_check:
-        _recall(output.path, IndexInfo.read(output.path), settings.seed)
+        _recall(output.path, read_info(output.path), settings.seed)
     return output.path

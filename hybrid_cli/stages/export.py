@@ -20,14 +20,15 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.indexes import DenseIndex
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.options import weighted_fields
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
-from hybrid_cli.settings.retrieval import weighted_fields
 from hybrid_cli.stages import stage
 
 QUERIES_AT_ONCE = 256
@@ -317,7 +318,7 @@ def _set_length(folder: Path, name: str, length: int) -> None:
 
 
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
-    index = DenseIndex.open(path)
+    index = open_dense(path)
     if index.binary:
         raise InputError(
             f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type"
@@ -337,10 +338,9 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 
 def _served(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and of a dense one, for a search engine."""
-    from hybrid_cli.indexes import serving
-    from hybrid_cli.indexes.corpora import corpora_of, found, refuse_other_corpora, warn_lost
-    from hybrid_cli.indexes.exact import query_encoder
-    from hybrid_cli.lexical.index import LexicalIndex
+    from hybrid_cli.exports import serving
+    from hybrid_cli.opening.corpora import corpora_of, found, refuse_other_corpora, warn_lost
+    from hybrid_cli.opening.exact import query_encoder
 
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
@@ -351,11 +351,11 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
         raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
-    dense = DenseIndex.open(settings.dense) if settings.dense else None
+    dense = open_dense(settings.dense) if settings.dense else None
     if settings.dense:
         refuse_other_corpora({path: [manifest], settings.dense: [artifacts.read_manifest(settings.dense)]})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
-    served = serving.Served(LexicalIndex.open(path), fields, corpora, work, dense)
+    served = serving.Served(open_bm25(path), fields, corpora, work, dense)
     served.check()
     queries = None
     if settings.split is not None:

@@ -35,8 +35,8 @@ from hybrid_cli.fusion.weights import (
     weights_file,
     weights_path,
 )  # fmt: skip
-from hybrid_cli.indexes.exact import ExactSource, exact_scorer, exact_sources, limit_threads
 from hybrid_cli.json_files import read_json
+from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse

@@ -21,15 +21,15 @@ from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
-from hybrid_cli.indexes.lexical_shards import write_manifests
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25
-from hybrid_cli.settings.retrieval import field_weight
 from hybrid_cli.stages import stage
+from hybrid_cli.updates.lexical_shards import write_manifests
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text

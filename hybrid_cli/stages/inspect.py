@@ -27,6 +27,7 @@ from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.input_files import PARQUET, opened
 from hybrid_cli.json_files import NOT_JSON, read_object
+from hybrid_cli.opening.dense import info_of
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
@@ -109,10 +110,10 @@ def _located(path: Path) -> Path:
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
     """Return the bytes of an index by purpose, and its number of documents."""
     if manifest.kind == Kind.DENSE_INDEX:
-        from hybrid_cli import indexes
+        from hybrid_cli.indexes.auto import footprint
 
-        info = indexes.IndexInfo.of(manifest)
-        return indexes.footprint(path, info), info.vectors
+        info = info_of(manifest)
+        return footprint(path, info), info.vectors
     matrix = {part.stem: part.stat().st_size for part in (path / layout.IMPACTS).iterdir()}
     memory = {
         "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),
@@ -310,7 +311,7 @@ def _guess_json(line: str) -> str:
 
 def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
-    from hybrid_cli.indexes import latency
+    from hybrid_cli.opening import latency
 
     named = runs.named(as_names(settings.paths))
     refuse_other_corpus(named.values(), collections.corpus_path(collection))
@@ -364,7 +365,7 @@ def _indexes(run: Path) -> list[Held]:
 
 def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Fuse as `fuse --method minmax` does."""
-    from hybrid_cli.indexes.latency import HITS
+    from hybrid_cli.opening.latency import HITS
 
     joined = lists.Lists.of(list(found))
     recipe = Recipe("minmax", (1.0,) * len(found), "zero")

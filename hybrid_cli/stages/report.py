@@ -13,18 +13,19 @@ from hybrid_cli.artifacts import Kind, Output, layout, lineage
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.reused import reused
+from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.plan import Plan, judgments
 from hybrid_cli.reporting.reranked import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
-from hybrid_cli.settings import IndexBm25, Report
+from hybrid_cli.settings import Report
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage
 
-_LANGUAGE = IndexBm25.language  # default without a lexical index
+_LANGUAGE = BM25Options.language  # default without a lexical index
 
 
 @stage(Report)

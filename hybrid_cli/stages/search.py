@@ -20,7 +20,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_file, weights_path
-from hybrid_cli.indexes.corpora import (
+from hybrid_cli.opening.corpora import (
     corpora_of,
     found,
     refuse_other_corpora,
@@ -29,10 +29,10 @@ from hybrid_cli.indexes.corpora import (
     warn_lost,
     warn_other_corpus,
 )
-from hybrid_cli.indexes.exact import index_kinds, index_manifest, kind_in_words
-from hybrid_cli.indexes.lexical import open_lexical
-from hybrid_cli.indexes.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
-from hybrid_cli.indexes.sharded import shards_of
+from hybrid_cli.opening.exact import index_kinds, index_manifest, kind_in_words
+from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
+from hybrid_cli.opening.sharded import shards_of
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
 from hybrid_cli.stages import stage

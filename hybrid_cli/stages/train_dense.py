@@ -20,7 +20,7 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.common import BM25, RESIDUALS
 from hybrid_cli.stages import stage
@@ -203,7 +203,7 @@ def _masking(settings: TrainDense, encoder: TransformerEncoder) -> MatchMasking 
 def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples) -> Bm25Vectors | None:
     if settings.index is None:
         return None
-    return Bm25Vectors(LexicalIndex.open(settings.index), SignProjection(dim, PROJECTION_SEED), examples.docids())
+    return Bm25Vectors(open_bm25(settings.index), SignProjection(dim, PROJECTION_SEED), examples.docids())
 
 
 def _lexical(

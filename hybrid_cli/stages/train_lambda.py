@@ -21,11 +21,11 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.corpora import check_corpus
-from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.options import weighted_fields
+from hybrid_cli.opening.corpora import check_corpus
+from hybrid_cli.opening.lexical import open_bm25, open_lexical
 from hybrid_cli.settings import TrainLambda
-from hybrid_cli.settings.retrieval import weighted_fields
 from hybrid_cli.stages import stage
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
@@ -108,7 +108,7 @@ def _train_static(settings: TrainLambda) -> Path:
     session = Session(settings, _inputs(settings))
     if session.up_to_date:
         return settings.output
-    index = LexicalIndex.open(settings.index)
+    index = open_bm25(settings.index)
     check_corpus(settings.index, collections.corpus_path(settings.collection))
     fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
     if others := [name for name in fields if name not in ("title", "text")]:

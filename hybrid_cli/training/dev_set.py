@@ -16,8 +16,8 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples

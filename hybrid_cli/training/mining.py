@@ -17,8 +17,8 @@ from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.indexes.corpora import check_corpus
-from hybrid_cli.indexes.lexical import open_lexical
+from hybrid_cli.opening.corpora import check_corpus
+from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.settings.common import BM25

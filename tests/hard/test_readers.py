@@ -20,6 +20,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Output, disk
 from hybrid_cli.artifacts.inputs import Sources
 from hybrid_cli.errors import HybridError
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 
@@ -81,11 +82,10 @@ def test_a_search_never_mixes_two_versions(
 
 
 def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_path: Path) -> None:
-    from hybrid_cli.indexes.dense import DenseIndex
 
     index = shutil.copytree(versions / "old-dense", tmp_path / "index")
     shutil.copytree(versions / "new-dense", tmp_path / "replacement")
-    opened = DenseIndex.open(index)
+    opened = open_dense(index)
     assert disk.device.exchange(tmp_path / "replacement", index)
     assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.manifest.counts  # type: ignore[union-attr]
     with pytest.raises(HybridError, match="was replaced while it was read"):

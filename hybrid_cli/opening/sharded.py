@@ -12,8 +12,8 @@ import polars as pl
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.dense import IndexInfo
-from hybrid_cli.indexes.exact import index_manifest
+from hybrid_cli.opening.dense import info_of
+from hybrid_cli.opening.exact import index_manifest
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
 
@@ -104,7 +104,7 @@ def _parameters(manifest: Manifest) -> tuple[float, ...]:
 
 def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     """Refuse dense indexes of other vectors or types, and a document in two of them."""
-    infos = [IndexInfo.of(manifest) for manifest in manifests]
+    infos = [info_of(manifest) for manifest in manifests]
     for path, info in zip(shards, infos, strict=True):
         if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
             raise InputError(f"{path}: has vectors of another encoder than {shards[0]}; encode both with one model")

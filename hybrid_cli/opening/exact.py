@@ -18,11 +18,11 @@ from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
 from hybrid_cli.encoders.models import find_model, recorded_model
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
-from hybrid_cli.indexes.lexical import open_lexical
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
-from hybrid_cli.lexical.index import quantization
+from hybrid_cli.opening.dense import info_of, open_dense
+from hybrid_cli.opening.lexical import open_lexical, quantization
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 
@@ -77,7 +77,7 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     if manifest.kind == Kind.LEXICAL_INDEX:
         sparse = {LEARNED, TRANSFORMER_INDEX}
         return frozenset({"a lexical index"} if quantization(manifest) is None else sparse)
-    info = IndexInfo.of(manifest)
+    info = info_of(manifest)
     factory = info.factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
@@ -191,7 +191,7 @@ def _of_pairs(asked: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _dense_scorer(source: ExactSource, qids: pl.Series | None, device: str) -> Scorer:
-    index = DenseIndex.open(source.index)
+    index = open_dense(source.index)
     if source.queries.is_dir():
         stored = read_vectors(source.queries)
         ids = read_ids(source.queries).to_list()

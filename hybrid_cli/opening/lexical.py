@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import find_model, resolve
+from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.index import LexicalIndex, quantization
-from hybrid_cli.settings.common import OnDevice
+from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.sparse import SparseEncoder
@@ -38,7 +38,7 @@ def open_lexical(
     k1: float | None = None,
     b: float | None = None,
     model: str | Path | None = None,
-    device: str = OnDevice.device,
+    device: str = DEVICE,
 ) -> LexicalIndex:
     """Open a lexical index: of BM25, or of learned weights with the encoder that built it.
 
@@ -54,8 +54,34 @@ def open_lexical(
     manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
     steps = quantization(manifest)
     if steps is None:
-        return LexicalIndex.open(folder, k1, b)
-    return LexicalIndex.open_learned(folder, EncodedQueries(encoder_of(folder, manifest, model, device), steps))
+        return open_bm25(folder, k1, b)
+    queries = EncodedQueries(encoder_of(folder, manifest, model, device), steps)
+    with artifacts.one_version(folder, manifest):
+        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
+        return LexicalIndex.load_learned(folder, queries, steps)
+
+
+def open_bm25(folder: Path, k1: float | None = None, b: float | None = None) -> LexicalIndex:
+    """Open an index of BM25; k1 and b override the stored values.
+
+    Raises:
+        InputError: the folder is not a lexical index, or has learned weights (see `open_lexical`).
+        HybridError: the index is damaged.
+    """
+    manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
+    if quantization(manifest) is not None:
+        raise InputError(f"{folder}: has learned weights; needs an index of BM25, built by `hybrid index-bm25`")
+    with artifacts.one_version(folder, manifest):
+        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+        recorded = read_parameters(folder)
+        parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
+        return LexicalIndex.load(folder, manifest.options["language"], parameters)
+
+
+def quantization(manifest: Manifest) -> int | None:
+    """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
+    steps = manifest.counts.get("quantization")
+    return None if steps is None else int(steps)
 
 
 def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:

@@ -22,7 +22,6 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
-from hybrid_cli.indexes.exact import index_kinds, kind_in_words
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import (
     Block,
@@ -34,6 +33,7 @@ from hybrid_cli.indexes.shards import (
     shard_path,
 )
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import DENSE_INDEX, INT8, TEXTS, as_names
 from hybrid_cli.settings.conversion import plain
@@ -210,7 +210,7 @@ def encode_on(
         InputError, HybridError: see `workers.run`.
     """
     missing = missing_shards(partial(shard_path, work), total, settings.shard_size)
-    run_on(devices, "hybrid_cli.indexes.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance})
+    run_on(devices, "hybrid_cli.encoding.texts.encode_share", settings, work, missing, resolved, {"encoded": advance})
 
 
 def run_on(

@@ -19,11 +19,10 @@ import torch
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.exact import query_encoder
 from hybrid_cli.indexes.faiss import load_faiss, set_threads
-from hybrid_cli.indexes.lexical import open_lexical
-from hybrid_cli.lexical.index import quantization
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.exact import query_encoder
+from hybrid_cli.opening.lexical import open_lexical, quantization
 
 WARM_UP, QUERIES, HITS = 50, 1000, 100
 PARTS = ("encode", "search", "fuse", "total")
@@ -60,7 +59,7 @@ def open_searcher(index: Path) -> Searcher:
             return (run, read, searched) if learned else (run, 0.0, read + searched)
 
         return by_terms
-    dense = DenseIndex.open(index)
+    dense = open_dense(index)
     encoder = query_encoder(dense, device="cpu")
 
     def by_vectors(query: pl.DataFrame) -> Timed:

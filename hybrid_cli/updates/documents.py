@@ -21,11 +21,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import model_input, recorded_model_input
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.construction import build, check_recipe
-from hybrid_cli.indexes.corpora import recorded_corpora, warn_lost
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.exact import index_kinds, limit_threads, query_encoder
-from hybrid_cli.indexes.lexical import encoder_of
-from hybrid_cli.indexes.sharded import docids_of
 from hybrid_cli.indexes.shards import (
     block_encoder,
     encode_texts,
@@ -36,9 +32,15 @@ from hybrid_cli.indexes.shards import (
     shard_path,
     shards,
 )
+from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.opening.corpora import recorded_corpora, warn_lost
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.exact import index_kinds, limit_threads, query_encoder
+from hybrid_cli.opening.lexical import encoder_of
+from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
-from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX, field_weight
+from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 
 _DOCUMENTS_AT_ONCE = 8192
 
@@ -131,7 +133,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
             artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     else:
         limit_threads(settings.threads)
-        index = DenseIndex.open(change.index)
+        index = open_dense(change.index)
         encoder = None
         if isinstance(settings, Append):
             encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
@@ -198,7 +200,7 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
 
     The number of truncated documents is unknown where some were removed.
     """
-    from hybrid_cli.indexes.sparse_encoding import build_matrix, encode_documents, weight_shard
+    from hybrid_cli.encoding.sparse import build_matrix, encode_documents, weight_shard
     from hybrid_cli.lexical.build import Base
 
     counts, options = change.manifest.counts, change.manifest.options

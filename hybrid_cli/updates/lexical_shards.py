@@ -17,15 +17,15 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Output, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.documents import Change
-from hybrid_cli.indexes.exact import index_kinds
-from hybrid_cli.indexes.sharded import docids_of, shards_of
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.build import build_shards, disk_of, memory_of, store_statistics
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+from hybrid_cli.lexical.options import field_weight
+from hybrid_cli.opening.exact import index_kinds
+from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Append, Delete
-from hybrid_cli.settings.retrieval import field_weight
+from hybrid_cli.updates.documents import Change
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
 

@@ -13,13 +13,14 @@ import polars as pl
 from hybrid_cli import memory
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT
 from hybrid_cli.indexes.gpus import pick_gpus
-from hybrid_cli.indexes.lexical import open_lexical
-from hybrid_cli.indexes.sharded import merged, shards_of
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
+from hybrid_cli.opening.dense import open_dense, read_info
+from hybrid_cli.opening.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.sharded import merged, shards_of
 from hybrid_cli.settings import SearchOptions
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
     shards = shards or shards_of(path)
     if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
-        indexes = tuple(open_dense(each, options) for each in shards)
+        indexes = tuple(_with_options(each, options) for each in shards)
         return DenseSearcher(indexes, query_encoder(indexes[0], options.model, options.device, options.weight))
     whole = {"--rm3": options.rm3, "--engine lucene": options.engine == "lucene", "--impact-bits": options.impact_bits}
     if "shard" in index_manifest(shards[0]).counts and any(whole.values()):
@@ -183,10 +184,10 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     Raises:
         InputError: the indexes cannot be searched together.
     """
-    from hybrid_cli.indexes.hybrid_search import HybridIndex
+    from hybrid_cli.opening.weighted_sum import open_sum  # imports numba
 
     options = options or SearchOptions(exact=True)
-    index = HybridIndex.open(paths, weights, options.k1, options.b, options.device)
+    index = open_sum(paths, weights, options.k1, options.b, options.device)
     limit_threads(options.threads)
     encoders = [query_encoder(dense, options.model, options.device, options.weight) for dense in index.dense]
     return HybridSearcher(index, tuple(encoders), options.threads)
@@ -208,9 +209,9 @@ def open_stored_queries(
     """
     options = options or SearchOptions()
     limit_threads(options.threads)
-    indexes = tuple(open_dense(each, options) for each in shards or shards_of(path))
+    indexes = tuple(_with_options(each, options) for each in shards or shards_of(path))
     index = indexes[0]
-    info = IndexInfo.read(vectors, Kind.VECTORS)
+    info = read_info(vectors, Kind.VECTORS)
     if info.dim != index.dim:
         raise InputError(f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}")
     if info.encoder != index.fingerprint:
@@ -224,7 +225,7 @@ def stored_queries(vectors: Path) -> pl.DataFrame:
     return pl.DataFrame({"qid": read_ids(vectors)}).with_row_index("row")
 
 
-def open_dense(path: Path, options: SearchOptions) -> DenseIndex:
+def _with_options(path: Path, options: SearchOptions) -> DenseIndex:
     """Open a dense index with the search parameters of `options`."""
-    index = DenseIndex.open(path, options.ef_search, options.nprobe, options.binary_k)
+    index = open_dense(path, options.ef_search, options.nprobe, options.binary_k)
     return replace(index, gpus=tuple(pick_gpus(options.faiss_device))) if index.info.factory == FLAT else index

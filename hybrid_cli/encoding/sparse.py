@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, cluster, console, memory
 from hybrid_cli.artifacts import disk, layout
+from hybrid_cli.encoding.texts import run_on, source_of, texts_in
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
-from hybrid_cli.indexes.encoding import run_on, source_of, texts_in
 from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
 from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder

@@ -1,0 +1,1 @@
+"""Exports of indexes to serving engines."""

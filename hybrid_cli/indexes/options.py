@@ -1,0 +1,69 @@
+"""Names and defaults of dense indexes, which import nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
+    "flat": "exact",
+    "fp16": "16 bits per value",
+    "sq8": "8 bits per value",
+    "pq": "product codes",
+    "opq": "product codes after a rotation",
+    "binary": "sign bits",
+    "hnsw": "a graph over the vectors",
+    "hnsw-fp16": "a graph over `fp16` codes",
+    "hnsw-sq8": "a graph over `sq8` codes",
+    "hnsw-binary": "a graph over `binary` codes",
+    "ivf": "inverted lists",
+    "auto": "the smallest index with enough recall",
+}
+VectorType = Literal["float32", "float16"]
+
+BINARY_K = 1000  # candidates by Hamming distance, rescored with the float query
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorIndex:
+    """Type and parameters of a FAISS index.
+
+    Attributes:
+        index_type: a name of `INDEX_TYPES`; None is `flat`.
+        factory: any other FAISS factory string.
+        m: links per vector of an HNSW graph.
+        ef_construction, ef_search: candidates during the construction and the search of an HNSW graph.
+        nlist: number of inverted lists; None is 4 times the square root of the documents.
+        nprobe: inverted lists searched per query.
+        pq_bytes: bytes of a product code; None is a quarter of the dimensions.
+        memory: bytes that an index of type `auto` may have.
+        min_recall: recall of the exact top 100 hits that an index of type `auto` must have.
+        faiss_device: GPUs that train inverted lists and assign vectors to them; see `gpus.pick_gpus`.
+        seed: random seed of training samples and recall checks.
+    """
+
+    index_type: str | None = None
+    factory: str | None = None
+    m: int = 64
+    ef_construction: int = 200
+    ef_search: int = 128
+    nlist: int | None = None
+    nprobe: int = 64
+    pq_bytes: int | None = None
+    memory: int | None = None
+    min_recall: float = 0.98
+    faiss_device: str = "auto"
+    seed: int = 42
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """How vectors are stored.
+
+    Attributes:
+        shard_size: texts per shard; an interruption loses at most one shard.
+        vector_dtype: type of the stored values.
+    """
+
+    shard_size: int = 4096
+    vector_dtype: VectorType = "float32"

@@ -1,0 +1,41 @@
+"""Names and defaults of lexical indexes, which import nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
+MAX_FIELD_WEIGHT = 100  # the text of a field is repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Options:
+    """Parameters of BM25 and of the analysis of texts.
+
+    Attributes:
+        k1: saturation of term frequency.
+        b: strength of document length normalization.
+        fields: indexed fields; `title=3` counts each word of the title three times (BM25F).
+        language: analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    fields: Sequence[str] = ("title", "text")
+    language: str = "en"
+
+
+def field_weight(text: str) -> tuple[str, int]:
+    """Return name and weight of a field, written `title` or `title=3`; raise ValueError for other texts."""
+    name, equals, weight = text.partition("=")
+    if not name.isidentifier():
+        raise ValueError("needs a field, or a field with a weight such as title=3")
+    if equals and not (weight.isdecimal() and 1 <= int(weight) <= MAX_FIELD_WEIGHT):
+        raise ValueError(f"needs a whole number from 1 to {MAX_FIELD_WEIGHT} as weight")
+    return name, int(weight or 1)
+
+
+def weighted_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of fields in order, each as often as its weight: `title=2,text` is title, title, text."""
+    return tuple(name for each in fields for name, weight in [field_weight(each)] for _ in range(weight))

@@ -1,0 +1,1 @@
+"""Indexes after `append` and `delete`."""
