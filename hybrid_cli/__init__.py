@@ -1,5 +1,6 @@
 """Train, run and analyze hybrid first-stage retrieval: BM25 plus dense."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli.errors import HybridError, InputError
@@ -7,14 +8,28 @@ from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
     from hybrid_cli.api import Index, open_encoder, open_index, open_run
+    from hybrid_cli.evaluation import evaluate
+    from hybrid_cli.fusion import fuse
+    from hybrid_cli.retrieval import BM25, Dense
 
-__all__ = ["HybridError", "Index", "InputError", "__version__", "open_encoder", "open_index", "open_run"]
+__all__ = [
+    "BM25",
+    "Dense",
+    "HybridError",
+    "Index",
+    "InputError",
+    "__version__",
+    "evaluate",
+    "fuse",
+    "open_encoder",
+    "open_index",
+    "open_run",
+]
+_HOMES = {"BM25": "retrieval", "Dense": "retrieval", "evaluate": "evaluation", "fuse": "fusion"}
 
 
 def __getattr__(name: str) -> Any:
     """Import the Python interface on first use, so that `hybrid --help` starts fast."""
-    if name in ("Index", "open_encoder", "open_index", "open_run"):
-        from importlib import import_module
-
-        return getattr(import_module("hybrid_cli.api"), name)
+    if name in __all__:
+        return getattr(import_module(f"hybrid_cli.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'hybrid_cli' has no attribute '{name}'")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from hybrid_cli.opening.corpora import corpora_of, found, refuse_other_corpora, 
 from hybrid_cli.opening.exact import index_kinds, index_manifest
 from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher
 from hybrid_cli.opening.sharded import shards_of
+from hybrid_cli.retrieval.given import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
 
@@ -50,11 +50,11 @@ class Index:
     searcher: Searcher
     corpora: tuple[Path, ...]
 
-    def search(self, queries: str | Sequence[str] | Mapping[str, str], k: int = 10) -> pl.DataFrame:
+    def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
         Args:
-            queries: a text; several texts, whose qids are "0", "1", ...; or texts by qid.
+            queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
             k: documents per query.
 
         Returns:
@@ -63,14 +63,8 @@ class Index:
         Raises:
             InputError: `k` is no whole number from 1 on, or a query is no text.
         """
-        if not isinstance(k, Integral) or k < 1:
-            raise InputError(f"k {k}: needs a whole number >= 1")
-        asked = {"0": queries} if isinstance(queries, str) or not isinstance(queries, Iterable) else queries
-        named = asked if isinstance(asked, Mapping) else {str(number): text for number, text in enumerate(asked)}
-        for wrong in (each for pair in named.items() for each in pair if not isinstance(each, str)):
-            raise InputError(f"search: {wrong!r} is no text; pass a text, several texts, or texts by qid (a text too)")
-        table = pl.DataFrame({"qid": list(named), "text": list(named.values())}, schema={"qid": str, "text": str})
-        hits = pl.concat(self.searcher.search(table, int(k))) if len(table) else runs.empty()
+        k, table = checked_depth(k), queries_table(queries)
+        hits = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
         if not self.corpora:
             return hits
         titles = texts(self.corpora, hits["docid"].unique()).select("docid", "title")

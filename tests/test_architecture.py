@@ -22,7 +22,7 @@ LAYERS = (
     {"stages", "api"},
     {"training", "reporting", "updates", "exports"},
     {"encoding"},
-    {"opening"},
+    {"opening", "retrieval"},
     {"evaluation", "fusion", "indexes", "perturbations"},
     {"encoders"},
     {"lexical", "collections"},
@@ -47,7 +47,7 @@ ONLY_IN = {
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
 }
-LIBRARY = ("encoders", "evaluation", "fusion", "perturbations")
+LIBRARY = ("encoders", "evaluation", "fusion", "perturbations", "retrieval")
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",

@@ -180,7 +180,7 @@ def store_statistics(folder: Path) -> None:
         save_array(path / layout.COLLECTION, np.array(counts, np.int64))
 
 
-def contents(batch: pa.RecordBatch, fields: Sequence[str]) -> pl.DataFrame:
+def contents(batch: pa.RecordBatch | pa.Table, fields: Sequence[str]) -> pl.DataFrame:
     """Return docid and the indexed text of each document.
 
     The text of a field with weight w is repeated w times (BM25F). Term frequencies and lengths are thus weighted sums
