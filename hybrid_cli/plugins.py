@@ -28,9 +28,12 @@ from hybrid_cli.errors import InputError
 T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
 REGISTRIES = {  # group -> module and name of its registry, which holds our own entries
+    "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
+    "measures": "hybrid_cli.evaluation.measures:FAMILIES",
+    "readers": "hybrid_cli.settings.data:READERS",
 }
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([ ._-][A-Za-z0-9]+)*")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _REMEDY = "fix or uninstall it"
 
 
@@ -91,15 +94,15 @@ class Registry(Mapping[str, T], Generic[T]):
         group: key in `REGISTRIES`.
         built_in: our own entries: objects, or `Lazy`.
         spellings: other names of our own entries, which nobody else can use.
-        checked: converts the object of another package, such as a function, to that of the group; raises ValueError
-            with the reason for one of another kind.
+        checked: converts the name and the object of another package, such as a function, to that of the group; raises
+            ValueError with the reason for one of another kind.
     """
 
     def __init__(
         self,
         group: str,
         built_in: Mapping[str, T | Lazy],
-        checked: Callable[[Any], T] | None = None,
+        checked: Callable[[str, Any], T] | None = None,
         spellings: Iterable[str] = (),
     ):
         self.group, self._checked, self._spellings = group, checked, frozenset(spellings)
@@ -117,7 +120,7 @@ class Registry(Mapping[str, T], Generic[T]):
             InputError: the name is taken or unusable, or an object of others has no docstring or is of another kind.
         """
         entry = Entry(self.group, name, origin, value)
-        if not _NAME.fullmatch(name):
+        if origin != HYBRID and not _NAME.fullmatch(name):
             entry.refuse("needs a name of letters and digits, with single hyphens between them", "plugin-name")
         if origin != HYBRID and name.lower() in self._spellings:
             _refuse_taken(entry, HYBRID)
@@ -179,6 +182,11 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return the entries of other packages and of files."""
         return [entry for entry in self._known().values() if entry.origin != HYBRID]
 
+    def refresh(self) -> None:
+        """Drop the entries of installed packages, which are added again on the next use."""
+        self._entries = {name: entry for name, entry in self._entries.items() if not entry.origin.version}
+        self._taken, self._complete = {}, False
+
     def help(self, name: str) -> str:
         """Return the help of an entry: that of a `Lazy` entry, else the first line of the docstring."""
         entry = self.entry(name)
@@ -204,7 +212,7 @@ class Registry(Mapping[str, T], Generic[T]):
         value = _imported(entry) if isinstance(entry.value, Lazy) else entry.value
         if entry.origin != HYBRID:
             try:
-                value = self._checked(value) if self._checked is not None else value
+                value = self._checked(entry.name, value) if self._checked is not None else value
             except ValueError as error:
                 entry.refuse(f"is unusable: {error}; {_REMEDY}", "plugin-kind")
             if not _summary(value):
@@ -273,7 +281,9 @@ def load(path: str | Path) -> None:
     token = _loading.set(origin)
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-        if not any(entry.origin == origin for group in REGISTRIES for entry in _opened(group)):
+        if not any(
+            origin == each.origin for group in filter(_is_imported, REGISTRIES) for each in registry(group).others()
+        ):
             raise InputError(
                 f"{path}: registers nothing; call hybrid_cli.plugins.register(GROUP, NAME, OBJECT)",
                 code="plugin-empty", path=path,
@@ -307,14 +317,9 @@ def files() -> list[Path]:
 
 
 def _unload(origin: Origin, module: str = "") -> None:
-    for group in REGISTRIES:
-        if _is_imported(group):
-            registry(group).remove(origin)
+    for group in filter(_is_imported, REGISTRIES):
+        registry(group).remove(origin)
     sys.modules.pop(module, None)
-
-
-def _opened(group: str) -> list[Entry]:
-    return registry(group).others() if _is_imported(group) else []
 
 
 def _is_imported(group: str) -> bool:
@@ -326,8 +331,8 @@ def _is_imported(group: str) -> bool:
 
 @contextmanager
 def noting_use() -> Iterator[None]:
-    """Note the plugins whose entries the block uses; see `used_versions`."""
-    token = _used.set(set())
+    """Note the plugins whose entries the block uses, in addition to an enclosing block; see `used_versions`."""
+    token = _used.set(set(_used.get() or ()))
     try:
         yield
     finally:
@@ -337,6 +342,13 @@ def noting_use() -> Iterator[None]:
 def used_versions() -> dict[str, str]:
     """Return name -> version of the installed packages whose entries were used, for the manifest."""
     return {origin.name: origin.version for origin in sorted(_used.get() or ()) if origin.version}
+
+
+def refresh() -> None:
+    """Read the entry points again, after the installation of a package in a running process."""
+    _installed.cache_clear()
+    for group in filter(_is_imported, REGISTRIES):
+        registry(group).refresh()
 
 
 @cache

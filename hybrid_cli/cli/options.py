@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, console, memory, plugins
 from hybrid_cli.cli import details
+from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.memory import cpu_count
@@ -29,6 +30,13 @@ _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage i
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+PLUGIN = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
+        help="Python file that adds losses, measures, commands or others (docs/extending.md); it is run.",
+    ),
+]  # fmt: skip
 EVERYWHERE: dict[str, Any] = {
     "config": Annotated[
         list[str] | None,
@@ -38,6 +46,7 @@ EVERYWHERE: dict[str, Any] = {
             "precedence, and the command line over all; `no-` before its name unsets a flag.",
         ),
     ],
+    "plugin": PLUGIN,
     "quiet": Annotated[
         bool,
         typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print only warnings and results."),
@@ -60,7 +69,7 @@ EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
-FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `EVERYWHERE`
+FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "plugin", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
 DRY_RUN = Annotated[
     bool,
@@ -134,6 +143,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     def command(**typed: Any) -> None:
         configs = typed.pop("config") or []
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
+        for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
+            plugins.load(path)  # `main` has loaded it, before this command line was parsed
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:

@@ -221,14 +221,14 @@ class Method:
         return self.rule
 
 
-def as_method(added: Any) -> Method:
+def as_method(name: str, added: Any) -> Method:
     """Return the method of a plugin: a `Method`, or a rule, which combines min-max scores and scores absent ones 0.
 
     Raises:
         ValueError: neither of them.
     """
     if not isinstance(added, Method) and not callable(added):
-        raise ValueError(f"is {type(added).__name__}; needs a Method or a combination rule")
+        raise ValueError(f"{type(added).__name__} is neither a Method nor a combination rule")
     return added if isinstance(added, Method) else Method("minmax", added, "zero")
 
 
