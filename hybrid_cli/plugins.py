@@ -31,6 +31,7 @@ REGISTRIES = {  # group -> module and name of its registry, which holds our own 
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",
+    "perturbations": "hybrid_cli.perturbations.attacks:ATTACKS",
     "readers": "hybrid_cli.settings.data:READERS",
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")

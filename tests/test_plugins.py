@@ -11,7 +11,7 @@ import pytest
 from command import hybrid, refused
 
 from hybrid_cli import artifacts, plugins, runs
-from hybrid_cli.collections.collection import documents
+from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
 
@@ -96,6 +96,20 @@ def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
     assert {run["run"]: run["means"]["First1@3"] for run in found["runs"]} == {"a": 1.0, "b": 0.0}
     assert artifacts.read_manifest(folder / "measured.parquet").versions["hybrid-example"] == "1.2"
     refused("evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", words="did you mean First1")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_perturbation_of_a_package_is_an_attack(folder: Path) -> None:
+    (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
+    assert "shout" in hybrid("perturb", "--help").out
+    done = hybrid("perturb", "queries.tsv", "--attack", "shout", "--seed", "3", "--output", "shout.parquet")
+    assert done.code == 0, done.err
+    assert read_queries(folder / "shout.parquet")["text"].to_list()[0].startswith("RED SALT!")
+    manifest = artifacts.read_manifest(folder / "shout.parquet")
+    assert (manifest.options["attack"], manifest.options["seed"]) == ("shout", 3)
+    assert manifest.versions["hybrid-example"] == "1.2"
+    assert hybrid("perturb", "queries.tsv", "--attack", "shout,shuffle", "--output", "several").code == 0
+    assert (folder / "several" / "shout.parquet").exists()
 
 
 @pytest.mark.usefixtures("installed")
