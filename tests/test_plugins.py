@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import hybrid, refused
 
-from hybrid_cli import artifacts, plugins, runs
+from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
@@ -127,6 +127,38 @@ def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
     assert "up to date" in hybrid(*words).err
     refused(*words, "--keep", "1", words="--overwrite")
     refused("cut-run", "a.trec", "--keep", "0", "--output", "x.parquet", words="--keep 0: needs a number >= 1")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) -> None:
+    assert hybrid("make-letters", "--output", "letters").code == 0
+    assert open_encoder("letters").encode_queries(["abba"])[0, :3].tolist() == [2, 2, 0]
+    assert hybrid("prepare", "pairs", "corpus.tsv", "--output", "docs").code == 0
+    done = hybrid("encode", "docs", "--model", "letters", "--output", "index")
+    assert done.code == 0, done.err
+    assert artifacts.read_manifest(folder / "index").versions["hybrid-example"] == "1.2"
+    found = json.loads(hybrid("search", "--index", "index", "--query", "sea blue", "--format", "json").out)
+    assert [hit["docid"] for hit in found["hits"]] == ["d2", "d1"]
+
+
+def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = _on_path(PACKAGE, monkeypatch)
+    next(on_path)
+    assert hybrid("make-letters", "--output", "letters").code == 0
+    next(on_path, None)
+    with pytest.raises(InputError) as caught:
+        open_encoder("letters")
+    assert (caught.value.code, caught.value.fields["name"]) == ("missing-plugin", "letters")
+    assert caught.value.fields["plugins"] == ["hybrid-example 1.2"]
+    (folder / "last.py").write_text(METHOD, "utf-8")
+    (folder / "qrels.tsv").write_text("1\td3\t1\n", "utf-8")
+    tune = ["--tune", "--methods", "last", "--qrels", "qrels.tsv", "--output", "weights.json"]
+    done = hybrid("fuse", "a.trec", "b.trec", *tune, "--plugin", "last.py")
+    assert done.code == 0, done.err
+    words = ["fuse", "a.trec", "b.trec", "--weights", "@weights.json", "--output", "x.parquet"]
+    fields = refused(*words, problem="missing-plugin").fields
+    assert (fields["name"], fields["plugins"]) == ("last", ["last.py"])
+    assert hybrid(*words, "--plugin", "last.py").code == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- a file

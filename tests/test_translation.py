@@ -148,7 +148,7 @@ def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, mod
     ):
         perturb(tiny, split="test", attacks=[ATTACK], output=output)
     with pytest.raises(
-        InputError, match="--translation: only with --attack back-translation, lite or all, .*; --attack is shuffle"
+        InputError, match=r"--translation: only with --attack back-translation, lite or all, .*; --attack is shuffle"
     ):
         perturb(tiny, split="test", attacks=["shuffle"], output=output, translation=models)
     assert not output.exists()

@@ -32,6 +32,7 @@ from hybrid_cli.artifacts.checks import (
 from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import (
     MANIFEST,
+    PLUGIN,
     Manifest,
     file_names,
     fingerprints,
@@ -378,7 +379,7 @@ def open_output(
         HybridError: another process is writing the same output.
         DryRun: within `dry_run()`.
     """
-    inputs = {**inputs, **{f"plugin {file.name}": file for file in plugins.files()}}
+    inputs = {**inputs, **{f"{PLUGIN}{file.name}": file for file in plugins.files()}}
     place = place_of(path)
     if not foreign:
         check_name(path, kind)
