@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 from hybrid_cli.errors import InputError
 
@@ -31,6 +31,7 @@ REGISTRIES = {  # group -> module and name of its registry, which holds our own 
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.open_encoder:ENCODERS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
+    "losses": "hybrid_cli.settings.common:LOSSES",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",
     "perturbations": "hybrid_cli.perturbations.attacks:ATTACKS",
     "readers": "hybrid_cli.settings.data:READERS",
@@ -72,6 +73,7 @@ class Entry:
     Attributes:
         value: object, or the place to import it from; replaced by the checked object on first use.
         ready: the object was imported and checked.
+        help: the help of one of ours; empty for the first line of the docstring.
     """
 
     group: str
@@ -79,6 +81,7 @@ class Entry:
     origin: Origin
     value: Any
     ready: bool = False
+    help: str = ""
 
     def refuse(self, fault: str, code: str, **fields: object) -> NoReturn:
         """Raise the error of an unusable entry."""
@@ -121,7 +124,7 @@ class Registry(Mapping[str, T], Generic[T]):
         Raises:
             InputError: the name is taken or unusable, or an object of others has no docstring or is of another kind.
         """
-        entry = Entry(self.group, name, origin, value)
+        entry = Entry(self.group, name, origin, value, help=value.help if isinstance(value, Lazy) else "")
         if origin != HYBRID and not _NAME.fullmatch(name):
             entry.refuse("needs a name of letters and digits, with single hyphens between them", "plugin-name")
         if origin != HYBRID and name.lower() in self._spellings:
@@ -191,10 +194,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def help(self, name: str) -> str:
         """Return the help of an entry: that of a `Lazy` entry, else the first line of the docstring."""
-        entry = self.entry(name)
-        if isinstance(entry.value, Lazy) and entry.value.help:
-            return entry.value.help
-        return _summary(self[name])
+        return self.entry(name).help or _summary(self[name])
 
     def _known(self) -> dict[str, Entry]:
         """Return all entries by their names in lower case."""
@@ -222,6 +222,18 @@ class Registry(Mapping[str, T], Generic[T]):
         entry.value, entry.ready = value, True
 
 
+def function_of(name: str, added: Any) -> Callable[..., Any]:
+    """Return the entry of a group whose objects are functions.
+
+    Raises:
+        ValueError: the object cannot be called.
+    """
+    if not callable(added):
+        raise ValueError(f"{type(added).__name__} is no function")
+    function: Callable[..., Any] = added
+    return function
+
+
 def registry(group: str) -> Registry[Any]:
     """Return the registry of a group.
 
@@ -234,6 +246,14 @@ def registry(group: str) -> Registry[Any]:
         )
     found: Registry[Any] = _resolved(REGISTRIES[group])
     return found
+
+
+@overload
+def register(group: str, name: str) -> Callable[[T], T]: ...
+
+
+@overload
+def register(group: str, name: str, value: T) -> T: ...
 
 
 def register(group: str, name: str, value: Any = None) -> Any:

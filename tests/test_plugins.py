@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from command import hybrid, refused
+from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents, read_queries
@@ -45,6 +47,11 @@ def _on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith("hybrid_example"):
             del sys.modules[name]
     plugins.refresh()
+
+
+def help_of(command: str) -> str:
+    """Return the help of a command in one line."""
+    return " ".join(hybrid(*command.split(), "--help").out.replace("│", " ").split())
 
 
 # ----------------------------------------------------------------------------------------------- an installed package
@@ -113,11 +120,43 @@ def test_a_perturbation_of_a_package_is_an_attack(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert: Path) -> None:
+    write_examples(folder / "train.parquet")
+    assert "Raise the cosine of query and positive" in help_of("train-dense")
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "cosine", "--temperature", "2"]
+    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
+    done = hybrid(*words, "--loss-option", "weight=0.5", "--loss-option", "squared=true")
+    assert done.code == 0, done.err
+    curve = pl.read_parquet(folder / "out" / "curve.parquet")
+    assert curve["name"].to_list()[0] == "cosine"
+    manifest = artifacts.read_manifest(folder / "out")
+    assert (manifest.options["loss"], manifest.versions["hybrid-example"]) == ("cosine", "1.2")
+    assert manifest.options["loss_options"] == {"weight": "0.5", "squared": "true"}
+    refused(*words, "--loss-option", "weight=0.6", "--loss-option", "squared=true", words="--overwrite")
+    unknown = refused(*words, "--overwrite", "--loss-option", "wieght=1", problem="unknown-parameter")
+    assert unknown.fields == {"name": "wieght", "choices": ["weight", "squared"]}
+    refused(*words, "--overwrite", "--loss-option", "weight=much", words="--loss-option weight much: needs a number")
+    refused(*words, "--overwrite", "--xi", "2", words="--xi: only with --loss margin or residual-margin")
+
+
+def test_a_loss_returns_terms(folder: Path, tiny_bert: Path) -> None:
+    write_examples(folder / "train.parquet")
+    (folder / "bad.py").write_text(
+        "from hybrid_cli import plugins\n@plugins.register('losses', 'bad')\ndef bad(vectors, scale):\n"
+        "    'Return no terms.'\n    return vectors.queries\n"
+    )
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "bad", "--plugin", "bad.py"]
+    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
+    assert refused(*words, problem="missing-parameter").fields == {"name": "scale"}
+    assert refused(*words, "--loss-option", "scale=1", problem="not-terms").fields == {"name": "bad"}
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
     help_text = hybrid("--help").out
     assert "cut-run" in help_text
     assert "Example" in help_text
-    assert "Hits per query. [>= 1]" in " ".join(hybrid("cut-run", "--help").out.replace("│", " ").split())
+    assert "Hits per query. [>= 1]" in help_of("cut-run")
     (folder / "options.yaml").write_text("cut-run:\n  keep: 2\n", "utf-8")
     words = ["cut-run", "a.trec", "--config", "options.yaml", "--output", "cut.parquet"]
     assert "would be written" in hybrid(*words, "--dry-run").out

@@ -20,6 +20,7 @@ from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
@@ -106,7 +107,7 @@ class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.params:
             declared = self.settings.declared().get(str(parameter.name))
-            if declared is not None and callable(declared.choices):
+            if declared is not None and (callable(declared.choices) or isinstance(declared.choices, Registry)):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
         typer.echo(_examples(self.settings))
@@ -358,18 +359,29 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
-    parts = [" ".join(declared.help.split())]
+    parts = [" ".join(declared.help.split()), *([] if lazy else _explained(declared.choices))]
     choices: Any = get_args(one) if get_origin(one) is Literal else None
     if choices is None and not (lazy and callable(declared.choices)):
         choices = declared.allowed()
     if choices and "|".join(choices) != metavar(declared, bare):
-        unnamed = [choice for choice in choices if f"`{choice}`" not in declared.help]
+        unnamed = [choice for choice in choices if f"`{choice}`" not in " ".join(parts)]
         parts += [f"Choices: {', '.join(choices)}."] if unnamed else []
     notes = [range_text(declared), kind.variants(name)]
     if default:
         text = default_text(declared)
         notes.append("required" if declared.default is REQUIRED else f"default: {text}" if text else "")
     return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
+
+
+def _explained(choices: Any) -> list[str]:
+    """Return a sentence with the help of each entry of a registry; one of a plugin that fails is left out."""
+    found = []
+    for name in choices if isinstance(choices, Registry) else ():
+        try:
+            found.append(f"`{name}`: {choices.help(name).removesuffix('.')}")
+        except InputError as error:
+            console.warn(str(error))
+    return [f"{'; '.join(found)}."] if found else []
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:

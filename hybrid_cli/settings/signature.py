@@ -90,25 +90,29 @@ def values_of(function: Callable[..., Any], texts: Mapping[str, Any], option: st
         function: function with the parameters.
         texts: name -> value, as text or already converted.
         option: spelling of the option, for messages.
-        besides: parameters that cannot be set.
+        besides: parameters that have a value from elsewhere.
 
     Raises:
-        InputError: no such parameter, or a value of another type.
+        InputError: no such parameter, one without a value, or a value of another type.
     """
-    names = [name for name in inspect.signature(function).parameters if name not in besides]
-    if unknown := [name for name in texts if name not in names]:
-        known = f"it has {', '.join(names)}" if names else "it has none"
+    known = {name: each for name, each in inspect.signature(function).parameters.items() if name not in besides}
+    if unknown := [name for name in texts if name not in known]:
+        choices = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(
-            f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {known}", code="unknown-parameter",
-            name=unknown[0], choices=names,
+            f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}", code="unknown-parameter",
+            name=unknown[0], choices=[*known],
         )  # fmt: skip
-    types = _types(function)
-    return {
-        name: converted(
-            name, Option(None, "", names=(f"{option} {name}",)), types[name], _from_text(types[name], value)
-        )
-        for name, value in texts.items()
-    }
+    if missing := [name for name, each in known.items() if each.default is each.empty and name not in texts]:
+        raise InputError(
+            f"{option}: {function.__name__} needs {missing[0]}; pass {option} {missing[0]}=VALUE",
+            code="missing-parameter", name=missing[0],
+        )  # fmt: skip
+    hints = _types(function) if texts else {}
+    values = {}
+    for name, value in texts.items():
+        declared, kind = Option(None, "", names=(f"{option} {name}",)), hints.get(name, type(known[name].default))
+        values[name] = converted(name, declared, kind, _from_text(kind, value))
+    return values
 
 
 def _from_text(kind: Any, value: Any) -> Any:
