@@ -207,7 +207,17 @@ def misnamed(code: str, options: dict[str, set[str]]) -> bool:
 def test_every_command_and_option_named_in_prose_exists() -> None:
     from hybrid_cli.cli.options import spellings
 
-    everywhere = {"--config", "--quiet", "--verbose", "--log-file", "--debug", "--dry-run", "--help", "--version"}
+    everywhere = {
+        "--config",
+        "--quiet",
+        "--verbose",
+        "--log-file",
+        "--plugin",
+        "--debug",
+        "--dry-run",
+        "--help",
+        "--version",
+    }
     everywhere |= {"--install-completion", "--show-completion"}
     options = {f"hybrid {kind.command}": {*spellings(kind), *everywhere} for kind in COMMANDS}
     assert misnamed("hybrid fues --missing exact", options)

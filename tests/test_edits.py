@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import polars as pl
 import pytest
@@ -16,7 +15,6 @@ from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Inputs, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edited, swap_words
-from hybrid_cli.perturbations.options import Attack
 from hybrid_cli.settings import Perturb
 
 SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
@@ -82,9 +80,8 @@ def test_one_swap_changes_two_words() -> None:
         assert all(Counter(each) == Counter(text) for each in found)
 
 
-def test_every_attack_of_the_settings_is_registered() -> None:
-    assert tuple(ATTACKS) == get_args(Attack)
-    assert SETS["lite"] == tuple(ATTACKS)[:6]
+def test_the_sets_contain_our_attacks() -> None:
+    assert {"lite": tuple(ATTACKS.built_in()[:6]), "all": tuple(ATTACKS.built_in())} == SETS
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, plugins
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import FAMILIES, Family, Measure
+from hybrid_cli.evaluation.measures import Family, Measure
 from hybrid_cli.reporting.summary import as_json, as_markdown, legend
 from hybrid_cli.settings import Fuse, PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -315,18 +315,20 @@ def test_options_that_do_not_apply_are_refused(
 
 
 def test_a_new_measure_is_one_entry_of_the_registry(
-    tiny: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, paths: list[Path], request: pytest.FixtureRequest
 ) -> None:
     """The command line, the stage and the settings of tuning accept the measure without another change."""
 
     def toy(measure: Measure) -> pl.Expr:
+        """Count the relevant documents in the top k."""
         relevant = (pl.col("relevance") >= measure.level) & (pl.col("position") <= (measure.cutoff or 0))
         return relevant.sum()
 
-    monkeypatch.setitem(FAMILIES, "Toy", Family(cut="toy", aliases=("relevant_hits",), compute=toy))  # place 1
-    summary = evaluate([tiny, *paths], split="test", measures=["Toy@2", "relevant_hits@1", "MRR@10"])
+    request.addfinalizer(lambda: plugins.unregister("measures", "Toy"))
+    plugins.register("measures", "Toy", Family(cut="toy", compute=toy))
+    summary = evaluate([tiny, *paths], split="test", measures=["Toy@2", "toy@1", "MRR@10"])
     assert summary.means["bm25", "Toy@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
-    assert summary.means["bm25", "relevant_hits@1"] == pytest.approx((0 + 1 + 1) / 5)
+    assert summary.means["bm25", "toy@1"] == pytest.approx((0 + 1 + 1) / 5)
     typed = hybrid("evaluate", tiny, *paths, "--split", "test", "--measures", "Toy@2")
     assert typed.code == 0, typed.err
     assert "Toy@2" in typed.out

@@ -155,17 +155,19 @@ def test_scores_equal_those_of_ranx() -> None:
 # --------------------------------------------------------------------------------------------------------- extension
 
 
-def test_a_new_method_is_one_entry_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_method_is_one_entry_of_the_registry(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The command line, the stage and its manifest accept the method without another change."""
     from command import hybrid
 
-    from hybrid_cli import artifacts
+    from hybrid_cli import artifacts, plugins
     from hybrid_cli.stages.fuse import fuse as fuse_stage
 
     def first_list(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+        """Return the scores of the first list."""
         return values[0]
 
-    monkeypatch.setitem(METHODS, "toy", methods.Method("minmax", first_list, "zero"))
+    request.addfinalizer(lambda: plugins.unregister("fusion_methods", "toy"))
+    plugins.register("fusion_methods", "toy", methods.Method("minmax", first_list, "zero"))
     paths = []
     for name, ranking in (("a", A), ("b", B)):
         lines = run_of(ranking).select("qid", pl.lit("Q0"), "docid", "rank", "score", pl.lit("x").alias("tag"))

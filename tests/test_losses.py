@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_vector_losses import random_vectors
 from torch.nn import functional
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, plugins
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.training import losses
@@ -219,8 +219,10 @@ def test_of_all_pairs_the_residual_margin_uses_those_of_the_query() -> None:
     assert residual_margin(replace(vectors, scorer=everything))["residual_margin"].item() == pytest.approx(0.8)
 
 
-def test_every_loss_is_declared_and_registered() -> None:
-    assert set(common.LOSSES) == set(losses.REGISTERED)
+@pytest.mark.parametrize("name", common.LOSSES.built_in())
+def test_every_loss_has_a_function_and_a_help(name: str) -> None:
+    assert callable(common.LOSSES[name])
+    assert common.LOSSES.help(name)
 
 
 def test_options_reach_the_loss_they_apply_to() -> None:
@@ -234,18 +236,16 @@ def test_options_reach_the_loss_they_apply_to() -> None:
         assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
 
 
-def test_a_new_loss_is_one_function_and_one_declaration(
-    monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_new_loss_is_one_function(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) -> None:
     from test_train_dense import write_examples
 
     from hybrid_cli.stages.train_dense import train_dense
 
-    monkeypatch.setattr(losses, "REGISTERED", dict(losses.REGISTERED))
-    monkeypatch.setitem(common.LOSSES, "toy", "squared distance of the query to its positive")  # place 1
+    request.addfinalizer(lambda: plugins.unregister("losses", "toy"))
 
-    @losses.loss("toy")  # place 2
+    @plugins.register("losses", "toy")
     def toy(vectors: Vectors, temperature: float = 1.0) -> Terms:
+        """Squared distance of the query to its positive."""
         return {"toy": (vectors.queries - vectors.documents[:, 0]).square().sum(-1).mean() / temperature}
 
     examples = write_examples(tmp_path / "train.parquet")

@@ -20,8 +20,6 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
-from hybrid_cli.perturbations.options import Attack as AttackName
-from hybrid_cli.settings.perturb import AttackOrSet
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
@@ -29,7 +27,7 @@ from hybrid_cli.stages.search import search
 ROOT = Path(__file__).parent.parent
 
 SMALL = Path(__file__).parent / "data" / "wordnet"
-LOCAL: list[AttackOrSet] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
+LOCAL: list[str] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
 
 
 def texts(path: Path) -> dict[str, str]:
@@ -104,7 +102,7 @@ def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
 def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: None) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("salt\thalite\n", "utf-8")
-    chosen: list[AttackOrSet] = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
+    chosen: list[str] = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
     folder = perturb(tiny, split="test", attacks=chosen, output=tmp_path / "q", synonyms=table)
     assert texts(folder / "synonym-replacement.parquet")["002"] == "halite in sea water"
     assert "halite" in texts(folder / "synonym-insertion.parquet")["002"]
@@ -140,11 +138,11 @@ def test_each_file_names_its_own_inputs(tiny: Path, tmp_path: Path) -> None:
 def test_an_interrupted_call_leaves_no_folder_and_continues(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attacks: list[AttackOrSet] = ["char-swap", "shuffle"]
+    attacks: list[str] = ["char-swap", "shuffle"]
     whole = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "whole")
     computed = []
 
-    def counting(name: AttackName, attack: Attack) -> Attack:
+    def counting(name: str, attack: Attack) -> Attack:
         def start(inputs: Inputs) -> Rewrite:
             computed.append(name)
             if computed == attacks:
@@ -153,8 +151,7 @@ def test_an_interrupted_call_leaves_no_folder_and_continues(
 
         return replace(attack, start=start)
 
-    for name in ("char-swap", "shuffle"):
-        monkeypatch.setitem(ATTACKS, name, counting(name, ATTACKS[name]))
+    monkeypatch.setattr("hybrid_cli.stages.perturb.ATTACKS", {name: counting(name, ATTACKS[name]) for name in attacks})
     with pytest.raises(KeyboardInterrupt):
         perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
     assert not (tmp_path / "q").exists()
@@ -199,7 +196,7 @@ def test_word_order_swap_does_not_change_bm25_runs(tiny: Path, tmp_path: Path) -
 def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "bt.tsv"
     file.write_text("001\twhat does the satellite do to the seas\n003\t \n999\tunknown\n", "utf-8")
-    attacks: list[AttackOrSet] = ["back-translation", "shuffle"]
+    attacks: list[str] = ["back-translation", "shuffle"]
     attacked = {"back-translation": file}
     folder = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q", attacked_queries=attacked)
     before, after = texts(tiny / "queries.test.parquet"), texts(folder / "back-translation.parquet")
@@ -213,7 +210,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     file = tmp_path / "other.tsv"
     file.write_text("q1\ta text\n", "utf-8")
 
-    def refused(message: str, *attacks: AttackOrSet, output: str = "q", **options: Any) -> None:
+    def refused(message: str, *attacks: str, output: str = "q", **options: Any) -> None:
         with pytest.raises(InputError, match=message):
             perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, **options)
 

@@ -29,6 +29,7 @@ from hybrid_cli.artifacts.manifest import (
     has_checksums,
     hash_folder,
     read_manifest,
+    refuse_missing_plugin,
 )
 from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
 from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
@@ -81,6 +82,7 @@ __all__ = [
     "recorded_input",
     "refuse_lost",
     "refuse_lost_rows",
+    "refuse_missing_plugin",
     "regrouped",
     "replacing",
     "restore",

@@ -27,6 +27,7 @@ from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2
 MANIFEST = "manifest.json"
+PLUGIN = "plugin "  # begins the role of a plugin file, an input
 METADATA_KEY = b"hybrid"
 _IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the manifest in its footer
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -385,6 +386,28 @@ def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
     if manifest is None or manifest.files is None or not path.is_dir():
         return None
     return next((name for name in file_names(path) if name not in set(manifest.files)), None)
+
+
+def plugins_of(manifest: Manifest | None) -> list[str]:
+    """Return the plugins that an artifact was made with: names of files, and of packages with their versions."""
+    if manifest is None:
+        return []
+    files = [role.removeprefix(PLUGIN) for role in manifest.inputs if role.startswith(PLUGIN)]
+    packages = manifest.versions.keys() - {"hybrid", *_LIBRARIES}
+    return [*files, *(f"{name} {manifest.versions[name]}" for name in sorted(packages))]
+
+
+def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
+    """Refuse an artifact that was made with a plugin and names an entry of it that is not there.
+
+    A plugin runs code: no artifact loads one.
+    """
+    if made_with := plugins_of(find_manifest(path)):
+        raise InputError(
+            f"{path}: needs '{name}' of {group}, and was made with the plugin {', '.join(made_with)}; install the "
+            "package, or pass the file with --plugin",
+            code="missing-plugin", path=path, group=group, name=name, plugins=made_with,
+        )  # fmt: skip
 
 
 def library_versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
-from hybrid_cli import console
+from hybrid_cli import console, plugins
 from hybrid_cli.artifacts import checksums, disk, files, layout
 from hybrid_cli.artifacts.checks import (
     check_name,
@@ -32,6 +32,7 @@ from hybrid_cli.artifacts.checks import (
 from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import (
     MANIFEST,
+    PLUGIN,
     Manifest,
     file_names,
     fingerprints,
@@ -240,7 +241,7 @@ class Output:
         console.note(f"{self.manifest.stage}: {self.path} is up to date")
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
-        return replace(self.manifest, counts=counts)
+        return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
 
     def _publish(self, complete: Path) -> None:
         files.rename(complete, self.place)
@@ -378,6 +379,7 @@ def open_output(
         HybridError: another process is writing the same output.
         DryRun: within `dry_run()`.
     """
+    inputs = {**inputs, **{f"{PLUGIN}{file.name}": file for file in plugins.files()}}
     place = place_of(path)
     if not foreign:
         check_name(path, kind)

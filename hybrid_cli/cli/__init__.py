@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 import typer
 
-from hybrid_cli import console, memory
+from hybrid_cli import console, memory, plugins
 from hybrid_cli.artifacts import disk
-from hybrid_cli.cli import signals, streams
+from hybrid_cli.cli import plugin_files, signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 
@@ -56,7 +56,7 @@ def main() -> None:
     streams.prepare()
     _keep_pandas_out()
     try:
-        with signals.raised() as ended:
+        with signals.raised() as ended, plugins.loaded(plugin_files.requested(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started

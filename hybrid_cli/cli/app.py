@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from hybrid_cli.cli.options import add_command, without_types
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli import console
+from hybrid_cli.cli.options import PLUGIN, add_command, without_types
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings, command_names
 from hybrid_cli.stages import call
 from hybrid_cli.version import __version__
 
@@ -25,18 +29,56 @@ PRINTERS = {  # command -> module:function that prints the result of its stage
 
 
 class _Group(TyperGroup):
-    """A group whose help shows flags without `<bool>`."""
+    """A group with the commands of plugins, whose settings are imported for a help or when they are run."""
 
     def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, without the placeholder `<bool>` in the help."""
         return without_types(super().get_params(ctx))
+
+    def others(self) -> dict[str, Callable[[], type[Settings]]]:
+        """Return name -> function that imports the settings class, of the readers of plugins."""
+        return {entry.name: partial(READERS.__getitem__, entry.name) for entry in READERS.others()}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, those of plugins last."""
+        return [*super().list_commands(ctx), *self.others()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; for a help, one of a plugin that fails is left out with a warning."""
+        if (command := super().get_command(ctx, cmd_name)) is not None or cmd_name not in self.others():
+            return command
+        try:
+            return self._added(cmd_name)
+        except InputError as error:
+            console.warn(str(error))
+            return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command to run; one of a plugin that fails is an error."""
+        if args and args[0] in self.others():
+            return args[0], self._added(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+    def _added(self, name: str) -> Any:
+        single = typer.Typer(rich_markup_mode=app.rich_markup_mode)
+        add_command(single, self.others()[name](), run, name)
+        return typer.main.get_command(single)
 
 
 class _InPipelineOrder(_Group):
     """A group that lists commands in the order of `COMMANDS`; Typer would list groups last."""
 
+    def others(self) -> dict[str, Callable[[], type[Settings]]]:
+        """Return name -> function that imports the settings class, of the commands of plugins."""
+        return {entry.name: partial(_settings_of, entry.name) for entry in ALL_COMMANDS.others()}
+
     def list_commands(self, ctx: Any) -> list[str]:
-        order = list(dict.fromkeys(kind.command.split()[0] for kind in COMMANDS))
+        order = list(dict.fromkeys(name.split()[0] for name in command_names()))
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else -1)
+
+
+def _settings_of(command: str) -> type[Settings]:
+    return ALL_COMMANDS[command].settings
 
 
 app = typer.Typer(
@@ -50,7 +92,10 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def hybrid(version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit.")) -> None:
+def hybrid(
+    version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit."),
+    plugin: PLUGIN = None,
+) -> None:
     """Train, run and analyze **hybrid first-stage retrieval**: BM25 plus dense.
 
     Each stage reads artifacts and writes one; stages chain in any shell. `hybrid STAGE --help` shows examples.
@@ -76,6 +121,8 @@ def run(settings: Settings) -> None:
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")
         getattr(import_module(module), function)(found, settings)
+    elif isinstance(found, str):  # of a command of a plugin
+        console.result(found)
 
 
 _register()

@@ -11,11 +11,12 @@ from typing import Any
 import yaml
 
 from hybrid_cli.cli.options import FLAGS, switch
+from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import NOT_JSON, reason
 from hybrid_cli.presets import experiments
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings, command_names
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, has_url
 from hybrid_cli.settings.declaration import bare_name
@@ -96,7 +97,7 @@ def configured_values(configs: Sequence[str], kind: type[Settings]) -> dict[str,
 
 def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
     content = _section(config, read_config(_config_path(config)), kind)
-    shared = (*FLAGS, "log_file", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
+    shared = (*FLAGS, "log_file", "plugin", *(("dry_run",) if issubclass(kind, Overwrites) else ()))
     fields = {bare_name(name): name for name in (*shared, *kind.declared())}
     fields = {name: field for name, field in fields.items() if not getattr(kind.declared().get(field), "names", ())}
     for name, declared in kind.declared().items():
@@ -114,6 +115,19 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
     return {fields[bare_name(name)]: value for name, value in content.items()}
 
 
+def plugin_files(config: str, words: Sequence[str]) -> list[str]:
+    """Return the plugin files that a config file names for a command line, which may be of a plugin itself.
+
+    Args:
+        config: value of `--config`.
+        words: the command line, from the name of the command on.
+    """
+    content = read_config(_config_path(config))
+    sections = [content[name] for name in (" ".join(words[:length]) for length in (1, 2)) if name in content]
+    options = next((section for section in sections if isinstance(section, dict)), content)
+    return as_paths(options["plugin"]) if options.get("plugin") is not None else []
+
+
 def _config_path(config: str) -> Path:
     """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
     if has_url(config):
@@ -128,7 +142,7 @@ def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict
     Raises:
         InputError: no section of this command, or options outside of the sections.
     """
-    commands = {each.command for each in COMMANDS}
+    commands = set(command_names())
     sections = {name for name, value in content.items() if name in commands and isinstance(value, dict)}
     if not sections:
         return content

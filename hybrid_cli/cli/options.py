@@ -14,11 +14,13 @@ from typing import Annotated, Any, Literal, Optional, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import artifacts, console, memory, plugins
 from hybrid_cli.cli import details
+from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
@@ -29,6 +31,13 @@ _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage i
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+PLUGIN = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
+        help="Python file that adds losses, measures, commands or others (docs/extending.md); it is run.",
+    ),
+]  # fmt: skip
 EVERYWHERE: dict[str, Any] = {
     "config": Annotated[
         list[str] | None,
@@ -38,6 +47,7 @@ EVERYWHERE: dict[str, Any] = {
             "precedence, and the command line over all; `no-` before its name unsets a flag.",
         ),
     ],
+    "plugin": PLUGIN,
     "quiet": Annotated[
         bool,
         typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print only warnings and results."),
@@ -60,7 +70,7 @@ EVERYWHERE: dict[str, Any] = {
         bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
     ],
 }  # fmt: skip
-FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "log_file")  # of `EVERYWHERE`
+FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "plugin", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
 DRY_RUN = Annotated[
     bool,
@@ -97,7 +107,7 @@ class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.params:
             declared = self.settings.declared().get(str(parameter.name))
-            if declared is not None and callable(declared.choices):
+            if declared is not None and (callable(declared.choices) or isinstance(declared.choices, Registry)):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
         typer.echo(_examples(self.settings))
@@ -134,6 +144,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     def command(**typed: Any) -> None:
         configs = typed.pop("config") or []
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
+        for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
+            plugins.load(path)  # `main` has loaded it, before this command line was parsed
         shared = _shared(typed, configured)
         started = time.monotonic()
         try:
@@ -347,18 +359,29 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
-    parts = [" ".join(declared.help.split())]
+    parts = [" ".join(declared.help.split()), *([] if lazy else _explained(declared.choices))]
     choices: Any = get_args(one) if get_origin(one) is Literal else None
     if choices is None and not (lazy and callable(declared.choices)):
         choices = declared.allowed()
     if choices and "|".join(choices) != metavar(declared, bare):
-        unnamed = [choice for choice in choices if f"`{choice}`" not in declared.help]
+        unnamed = [choice for choice in choices if f"`{choice}`" not in " ".join(parts)]
         parts += [f"Choices: {', '.join(choices)}."] if unnamed else []
     notes = [range_text(declared), kind.variants(name)]
     if default:
         text = default_text(declared)
         notes.append("required" if declared.default is REQUIRED else f"default: {text}" if text else "")
     return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
+
+
+def _explained(choices: Any) -> list[str]:
+    """Return a sentence with the help of each entry of a registry; one of a plugin that fails is left out."""
+    found = []
+    for name in choices if isinstance(choices, Registry) else ():
+        try:
+            found.append(f"`{name}`: {choices.help(name).removesuffix('.')}")
+        except InputError as error:
+            console.warn(str(error))
+    return [f"{'; '.join(found)}."] if found else []
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:

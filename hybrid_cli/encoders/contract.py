@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from hybrid_cli import plugins
+from hybrid_cli.artifacts import refuse_missing_plugin
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders import layouts
 from hybrid_cli.encoders.library_files import (
@@ -242,7 +244,7 @@ def is_static(contract: Mapping[str, Any]) -> bool:
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair` or `sparse`.
+    """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair`, `sparse`, or a plugin's.
 
     A model of sentence-transformers with other modules for queries than for documents is a pair.
 
@@ -254,8 +256,12 @@ def kind_of(folder: Path) -> str:
     if not (folder / CONTRACT).exists():
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
-    if kind not in KINDS:
-        raise InputError(f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(KINDS)}")
+    if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
+        refuse_missing_plugin(folder, "encoders", kind)
+        raise InputError(
+            f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(known)}", code="unknown-encoder",
+            path=folder / CONTRACT, kind=kind,
+        )  # fmt: skip
     return str(kind)
 
 

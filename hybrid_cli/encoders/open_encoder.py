@@ -1,8 +1,8 @@
-"""Open an encoder of any kind."""
+"""Open an encoder of any kind: of ours, or of another package (docs/extending.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Pair
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, TRANSFORMER, Encoder, kind_of
 from hybrid_cli.encoders.layouts import SIDES
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.plugins import Registry
+
+Opener = Callable[[Path, str, EncodingPrecision, dict[str, Any]], Encoder]  # folder, device, dtype, changes
 
 
 def open_encoder(
@@ -47,37 +50,46 @@ def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str
     kind = kind_of(folder)
     if kind != COMBINATION and "weight" in changes:
         raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
-    architecture = changes.pop("architecture", None)
-    if kind == SPARSE or architecture is not None:
-        from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
-
-        if dtype == INT8:
-            raise InputError(f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32")
-        return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)
-    if kind == STATIC:
-        length = changes.pop("truncate_dim", None)
-        _refuse(folder, changes, kind)
-        if dtype == INT8:
-            raise InputError(f"--dtype int8: not with a static encoder, such as {folder}; omit the option")
-        return StaticEncoder.load(folder, length)
-    if kind == COMBINATION:
-        weight = changes.pop("weight", None)
-        _refuse(folder, changes, kind)
-        recipe = composite.read_recipe(folder)
-        parts = [
-            open_encoder(part, device=device, dtype=dtype, overrides=changed)
-            for part, changed in zip(composite.parts(folder), recipe.changes, strict=True)
-        ]
-        return Combination(recipe, parts, weight)
-    if kind == PAIR:
-        _refuse(folder, changes, kind)
-        if not (folder / CONTRACT).is_file():  # of sentence-transformers, with modules for each side
-            return Pair(*(_transformer(folder, device, dtype, {"route": side}) for side in SIDES))
-        return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
-    return _transformer(folder, device, dtype, changes)
+    if changes.get("architecture") is not None:
+        kind = SPARSE
+    return ENCODERS[kind](folder, device, dtype, {**changes})
 
 
-def _transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: Mapping[str, Any]) -> Encoder:
+def _sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
+
+    if dtype == INT8:
+        raise InputError(f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32")
+    return SparseEncoder.load(folder, device=device, dtype=dtype, **{"architecture": None, **changes})
+
+
+def _static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    length = changes.pop("truncate_dim", None)
+    _refuse(folder, changes, STATIC)
+    if dtype == INT8:
+        raise InputError(f"--dtype int8: not with a static encoder, such as {folder}; omit the option")
+    return StaticEncoder.load(folder, length)
+
+
+def _combination(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    weight = changes.pop("weight", None)
+    _refuse(folder, changes, COMBINATION)
+    recipe = composite.read_recipe(folder)
+    parts = [
+        open_encoder(part, device=device, dtype=dtype, overrides=changed)
+        for part, changed in zip(composite.parts(folder), recipe.changes, strict=True)
+    ]
+    return Combination(recipe, parts, weight)
+
+
+def _pair(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    _refuse(folder, changes, PAIR)
+    if not (folder / CONTRACT).is_file():  # of sentence-transformers, with modules for each side
+        return Pair(*(_transformer(folder, device, dtype, {"route": side}) for side in SIDES))
+    return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
+
+
+def _transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     """Open a transformer; `changes` are the fields of its contract, or its route."""
     from hybrid_cli.encoders.transformer import TransformerEncoder
 
@@ -102,3 +114,32 @@ def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
             kind=kind,
             options=[*changes],
         )
+
+
+def as_opener(name: str, added: Any) -> Opener:
+    """Return the opener of a kind of a plugin: a class with `load(folder, device=..., dtype=...)`, or such a function.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    load = getattr(added, "load", None) if isinstance(added, type) else added
+    if not callable(load):
+        raise ValueError("it is neither a class with `load` nor a function")
+
+    def opened(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+        _refuse(folder, {key: value for key, value in changes.items() if value is not None}, name)
+        encoder: Encoder = load(folder, device=device, dtype=dtype)
+        return encoder
+
+    opened.documented = added  # type: ignore[attr-defined]
+    return opened
+
+
+_BUILT_IN: dict[str, Opener] = {
+    TRANSFORMER: _transformer,
+    STATIC: _static,
+    COMBINATION: _combination,
+    PAIR: _pair,
+    SPARSE: _sparse,
+}
+ENCODERS: Registry[Opener] = Registry("encoders", _BUILT_IN, as_opener)

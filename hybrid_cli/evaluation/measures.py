@@ -6,7 +6,8 @@ relevant document, a 0 for any other judged one, and a -1 for a negative grade, 
 and only queries with a relevant document, as every binary measure of the others is 0. It uses neither ids nor scores
 otherwise: each query is passed with its number, and each hit with its rank as id and minus its rank as score. Scores
 never tie, trec_eval's tie rule (docid descending) never applies, and all queries share a few dictionaries. nDCG, which
-uses the grades themselves, is computed here. A new measure is one entry of `FAMILIES`.
+uses the grades themselves, is computed here. A new measure is one entry of `FAMILIES`, here or in another package
+(docs/extending.md).
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytrec_eval
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.plugins import Registry
 
 _SCHEMA = {"measure": pl.String, "qid": pl.String, "value": pl.Float64}
 _LONG_CUTOFF = re.compile(r"[@_](\d{10,})")
 _SPELLING = re.compile(
-    r"(?P<word>[a-z]+(?:[_-][a-z]+)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?",
+    r"(?P<word>[a-z][a-z0-9]*(?:[_-][a-z][a-z0-9]*)*)(?:\(rel=(?P<level>\d{1,9})\)|\(p=(?P<p>0?\.\d{1,9})\))?(?:[@_.](?P<cutoff>\d{1,9}))?",
     re.ASCII,
 )
 
@@ -52,6 +55,24 @@ class Family:
     aliases: tuple[str, ...] = ()
     graded: bool = False
     compute: Callable[[Measure], pl.Expr] | None = None
+
+    @property
+    def documented(self) -> Callable[[Measure], pl.Expr] | None:
+        """The function whose docstring is the help."""
+        return self.compute
+
+
+def as_family(name: str, added: Any) -> Family:
+    """Return the measure of a plugin: a `Family`, or the function that computes one with or without a cutoff.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    if isinstance(added, Family) and added.compute is not None:
+        return replace(added, aliases=())
+    if isinstance(added, Family) or not callable(added):
+        raise ValueError(f"{type(added).__name__} is neither a Family with `compute` nor a function")
+    return Family(name, name, compute=added)
 
 
 def share_judged(measure: Measure) -> pl.Expr:
@@ -95,7 +116,7 @@ def _within(measure: Measure) -> pl.Expr:
 
 
 MRR, ACCURACY, RBP = "MRR", "acc", "RBP"
-FAMILIES: dict[str, Family] = {
+_BUILT_IN: dict[str, Family] = {
     MRR: Family("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
     "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
     "MAP": Family("map", "map_cut", ("ap", "map_cut")),
@@ -109,6 +130,9 @@ FAMILIES: dict[str, Family] = {
     "Judged": Family("", "judged", graded=True, compute=share_judged),
     ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # computed from answers and texts in `accuracy`
 }
+FAMILIES: Registry[Family] = Registry(
+    "measures", _BUILT_IN, as_family, (alias for family in _BUILT_IN.values() for alias in family.aliases)
+)
 PERSISTENCE = 0.8  # of RBP, as in ir_measures
 HOLE = "Judged@10"  # judged fraction of the top hits, printed with every evaluation
 
@@ -169,14 +193,16 @@ def uses_all_grades(name: str) -> bool:
 
 
 def _words() -> dict[str, str]:
-    """Return every spelling of a family, in lower case, with its name."""
-    return {word: name for name, family in FAMILIES.items() for word in (name.lower(), *family.aliases)}
+    """Return every spelling of a family, in lower case, with its name; no measure of a plugin is imported."""
+    words = {word: name for name, family in _BUILT_IN.items() for word in (name.lower(), *family.aliases)}
+    return {**words, **{entry.name.lower(): entry.name for entry in FAMILIES.others()}}
 
 
 def _known() -> str:
     """Return the names of all families: `MRR[@k], P@k, Rprec`."""
     cutoffs = {True: {True: "[@k]", False: ""}, False: {True: "@k", False: ""}}
-    return ", ".join(name + cutoffs[bool(family.whole)][bool(family.cut)] for name, family in FAMILIES.items())
+    ours = [name + cutoffs[bool(family.whole)][bool(family.cut)] for name, family in _BUILT_IN.items()]
+    return ", ".join([*ours, *(entry.name for entry in FAMILIES.others())])
 
 
 def _parse(name: str, level: int) -> Measure | str:

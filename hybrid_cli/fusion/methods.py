@@ -2,7 +2,7 @@
 
 Every function returns a polars expression. Rows are the candidates of a query: all documents that any list returned;
 a value is null if the list does not return the document. Every rule ignores lists without hits for the query.
-A new method is one entry of `METHODS`.
+A new method is one entry of `METHODS`, here or in another package (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
 from operator import add, mul
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
+from hybrid_cli.plugins import Registry
 
 LARGEST = 2**31 - 1  # of a weight
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
@@ -213,8 +215,24 @@ class Method:
     missing: Missing
     fixed: bool = False
 
+    @property
+    def documented(self) -> Rule:
+        """The function whose docstring is the help."""
+        return self.rule
 
-METHODS: dict[str, Method] = {
+
+def as_method(name: str, added: Any) -> Method:
+    """Return the method of a plugin: a `Method`, or a rule, which combines min-max scores and scores absent ones 0.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    if not isinstance(added, Method) and not callable(added):
+        raise ValueError(f"{type(added).__name__} is neither a Method nor a combination rule")
+    return added if isinstance(added, Method) else Method("minmax", added, "zero")
+
+
+_BUILT_IN: dict[str, Method] = {
     "minmax": Method("minmax", weighted_mean, "zero"),
     "weighted-sum": Method("none", weighted_sum, "exact"),
     "sum": Method("none", weighted_sum, "zero"),
@@ -248,6 +266,7 @@ ALIASES: dict[str, str] = {
     "min": "combmin",
     "med": "combmed",
 }
+METHODS: Registry[Method] = Registry("fusion_methods", _BUILT_IN, as_method, ALIASES)
 
 
 def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -> str:
@@ -262,8 +281,11 @@ def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -
         InputError: unknown name.
     """
     plain = name.strip().lower().replace("_", "-")
-    if plain in METHODS or plain in ALIASES:
-        return ALIASES.get(plain, plain)
+    for known in (plain, name.strip()):  # a plugin may use capital letters
+        if known in METHODS:
+            return known
+    if plain in ALIASES:
+        return ALIASES[plain]
     close = get_close_matches(plain, [*METHODS, *ALIASES, *more], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise InputError(f"{option} {name}: unknown; {hint}Choices: {', '.join([*METHODS, *more])}")

@@ -237,6 +237,8 @@ def read_tuned(path: Path) -> dict[str, Any]:
         )
     if len(found["runs"]) != len(found["weights"]):
         raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
+    if found["method"] not in METHODS:
+        artifacts.refuse_missing_plugin(path, "fusion_methods", found["method"])
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
     if unknown := [name for name, allowed in known.items() if found.get(name) not in allowed]:
         raise InputError(f"{path}: damaged weights; '{unknown[0]}' is {found.get(unknown[0])}; tune again")

@@ -61,12 +61,19 @@ class Attack:
     Attributes:
         start: returns the function that rewrites each query.
         needs: roles of the files that the attack reads besides the queries.
+        function: function whose docstring is the help of an attack of a plugin; None for `start`.
     """
 
     start: Callable[[Inputs], Rewrite]
     needs: tuple[Need, ...] = ()
+    function: Callable[..., object] | None = None
+
+    @property
+    def documented(self) -> Callable[..., object]:
+        """The function whose docstring is the help."""
+        return self.function or self.start
 
 
 def of_text(change: Callable[[str, Draw], str]) -> Attack:
     """Return an attack that reads only the text of a query."""
-    return Attack(lambda inputs: lambda qid, text, draw: Attacked(change(text, draw)))
+    return Attack(lambda inputs: lambda qid, text, draw: Attacked(change(text, draw)), function=change)

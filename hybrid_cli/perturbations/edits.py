@@ -68,7 +68,7 @@ def of_words(start: Callable[[Inputs], Edit], needs: tuple[Need, ...] = ()) -> A
         edit = start(inputs)
         return lambda qid, text, draw: Attacked(edited(text, edit, inputs.options.word_fraction, draw))
 
-    return Attack(begin, needs)
+    return Attack(begin, needs, start)
 
 
 def edited(text: str, edit: Edit, fraction: float, draw: Draw) -> str:

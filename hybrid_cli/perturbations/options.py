@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-Attack = Literal[
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", "back-translation",
-    "shuffle", "synonym-adversary",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance
-from hybrid_cli.perturbations.options import Attack
+from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.reporting.summary import Summary
 
 MARK = "@"
-_KNOWN = get_args(Attack)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     if strange := [system for system, _, _ in attacked if system not in systems]:
         raise InputError(f"--robustness: no run is named {strange[0]}, the original of its attacked runs")
     seen = list(dict.fromkeys(attack for _, _, attack in attacked))
-    attacks = [*(attack for attack in _KNOWN if attack in seen), *(attack for attack in seen if attack not in _KNOWN)]
+    attacks = [*(attack for attack in ATTACKS if attack in seen), *(attack for attack in seen if attack not in ATTACKS)]
     wanted = (f"{system}{MARK}{attack}" for system in systems for attack in attacks)
     if missing := [name for name in wanted if name not in runs]:
         raise InputError(f"--robustness: missing runs {', '.join(missing)}; all systems need the same attacks")

@@ -1,8 +1,13 @@
 """The options of every command, declared once: type, default, range, help, and the variants they apply to."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report, Verify
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.data import (
+    READERS,
     PrepareBeir,
     PrepareDpr,
     PrepareFiles,
@@ -28,14 +33,7 @@ from hybrid_cli.settings.updates import Append, Delete
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Auto,
-    PreparePythonDocs,
-    PrepareFiles,
-    PrepareBeir,
-    PrepareMsmarco,
-    PrepareDpr,
-    PrepareTevatron,
-    PrepareTrec,
-    PrepareIrds,
+    *(READERS[name] for name in READERS.built_in()),
     Split,
     Perturb,
     IndexBm25,
@@ -66,11 +64,51 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Doctor,
 )
 
+
+class Command(NamedTuple):
+    """A command: its settings class, and the function that runs it; None for ours, which are in `stages`."""
+
+    settings: type[Settings]
+    function: Callable[[Any], Any] | None = None
+
+    @property
+    def documented(self) -> type[Settings]:
+        """The class whose docstring is the help."""
+        return self.settings
+
+
+def as_command(name: str, added: Any) -> Command:
+    """Return the command of a plugin: a function with the decorator `stage`.
+
+    Raises:
+        ValueError: another object.
+    """
+    kind = getattr(added, "settings", None)
+    if not isinstance(kind, type) or not issubclass(kind, Settings):
+        raise ValueError("it is no function with the decorator `hybrid_cli.stages.stage`")
+    if kind.command != name or not kind.panel:
+        raise ValueError(f"{kind.__name__} needs `command = {name!r}` and a `panel`")
+    return Command(kind, added)
+
+
+ALL_COMMANDS: Registry[Command] = Registry(
+    "commands", {kind.command: Command(kind) for kind in COMMANDS}, as_command, ("prepare",)
+)
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands, of plugins too."""
+    return [*ALL_COMMANDS, *(f"prepare {entry.name}" for entry in READERS.others())]
+
+
 __all__ = [
+    "ALL_COMMANDS",
     "COMMANDS",
+    "READERS",
     "Append",
     "Auto",
     "Combine",
+    "Command",
     "ConcatRuns",
     "ConvertCheckpoint",
     "Delete",
@@ -108,4 +146,6 @@ __all__ = [
     "TrainSparse",
     "VectorIndex",
     "Verify",
+    "as_command",
+    "command_names",
 ]

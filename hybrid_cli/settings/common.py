@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from hybrid_cli import input_files, memory
 from hybrid_cli.encoders import options as encoders
@@ -13,6 +13,7 @@ from hybrid_cli.encoders.options import INT8 as INT8
 from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
 from hybrid_cli.errors import InputError
+from hybrid_cli.plugins import Lazy, Registry, function_of
 from hybrid_cli.settings.options import (
     GENERAL,
     GIVEN,
@@ -165,14 +166,25 @@ ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
 
-LOSSES = {  # name -> meaning; the functions are registered in hybrid_cli/training/losses.py
-    "residual-margin": "hinge whose margin shrinks where a frozen scorer already separates the pair (DualRM)",
-    "residual-nll": "likelihood of the positive under the weighted sum with a frozen scorer",
-    "margin": "hinge with a constant margin",
-    "nll": "negative log-likelihood of the positive (DPR)",
-    "roc": "nll, orthogonal to BM25's vectors, with masked matches (RoC)",
-    "bpr": "binary codes, reranked by the float query (BPR)",
-}
+LOSSES: Registry[Callable[..., Any]] = Registry(
+    "losses",
+    {
+        name: Lazy(f"hybrid_cli.training.losses:{function}", meaning)
+        for name, function, meaning in (
+            (
+                "residual-margin",
+                "residual_margin",
+                "hinge whose margin shrinks where a frozen scorer already separates the pair (DualRM)",
+            ),
+            ("residual-nll", "residual_nll", "likelihood of the positive under the weighted sum with a frozen scorer"),
+            ("margin", "margin", "hinge with a constant margin"),
+            ("nll", "nll", "negative log-likelihood of the positive (DPR)"),
+            ("roc", "nll", "nll, orthogonal to BM25's vectors, with masked matches (RoC)"),
+            ("bpr", "bpr", "binary codes, reranked by the float query (BPR)"),
+        )
+    },
+    function_of,
+)
 MARGINS = ("margin", "residual-margin")
 RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum with a frozen scorer
 BM25 = "bm25"
@@ -330,12 +342,11 @@ class Likelihood(Settings):
 class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
 
-    loss: str = option(
-        "nll",
-        "Loss. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in LOSSES.items()) + ".",
-        panel=OBJECTIVE,
-        choices=LOSSES,
-    )
+    loss: str = option("nll", "Loss.", panel=OBJECTIVE, choices=LOSSES)
+    loss_options: Mapping[str, str] = option(
+        {}, "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
+        "--loss-option", panel=OBJECTIVE, metavar="NAME=VALUE",
+    )  # fmt: skip
     xi: float = option(
         1.0, "Margin of a pair with equal scores by the scorer.", panel=OBJECTIVE, applies=when(loss=MARGINS)
     )

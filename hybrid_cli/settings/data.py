@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from hybrid_cli.collections import options
 from hybrid_cli.collections.options import (
@@ -17,9 +20,11 @@ from hybrid_cli.collections.options import (
     SampleFrom,
 )
 from hybrid_cli.errors import InputError
+from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.cluster import OnCluster
 from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+from hybrid_cli.settings.signature import settings_of
 
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
 _RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
@@ -42,7 +47,13 @@ def text_encoding(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Seeded, Writes, options.Import):
-    """A command that imports a collection; all sources have these options."""
+    """A command that imports a collection; all sources have these options.
+
+    Attributes:
+        reader: reader of a plugin, a function of its own options; None for ours, which are in `collections/readers`.
+    """
+
+    reader: ClassVar[Callable[..., Any] | None] = None
 
     sample: int | None = option(
         None,
@@ -414,3 +425,35 @@ class PrepareIrds(PrepareRows, options.Irds):
         "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
         metavar="[SPLIT=]ID...",
     )
+
+
+def prepare_with(name: str, added: Any) -> type[Prepare]:
+    """Return the settings class of a reader of a plugin, whose parameters are the options.
+
+    Raises:
+        ValueError: not a function, or a parameter without type or description.
+    """
+    if not inspect.isfunction(added):
+        raise ValueError(f"{type(added).__name__} is no function that returns a Source")
+    title = "".join(part.title() for part in re.split("[-_]", name))
+    attributes = {"command": f"prepare {name}", "panel": DATA, "reader": staticmethod(added)}
+    return settings_of(added, PrepareRows, f"Prepare{title}", **attributes)
+
+
+READERS: Registry[type[Prepare]] = Registry(
+    "readers",
+    {
+        kind.command.removeprefix("prepare "): kind
+        for kind in (
+            PreparePythonDocs,
+            PrepareFiles,
+            PrepareBeir,
+            PrepareMsmarco,
+            PrepareDpr,
+            PrepareTevatron,
+            PrepareTrec,
+            PrepareIrds,
+        )
+    },
+    prepare_with,
+)

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from hybrid_cli.perturbations.options import Attack, Perturbation
+from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.data import DATA
-from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, when
-
-AttackOrSet = Literal[Attack, "lite", "all"]
+from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, registered, when
 
 WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
 _SETS = ("lite", "all")
+ADDED = "an attack of a plugin"  # fact: every option applies
 _OF_WORDS = (
     "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
 )  # fmt: skip
 _OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
 _DRAWN = ("shuffle", "synonym-adversary", *_OF_WORDS)
 _OF_TRANSLATION = ("back-translation", *_SETS)
+
+
+def facts_of(attacks: Sequence[str]) -> dict[str, Any]:
+    """Return what decides whether an option applies: the attacks, and whether one belongs to a plugin."""
+    return {"attacks": tuple(attacks), "added": ADDED if set(attacks) - {*_DRAWN, *_OF_TRANSLATION} else ""}
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,11 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
 
     collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
     _: KW_ONLY
-    attacks: Sequence[AttackOrSet] = option(
+    attacks: Sequence[str] = option(
         REQUIRED,
         "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
         "--attack",
+        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS),
         recorded=False,
     )
     output: Path = redeclare(Writes, "output", help="Output file (Parquet); a folder for several attacks.")
@@ -71,21 +76,21 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
         panel=WORDS,
         minimum=0,
         maximum=1,
-        applies=when(attacks=_OF_WORDS),
+        applies=(when(attacks=_OF_WORDS), when(added=ADDED)),
     )
     wordnet: Path | None = option(
         None,
         "Folder or zip file of WordNet.",
         panel=SYNONYMS,
         shown="the location of nltk or of Debian's wordnet-base",
-        applies=when(attacks=_OF_SYNONYMS),
+        applies=(when(attacks=_OF_SYNONYMS), when(added=ADDED)),
         recorded=False,
     )
     synonyms: Path | None = option(
         None,
         "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
         panel=SYNONYMS,
-        applies=when(attacks=_OF_SYNONYMS, wordnet=None),
+        applies=(when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None)),
         recorded=False,
     )
     translation: tuple[Path, Path] | None = option(
@@ -93,14 +98,18 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
         "Folders of the translation models to another language and back.",
         metavar="THERE BACK",
         panel=TRANSLATION,
-        applies=when(attacks=_OF_TRANSLATION),
+        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)),
         recorded=False,
     )
     translation_prefix: str = option(
         Perturbation.translation_prefix,
         "Text put before every query for the model THERE, such as `>>es<<`.",
         panel=TRANSLATION,
-        applies=when(attacks=_OF_TRANSLATION),
+        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)),
     )
-    device: str = redeclare(OnDevice, "device", applies=when(attacks=_OF_TRANSLATION))
-    seed: int = redeclare(Seeded, "seed", Perturbation.seed, applies=when(attacks=_DRAWN))
+    device: str = redeclare(OnDevice, "device", applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)))
+    seed: int = redeclare(Seeded, "seed", Perturbation.seed, applies=(when(attacks=_DRAWN), when(added=ADDED)))
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether an attack belongs to a plugin."""
+        return {**super().values(), **facts_of(self.attacks)}

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from hybrid_cli import input_files, memory
+from hybrid_cli import input_files, memory, plugins
 from hybrid_cli.artifacts.scope import stage_scope
-from hybrid_cli.settings import Settings
+from hybrid_cli.settings import ALL_COMMANDS, Settings
 from hybrid_cli.settings.conversion import has_url
 
 __all__ = ["Stage", "call", "stage"]
@@ -58,12 +58,14 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
             with (
                 stage_scope(),
+                plugins.noting_use(),
                 memory.limited(getattr(settings, "memory", None)),
                 input_files.limited(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
             ):
                 return function(local)
 
+        call.settings = kind  # type: ignore[attr-defined]  # a plugin registers the function
         return cast("Stage[S, P, R]", call)
 
     return decorate
@@ -71,5 +73,9 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
 
 def call(settings: Settings) -> Any:
     """Call the stage of a settings object: `prepare trec` is the function `prepare` of `stages/prepare.py`."""
+    with plugins.noting_use():
+        command = ALL_COMMANDS.get(settings.command)
+        if command is not None and command.function is not None:
+            return command.function(settings)
     name = settings.command.split()[0].replace("-", "_")
     return getattr(import_module(f"hybrid_cli.stages.{name}"), name)(settings)

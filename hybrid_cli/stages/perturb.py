@@ -20,9 +20,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
-from hybrid_cli.perturbations.options import Attack as AttackName
 from hybrid_cli.settings import Perturb
-from hybrid_cli.settings.perturb import AttackOrSet
+from hybrid_cli.settings.perturb import facts_of
 from hybrid_cli.stages import stage
 
 
@@ -43,7 +42,7 @@ def perturb(settings: Perturb) -> Path:
     several = len(names) > 1 or not settings.output.suffix
     if several and settings.output.suffix == ".parquet":
         raise InputError(f"{settings.output}: several attacks need a folder; pass --output without .parquet")
-    inputs: dict[AttackName, dict[str, Path]] = {}
+    inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
         try:
@@ -67,9 +66,7 @@ def perturb(settings: Perturb) -> Path:
     return output.path
 
 
-def _write_folder(
-    settings: Perturb, inputs: Mapping[AttackName, Mapping[str, Path]], skipped: Mapping[str, str]
-) -> Path:
+def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], skipped: Mapping[str, str]) -> Path:
     """Write a file for each attack, and `meta.json`; an interrupted call continues with the next attack."""
     files = {role if role != "attacked" else f"attacked {name}": path
              for name in inputs for role, path in inputs[name].items()}  # fmt: skip
@@ -110,7 +107,7 @@ def _write_part(path: Path, table: pl.DataFrame, manifest: Manifest) -> None:
         artifacts.write_parquet(scratch, [table.to_arrow()], artifacts.SCHEMAS[Kind.QUERIES], manifest)
 
 
-def _names(settings: Perturb) -> list[AttackName]:
+def _names(settings: Perturb) -> list[str]:
     """Return the attacks, with sets expanded; refuse options of attacks that are not computed."""
     names = [each for name in settings.attacks for each in _members(name)]
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
@@ -118,15 +115,15 @@ def _names(settings: Perturb) -> list[AttackName]:
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         raise InputError(f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})")
     computed = tuple(name for name in names if name not in settings.attacked_queries)
-    settings.check_facts("the attack is read from --attacked-queries", attacks=computed)
+    settings.check_facts("the attack is read from --attacked-queries", **facts_of(computed))
     return names
 
 
-def _members(name: AttackOrSet) -> tuple[AttackName, ...]:
-    return SETS[name] if name == "lite" or name == "all" else (name,)
+def _members(name: str) -> tuple[str, ...]:
+    return SETS.get(name, (name,))
 
 
-def _files(name: AttackName, settings: Perturb) -> dict[str, Path]:
+def _files(name: str, settings: Perturb) -> dict[str, Path]:
     """Return role -> path of the files that the attack reads besides the queries."""
     if name in settings.attacked_queries:
         return {"attacked": settings.attacked_queries[name]}
@@ -159,10 +156,13 @@ def _options(name: str, settings: Perturb) -> dict[str, Any]:
     if name in settings.attacked_queries:
         return {"attack": name}
     recorded = settings.recorded()
-    return {"attack": name, **{each: recorded[each] for each in recorded if settings.applies(each, attacks=(name,))}}
+    return {
+        "attack": name,
+        **{each: recorded[each] for each in recorded if settings.applies(each, **facts_of([name]))},
+    }
 
 
-def _attack(name: AttackName, files: Mapping[str, Path], settings: Perturb) -> tuple[pl.DataFrame, dict[str, Any]]:
+def _attack(name: str, files: Mapping[str, Path], settings: Perturb) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the perturbed queries and the counts of an attack."""
     queries = collection.read_queries(files["queries"])
     inputs = Inputs(queries, {role: path for role, path in files.items() if role != "queries"}, settings)
@@ -210,7 +210,7 @@ def _note(path: str, counts: dict[str, Any]) -> None:
     )
 
 
-def _meta(settings: Perturb, manifests: Mapping[AttackName, Manifest], skipped: Mapping[str, str]) -> str:
+def _meta(settings: Perturb, manifests: Mapping[str, Manifest], skipped: Mapping[str, str]) -> str:
     """Return the contents of the manifests as JSON, for tools that do not read Parquet."""
     content = {
         "seed": settings.seed,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
-from hybrid_cli.settings.data import Prepare, PrepareDocumentFiles, PrepareRows
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
 from hybrid_cli.stages import stage
 
 _NAMES = 12  # of fields or tags in a note; the manifest has all
@@ -59,9 +62,24 @@ def prepare(settings: Prepare) -> Path:
 
 
 def _source(settings: Prepare) -> Source:
-    """Return the source of a command; `prepare python-docs` is read by `readers/python_docs.py`."""
+    """Return the source of a command; `prepare python-docs` is read by `readers/python_docs.py`.
+
+    The paths among the options of a reader of a plugin are its files, unless it names them itself.
+    """
+    if settings.reader is not None:
+        READERS.entry(settings.command.removeprefix("prepare "))  # its use is recorded
+        values = {name: getattr(settings, name) for name in signature(settings.reader).parameters}
+        source = settings.reader(**values)
+        if not isinstance(source, Source):
+            raise InputError(
+                f"{settings.command}: its reader returned {type(source).__name__}; a Source is needed",
+                code="not-a-source", command=settings.command,
+            )  # fmt: skip
+        files = {name: value for name, value in values.items() if isinstance(value, Path)}
+        return source if source.files else replace(source, files=files)
     name = settings.command.split()[1].replace("-", "_")
-    source: Source = import_module(f"hybrid_cli.collections.readers.{name}").source(settings)
+    source = import_module(f"hybrid_cli.collections.readers.{name}").source(settings)
+    assert isinstance(source, Source)
     return source
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainDense
-from hybrid_cli.settings.common import BM25, RESIDUALS
+from hybrid_cli.settings.common import BM25, LOSSES, RESIDUALS
+from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
@@ -47,6 +49,7 @@ def train_dense(settings: TrainDense) -> Path:
     Raises:
         InputError: examples, model or index are unusable or incompatible.
     """
+    parameters = _loss_parameters(settings)
     contract = _contract(settings)
     temperature = settings.temperature or losses.usual_temperature(contract.normalize, settings.loss)
     resolved = {**contract.to_dict(), "temperature": temperature}
@@ -68,7 +71,7 @@ def train_dense(settings: TrainDense) -> Path:
     ensemble = _opened(settings, settings.boost)
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
-    objective = _objective(settings, temperature, encoder)
+    objective = _objective(settings, temperature, encoder, parameters)
 
     def prepare(work: Path) -> Job[Any]:
         scorer, residual = _scorer(settings, vectors, examples, work), settings.loss in RESIDUALS
@@ -188,9 +191,19 @@ def _batches(
     return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
 
 
-def _objective(settings: TrainDense, temperature: float, encoder: TransformerEncoder) -> losses.Objective:
+def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
+    """Return the parameters of the loss that `--loss-option` sets; others are options of their own."""
+    function = LOSSES[settings.loss]
+    vectors, *names = signature(function).parameters
+    options = {name for name in names if name in settings.declared() and settings.applies(name)}
+    return values_of(function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", *options})
+
+
+def _objective(
+    settings: TrainDense, temperature: float, encoder: TransformerEncoder, parameters: dict[str, Any]
+) -> losses.Objective:
     unit = encoder.contract.normalize
-    objective = losses.objective(settings, temperature, unit)
+    objective = losses.objective(settings, temperature, unit, **parameters)
     return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
 
 

@@ -1,8 +1,8 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
 A loss takes `Vectors` and returns named terms; their sum is minimized, and the learning curve shows each term. A loss
-of `train-dense` is a function with the decorator `loss` and an entry in `LOSSES` of hybrid_cli/settings/common.py.
-Keyword arguments with the name of an option receive its value.
+of `train-dense` is a function here and an entry of `LOSSES`, or a function of another package (docs/extending.md).
+Keyword arguments with the name of an option receive its value, others that of `--loss-option`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import LossOptions
+from hybrid_cli.settings.common import LOSSES, LossOptions
 
 Terms = dict[str, Tensor]
 
@@ -92,35 +92,35 @@ class Vectors:
 
 
 Objective = Callable[[Vectors], Terms]
-REGISTERED: dict[str, Callable[..., Terms]] = {}
 
 
-def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
-    """Register a function as the loss of these names."""
-
-    def register(function: Callable[..., Terms]) -> Callable[..., Terms]:
-        REGISTERED.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def objective(options: LossOptions, temperature: float, unit: bool = False) -> Objective:
+def objective(options: LossOptions, temperature: float, unit: bool = False, **parameters: Any) -> Objective:
     """Return the loss of `train-dense` with its options.
 
     Args:
         options: loss and parameters.
         temperature: divisor of the dense scores.
         unit: the encoder's vectors have length 1.
+        parameters: parameters of the loss that are no options.
     """
-    function = REGISTERED[options.loss]
+    function = LOSSES[options.loss]
     known = {name: getattr(options, name) for name in options.declared() if options.applies(name)}
-    known |= {"temperature": temperature, "unit": unit}
-    bound: dict[str, Any] = {name: known[name] for name in signature(function).parameters if name in known}
-    relevance: Objective = partial(function, **bound)
+    known |= {"temperature": temperature, "unit": unit, **parameters}
+    bound = {name: known[name] for name in signature(function).parameters if name in known}
+    relevance: Objective = partial(_terms, options.loss, partial(function, **bound))
     if not options.ortho_weight:
         return relevance
     return added(relevance, partial(orthogonality, weight=options.ortho_weight))
+
+
+def _terms(name: str, function: Objective, vectors: Vectors) -> Terms:
+    """Return the terms of a loss; refuse another result of one of a plugin."""
+    terms = function(vectors)
+    if not isinstance(terms, dict) or not all(isinstance(each, Tensor) and each.ndim == 0 for each in terms.values()):
+        raise InputError(
+            f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms", name=name
+        )
+    return terms
 
 
 def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
@@ -132,7 +132,6 @@ def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
     return 0.05 if unit and loss != "bpr" else 1.0
 
 
-@loss("residual-margin")
 def residual_margin(
     vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False
 ) -> Terms:
@@ -154,14 +153,12 @@ def residual_margin(
     return {"residual_margin": _hinge(vectors, fused_scores(vectors, temperature, in_batch), xi, in_batch)}
 
 
-@loss("margin")
 def margin(vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
     vectors.record(mean_margin=torch.tensor(xi))
     return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}
 
 
-@loss("nll", "roc")
 def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
     """Return the negative log-likelihood of the positive (DPR, eq. 2).
 
@@ -176,7 +173,6 @@ def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Te
     return {"nll": _likelihood(vectors, vectors.dense_scores(in_batch) / temperature, in_batch)}
 
 
-@loss("residual-nll")
 def residual_nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
     """Return the likelihood of the positive under the fused score `s / temperature + w * s_scorer`.
 
@@ -213,7 +209,6 @@ def _hinge(vectors: Vectors, scores: Tensor, xi: float, in_batch: bool, name: st
     return hinge.mean()
 
 
-@loss("bpr")
 def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0, unit: bool = False) -> Terms:
     """Return the two losses of binary passage retrieval, which are added without weights (BPR, section 3).
 

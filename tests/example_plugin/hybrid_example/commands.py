@@ -1,0 +1,34 @@
+"""A command."""
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import Kind
+from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.options import REQUIRED, argument, option
+from hybrid_cli.stages import stage
+
+
+@dataclass(frozen=True)
+class CutRun(Writes):
+    """Keep the first hits of every query of a run."""
+
+    command = "cut-run"
+    panel = "Example"
+    examples = ("hybrid cut-run out/bm25.parquet --keep 10 --output out/cut.parquet",)
+
+    run: Path = argument(REQUIRED, "Run.")
+    _: KW_ONLY
+    keep: int = option(10, "Hits per query.", minimum=1)
+
+
+@stage(CutRun)
+def cut_run(settings: CutRun) -> Path:
+    """Keep the first hits of every query of a run."""
+    output = artifacts.output_of(settings, Kind.RUN, {"run": settings.run})
+    if not output.up_to_date:
+        output.write([runs.read_run(settings.run).filter(pl.col("rank") <= settings.keep).to_arrow()])
+    return output.path

@@ -1,0 +1,357 @@
+"""Entries of other packages and of files: used as our own, recorded in manifests, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid, refused
+from test_train_dense import write_examples
+
+from hybrid_cli import artifacts, open_encoder, plugins, runs
+from hybrid_cli.collections.collection import documents, read_queries
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation import evaluate
+
+PACKAGE = Path(__file__).parent / "example_plugin"
+RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d3 1 9.0 b\n1 Q0 d2 2 5.0 b\n"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs and a file of documents, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    for name, lines in RUNS.items():
+        (tmp_path / f"{name}.trec").write_text(lines, "utf-8")
+    (tmp_path / "corpus.tsv").write_text("d1\tred salt\nd2\tblue sea\n", "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example package, as if it were installed: its metadata is on the path."""
+    yield from _on_path(PACKAGE, monkeypatch)
+
+
+def _on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = set(sys.modules)
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(folder)
+        plugins.refresh()
+        yield
+    for name in set(sys.modules) - before:
+        if name.startswith("hybrid_example"):
+            del sys.modules[name]
+    plugins.refresh()
+
+
+def help_of(command: str) -> str:
+    """Return the help of a command in one line."""
+    return " ".join(hybrid(*command.split(), "--help").out.replace("│", " ").split())
+
+
+# ----------------------------------------------------------------------------------------------- an installed package
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_reader_of_a_package_is_a_source_of_prepare(folder: Path) -> None:
+    assert "pairs" in hybrid("prepare", "--help").out
+    help_text = hybrid("prepare", "pairs", "--help").out
+    assert "Text put before every id." in help_text
+    assert "--sample" in help_text
+    done = hybrid("prepare", "pairs", "corpus.tsv", "--prefix", "x-", "--upper", "--output", "made")
+    assert done.code == 0, done.err
+    (batch,) = documents(folder / "made")
+    assert batch.select(["docid", "text"]).to_pylist() == [
+        {"docid": "x-d1", "text": "RED SALT"},
+        {"docid": "x-d2", "text": "BLUE SEA"},
+    ]
+    manifest = artifacts.read_manifest(folder / "made")
+    assert manifest.stage == "prepare pairs"
+    assert (manifest.options["prefix"], manifest.options["upper"]) == ("x-", True)
+    assert manifest.inputs["corpus"]["path"] == "corpus.tsv"
+    assert manifest.versions["hybrid-example"] == "1.2"
+    assert "up to date" in hybrid("prepare", "pairs", "corpus.tsv", "--prefix=x-", "--upper", "--output", "made").err
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_fusion_method_of_a_package_is_a_method(folder: Path) -> None:
+    assert "first" in hybrid("fuse", "--help").out
+    done = hybrid("fuse", "a.trec", "b.trec", "--method", "first", "--output", "fused.parquet")
+    assert done.code == 0, done.err
+    assert runs.read_run(folder / "fused.parquet")["docid"].to_list() == ["d1", "d2", "d3"]
+    manifest = artifacts.read_manifest(folder / "fused.parquet")
+    assert (manifest.options["method"], manifest.versions["hybrid-example"]) == ("first", "1.2")
+    assert hybrid("fuse", "a.trec", "b.trec", "--method", "rrf", "--output", "rrf.parquet").code == 0
+    assert "hybrid-example" not in artifacts.read_manifest(folder / "rrf.parquet").versions
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")
+    qrels = {"1": {"d1": 1}}
+    hits = {"1": {"d1": 2.0, "d3": 1.0}}
+    assert evaluate(hits, qrels, ["First1", "first1@5", "MRR@10"]) == {"First1": 1, "first1@5": 1, "MRR@10": 1}
+    words = ["evaluate", "--qrels", "qrels.tsv", "a.trec", "b.trec", "--measures", "First1,First1@3,nDCG@10"]
+    done = hybrid(*words, "--format", "json", "--output", "measured.parquet")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert {run["run"]: run["means"]["First1@3"] for run in found["runs"]} == {"a": 1.0, "b": 0.0}
+    assert artifacts.read_manifest(folder / "measured.parquet").versions["hybrid-example"] == "1.2"
+    refused("evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", words="did you mean First1")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_perturbation_of_a_package_is_an_attack(folder: Path) -> None:
+    (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
+    assert "shout" in hybrid("perturb", "--help").out
+    done = hybrid("perturb", "queries.tsv", "--attack", "shout", "--seed", "3", "--output", "shout.parquet")
+    assert done.code == 0, done.err
+    assert read_queries(folder / "shout.parquet")["text"].to_list()[0].startswith("RED SALT!")
+    manifest = artifacts.read_manifest(folder / "shout.parquet")
+    assert (manifest.options["attack"], manifest.options["seed"]) == ("shout", 3)
+    assert manifest.versions["hybrid-example"] == "1.2"
+    assert hybrid("perturb", "queries.tsv", "--attack", "shout,shuffle", "--output", "several").code == 0
+    assert (folder / "several" / "shout.parquet").exists()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert: Path) -> None:
+    write_examples(folder / "train.parquet")
+    assert "Raise the cosine of query and positive" in help_of("train-dense")
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "cosine", "--temperature", "2"]
+    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
+    done = hybrid(*words, "--loss-option", "weight=0.5", "--loss-option", "squared=true")
+    assert done.code == 0, done.err
+    curve = pl.read_parquet(folder / "out" / "curve.parquet")
+    assert curve["name"].to_list()[0] == "cosine"
+    manifest = artifacts.read_manifest(folder / "out")
+    assert (manifest.options["loss"], manifest.versions["hybrid-example"]) == ("cosine", "1.2")
+    assert manifest.options["loss_options"] == {"weight": "0.5", "squared": "true"}
+    refused(*words, "--loss-option", "weight=0.6", "--loss-option", "squared=true", words="--overwrite")
+    unknown = refused(*words, "--overwrite", "--loss-option", "wieght=1", problem="unknown-parameter")
+    assert unknown.fields == {"name": "wieght", "choices": ["weight", "squared"]}
+    refused(*words, "--overwrite", "--loss-option", "weight=much", words="--loss-option weight much: needs a number")
+    refused(*words, "--overwrite", "--xi", "2", words="--xi: only with --loss margin or residual-margin")
+
+
+def test_a_loss_returns_terms(folder: Path, tiny_bert: Path) -> None:
+    write_examples(folder / "train.parquet")
+    (folder / "bad.py").write_text(
+        "from hybrid_cli import plugins\n@plugins.register('losses', 'bad')\ndef bad(vectors, scale):\n"
+        "    'Return no terms.'\n    return vectors.queries\n"
+    )
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "bad", "--plugin", "bad.py"]
+    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
+    assert refused(*words, problem="missing-parameter").fields == {"name": "scale"}
+    assert refused(*words, "--loss-option", "scale=1", problem="not-terms").fields == {"name": "bad"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
+    help_text = hybrid("--help").out
+    assert "cut-run" in help_text
+    assert "Example" in help_text
+    assert "Hits per query. [>= 1]" in help_of("cut-run")
+    (folder / "options.yaml").write_text("cut-run:\n  keep: 2\n", "utf-8")
+    words = ["cut-run", "a.trec", "--config", "options.yaml", "--output", "cut.parquet"]
+    assert "would be written" in hybrid(*words, "--dry-run").out
+    assert hybrid(*words).code == 0
+    assert len(runs.read_run(folder / "cut.parquet")) == 2
+    assert artifacts.read_manifest(folder / "cut.parquet").versions["hybrid-example"] == "1.2"
+    assert "up to date" in hybrid(*words).err
+    refused(*words, "--keep", "1", words="--overwrite")
+    refused("cut-run", "a.trec", "--keep", "0", "--output", "x.parquet", words="--keep 0: needs a number >= 1")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) -> None:
+    assert hybrid("make-letters", "--output", "letters").code == 0
+    assert open_encoder("letters").encode_queries(["abba"])[0, :3].tolist() == [2, 2, 0]
+    assert hybrid("prepare", "pairs", "corpus.tsv", "--output", "docs").code == 0
+    done = hybrid("encode", "docs", "--model", "letters", "--output", "index")
+    assert done.code == 0, done.err
+    assert artifacts.read_manifest(folder / "index").versions["hybrid-example"] == "1.2"
+    found = json.loads(hybrid("search", "--index", "index", "--query", "sea blue", "--format", "json").out)
+    assert [hit["docid"] for hit in found["hits"]] == ["d2", "d1"]
+
+
+def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = _on_path(PACKAGE, monkeypatch)
+    next(on_path)
+    assert hybrid("make-letters", "--output", "letters").code == 0
+    next(on_path, None)
+    with pytest.raises(InputError) as caught:
+        open_encoder("letters")
+    assert (caught.value.code, caught.value.fields["name"]) == ("missing-plugin", "letters")
+    assert caught.value.fields["plugins"] == ["hybrid-example 1.2"]
+    (folder / "last.py").write_text(METHOD, "utf-8")
+    (folder / "qrels.tsv").write_text("1\td3\t1\n", "utf-8")
+    tune = ["--tune", "--methods", "last", "--qrels", "qrels.tsv", "--output", "weights.json"]
+    done = hybrid("fuse", "a.trec", "b.trec", *tune, "--plugin", "last.py")
+    assert done.code == 0, done.err
+    words = ["fuse", "a.trec", "b.trec", "--weights", "@weights.json", "--output", "x.parquet"]
+    fields = refused(*words, problem="missing-plugin").fields
+    assert (fields["name"], fields["plugins"]) == ("last", ["last.py"])
+    assert hybrid(*words, "--plugin", "last.py").code == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- a file
+
+METHOD = '''
+from hybrid_cli import plugins
+
+@plugins.register("fusion_methods", "last")
+def last(values, weights, present):
+    """Score documents as the last list does."""
+    return values[-1]
+'''
+
+
+def test_a_file_adds_entries_for_one_call(folder: Path) -> None:
+    (folder / "last.py").write_text(METHOD, "utf-8")
+    words = ["fuse", "a.trec", "b.trec", "--method", "last", "--output", "fused.parquet"]
+    assert hybrid(*words, "--plugin", "last.py").code == 0
+    assert runs.read_run(folder / "fused.parquet")["docid"].to_list()[0] == "d3"
+    source = artifacts.read_manifest(folder / "fused.parquet").inputs["plugin last.py"]
+    assert (source["path"], source["kind"]) == ("last.py", "file")
+    assert "up to date" in hybrid(*words, "--plugin", "last.py").err
+    (folder / "last.py").write_text(METHOD.replace("[-1]", "[0]"), "utf-8")
+    refused(*words, "--plugin", "last.py", words="--overwrite")
+    refused(*words, words="--method last: unknown")
+    assert not plugins.files()
+
+
+def test_a_config_file_names_plugins(folder: Path) -> None:
+    (folder / "last.py").write_text(METHOD, "utf-8")
+    (folder / "flat.yaml").write_text("plugin: last.py\nmethod: last\n", "utf-8")
+    (folder / "several.yaml").write_text("fuse:\n  plugin: [last.py]\n  method: last\nevaluate:\n  top: 3\n", "utf-8")
+    for config in ("flat", "several"):
+        words = ["fuse", "a.trec", "b.trec", "--config", f"{config}.yaml", "--output", f"{config}.parquet"]
+        assert hybrid(*words).code == 0, config
+        assert "plugin last.py" in artifacts.read_manifest(folder / f"{config}.parquet").inputs
+
+
+COMMAND = '''
+from dataclasses import dataclass
+from hybrid_cli import plugins
+from hybrid_cli.settings.options import Settings
+from hybrid_cli.stages import stage
+
+@dataclass(frozen=True)
+class Greet(Settings):
+    """Print a greeting."""
+    command = "greet"
+    panel = "Other"
+
+@plugins.register("commands", "greet")
+@stage(Greet)
+def greet(settings: Greet) -> str:
+    """Print a greeting."""
+    return "hello"
+'''
+
+
+def test_a_file_adds_a_command(folder: Path) -> None:
+    (folder / "greet.py").write_text(COMMAND, "utf-8")
+    assert hybrid("greet", "--plugin", "greet.py").out == "hello\n"
+    assert hybrid("--plugin", "greet.py", "greet").out == "hello\n"
+    assert "greet" in hybrid("--plugin=greet.py", "--help").out
+    assert hybrid("greet").code == 2
+
+
+def test_python_registers_and_loads(folder: Path) -> None:
+    (folder / "last.py").write_text(METHOD, "utf-8")
+    with plugins.loaded(["last.py"]):
+        assert [path.name for path in plugins.files()] == ["last.py"]
+        assert hybrid("fuse", "a.trec", "b.trec", "--method", "last", "--output", "x.parquet").code == 0
+    with pytest.raises(KeyError):
+        plugins.registry("fusion_methods")["last"]
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("code", "problem", "fields"),
+    [
+        ("import no_such_module\n", "plugin-import", {"plugin": "bad.py", "line": 1}),
+        ("x = 1\ny = = 2\n", "plugin-import", {"line": 2}),
+        ("raise SystemExit(3)\n", "plugin-import", {"line": 1}),
+        ("x = 1\n", "plugin-empty", {}),
+        (METHOD.replace('"last")', '"rrf")'), "plugin-name-taken", {"name": "rrf", "other": "hybrid_cli"}),
+        (METHOD.replace('"last")', '"RRF")'), "plugin-name-taken", {"name": "RRF", "other": "hybrid_cli"}),
+        (METHOD.replace('"last")', '"min-max")'), "plugin-name-taken", {"name": "min-max"}),
+        (METHOD + METHOD.replace("def last", "def other"), "plugin-name-taken", {"name": "last", "other": "bad.py"}),
+        (METHOD.replace('"""Score documents as the last list does."""', "pass"), "plugin-docstring", {"name": "last"}),
+        (METHOD.replace("fusion_methods", "methods"), "plugin-group", {"group": "methods"}),
+        (METHOD.replace('"last")', '"a method")'), "plugin-name", {"name": "a method"}),
+        (METHOD + 'plugins.register("fusion_methods", "x", 3)\n', "plugin-kind", {"name": "x"}),
+        (COMMAND.replace('"""Print a greeting."""\n    command', "command"), "plugin-docstring", {"name": "greet"}),
+        (COMMAND.replace('"commands", "greet"', '"commands", "fuse"'), "plugin-name-taken", {"name": "fuse"}),
+        (COMMAND.replace("@stage(Greet)\n", ""), "plugin-kind", {"name": "greet"}),
+    ],
+)
+def test_an_unusable_file_is_refused_in_one_line(
+    folder: Path, code: str, problem: str, fields: dict[str, object]
+) -> None:
+    (folder / "bad.py").write_text(code, "utf-8")
+    done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", "bad.py", problem=problem)
+    assert fields.items() <= done.fields.items()
+    assert not plugins.registry("fusion_methods").others()
+
+
+def test_a_plugin_is_a_local_python_file(folder: Path) -> None:
+    (folder / "plugin.txt").write_text(METHOD, "utf-8")
+    for name in ("no.py", "plugin.txt", "s3://bucket/plugin.py", "."):
+        refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", name, problem="no-such-plugin")
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that fails to import, lacks a docstring, and registers names that are taken."""
+    site = tmp_path / "site"
+    (site / "hybrid_example_bad-0.1.dist-info").mkdir(parents=True)
+    (site / "hybrid_example_bad-0.1.dist-info" / "METADATA").write_text("Name: hybrid-example-bad\nVersion: 0.1\n")
+    (site / "hybrid_example_bad-0.1.dist-info" / "entry_points.txt").write_text(
+        "[hybrid_cli.commands]\nbroken = hybrid_example_bad:nothing\nevaluate = hybrid_example_bad:nothing\n"
+        "[hybrid_cli.fusion_methods]\nrrf = hybrid_example_bad:bare\nbare = hybrid_example_bad:bare\n"
+        "gone = hybrid_example_gone:bare\nmax = hybrid_example_bad:bare\n"
+    )
+    (site / "hybrid_example_bad.py").write_text("def bare(values, weights, present):\n    return values[0]\n")
+    yield from _on_path(site, monkeypatch)
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("rrf", "plugin-name-taken"),
+        ("max", "plugin-name-taken"),
+        ("bare", "plugin-docstring"),
+        ("gone", "plugin-import"),
+    ],
+)
+def test_an_unusable_package_is_refused_where_it_is_used(folder: Path, method: str, problem: str) -> None:
+    done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", method, problem=problem)
+    assert (done.fields["plugin"], done.fields["name"]) == ("hybrid-example-bad", method)
+    assert hybrid("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", "minmax").code == 0
+
+
+@pytest.mark.usefixtures("broken")
+def test_an_unusable_command_does_not_hide_the_others(folder: Path) -> None:
+    shown = hybrid("--help")
+    assert (shown.code, shown.err.count("\n")) == (0, 1)
+    assert "concat-runs" in shown.out
+    assert refused("broken", problem="plugin-import").fields["plugin"] == "hybrid-example-bad"
+    refused("evaluate", "a.trec", problem="plugin-name-taken")
+
+
+def test_names_are_checked_before_an_import() -> None:
+    with pytest.raises(InputError) as caught:
+        plugins.registry("nothing")
+    assert (caught.value.code, caught.value.fields["group"]) == ("plugin-group", "nothing")
