@@ -20,6 +20,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"stages", "api"},
+    {"workflows"},
     {"training", "reporting"},
     {"evaluation", "fusion", "indexes", "perturbations"},
     {"encoders"},
@@ -45,7 +46,7 @@ ONLY_IN = {
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
 }
-LIBRARY = ("encoders", "evaluation", "fusion", "perturbations")
+LIBRARY = ("encoders", "evaluation", "fusion", "perturbations", "training")
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",

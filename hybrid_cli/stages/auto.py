@@ -14,9 +14,9 @@ from hybrid_cli.json_files import read_object
 from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
 from hybrid_cli.settings.command_line import command_line
-from hybrid_cli.stages import stage
-from hybrid_cli.training.recommended import Plan, RecommendedPath
-from hybrid_cli.training.session import check_layers
+from hybrid_cli.stages import call, stage
+from hybrid_cli.training.start import check_layers
+from hybrid_cli.workflows.recommended import Plan, RecommendedPath
 
 
 @stage(Auto)
@@ -33,7 +33,7 @@ def auto(settings: Auto) -> Path:
     artifacts.check_place(settings.output, {"model": model_input(settings.model)})
     if settings.layers is not None and (file := resolve(settings.model) / "config.json").is_file():
         check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
-    path = RecommendedPath(settings, time.monotonic())
+    path = RecommendedPath(settings, time.monotonic(), call)
     path.check_outputs()
     try:
         return _follow(path)

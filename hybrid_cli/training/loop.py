@@ -18,12 +18,12 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.checkpoints import State, load_best, load_checkpoint, save_best, save_checkpoint
 from hybrid_cli.training.dropout import FastDropout
 from hybrid_cli.training.losses import Terms
+from hybrid_cli.training.options import Optimization
 
 VALIDATIONS = 10
 
@@ -85,6 +85,27 @@ class Epochs:
 
     steps: int
     finished: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Job(Generic[Batch]):
+    """The training job of a command.
+
+    Attributes:
+        learner: model and objective.
+        batches: maps n to the batches of all epochs from the n-th on.
+        steps: number of optimizer steps.
+        save: function that writes the trained model into a folder and returns counts for the manifest.
+        validator: validation, if any.
+        remedy: advice if the first steps have hardly any loss.
+    """
+
+    learner: Learner[Batch]
+    batches: Callable[[int], Iterator[Batch]]
+    steps: int
+    save: Callable[[Path], Mapping[str, Any]]
+    validator: Validator | None = None
+    remedy: str = ""
 
 
 def epoch_steps(plan: Optimization, examples: int) -> int:

@@ -1,7 +1,7 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
 A loss takes `Vectors` and returns named terms; their sum is minimized, and the learning curve shows each term. A loss
-of `train-dense` is a function with the decorator `loss` and an entry in `LOSSES` of hybrid_cli/settings/common.py.
+of `train-dense` is a function with the decorator `loss` and an entry in `LOSSES` of hybrid_cli/training/options.py.
 Keyword arguments with the name of an option receive its value.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import LossOptions
+from hybrid_cli.training.options import LOSS, XI
 
 Terms = dict[str, Tensor]
 
@@ -105,25 +105,22 @@ def loss(*names: str) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
     return register
 
 
-def objective(options: LossOptions, temperature: float, unit: bool = False) -> Objective:
-    """Return the loss of `train-dense` with its options.
+def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Objective:
+    """Return a loss with its parameters.
 
     Args:
-        options: loss and parameters.
-        temperature: divisor of the dense scores.
-        unit: the encoder's vectors have length 1.
+        name: name of a registered loss.
+        ortho_weight: weight of the orthogonality to BM25's vectors, which is added (RoC).
+        parameters: keyword arguments; those that the loss does not have are ignored.
     """
-    function = REGISTERED[options.loss]
-    known = {name: getattr(options, name) for name in options.declared() if options.applies(name)}
-    known |= {"temperature": temperature, "unit": unit}
-    bound: dict[str, Any] = {name: known[name] for name in signature(function).parameters if name in known}
-    relevance: Objective = partial(function, **bound)
-    if not options.ortho_weight:
-        return relevance
-    return added(relevance, partial(orthogonality, weight=options.ortho_weight))
+    function = REGISTERED[name]
+    relevance: Objective = partial(
+        function, **{each: parameters[each] for each in signature(function).parameters if each in parameters}
+    )
+    return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
 
-def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
+def usual_temperature(unit: bool, loss: str = LOSS) -> float:
     """Return the default temperature: 1, as in the papers, or 0.05 for vectors of length 1.
 
     0.05 is our choice: inner products of such vectors do not exceed 1, so they would not reach a margin of 1
@@ -133,9 +130,7 @@ def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
 
 
 @loss("residual-margin")
-def residual_margin(
-    vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False
-) -> Terms:
+def residual_margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - w * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all triples, which is
@@ -155,7 +150,7 @@ def residual_margin(
 
 
 @loss("margin")
-def margin(vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
     vectors.record(mean_margin=torch.tensor(xi))
     return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,6 @@ from hybrid_cli.settings import (
 )
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
-from hybrid_cli.settings.stage import call
 
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
@@ -83,10 +82,17 @@ class ChosenSteps:
 
 @dataclass(frozen=True)
 class RecommendedPath:
-    """The stages of one call."""
+    """The stages of one call.
+
+    Attributes:
+        settings: options of `auto`.
+        started: time of the start (`time.monotonic`).
+        call: calls the stage of a settings object.
+    """
 
     settings: Auto
     started: float
+    call: Callable[[Settings], Any]
 
     def run(self, made: S) -> Any:
         """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
@@ -96,7 +102,7 @@ class RecommendedPath:
             made = made.changed(overwrite=True)
         console.note(f"\n{command_line(made)}")
         with artifacts.keeping_equal_outputs():  # --overwrite resumes after an interruption
-            return call(made)
+            return self.call(made)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return the options of `auto` that were set, for a stage with options of the same names."""
@@ -326,7 +332,7 @@ class RecommendedPath:
 
     def _seconds_of(self, examples: Path, steps: int, folder: Path) -> float:
         began = time.monotonic()
-        call(self._training(examples, steps, folder, overwrite=True))
+        self.call(self._training(examples, steps, folder, overwrite=True))
         return time.monotonic() - began
 
     def _texts(self, plan: Plan) -> int:
