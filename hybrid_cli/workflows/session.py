@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.training import parallel
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation
-from hybrid_cli.training.loop import Epochs, Job, Learner, epoch_steps, fit, steps_of, write_curve
+from hybrid_cli.training.loop import Callback, Job, Learner, epoch_steps, steps_of, train, write_curve
 
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives", "student_negatives")
 _TRAINED = 12  # bytes per weight: gradient and two moments of AdamW
@@ -80,8 +81,9 @@ class Session:
             if not parallel.rank():
                 self._output.inputs_are_read()
             _forecast(self._settings.command, job.learner)
-            epochs = Epochs(self._epoch_steps, self._keeper(job, work)) if self._epoch_steps else None
-            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy, epochs)
+            job = replace(job, epoch_steps=self._epoch_steps)
+            keeper = [EpochKeeper(job, work)] if self._settings.keep_epochs else []
+            state = train(job, self._settings, work, keeper)
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(job.validator.facts if job.validator else {})
@@ -120,15 +122,24 @@ class Session:
             )
         return steps
 
-    def _keeper(self, job: Job[Any], work: Path) -> Callable[[int], None] | None:
-        """Return the function that stores the model of an epoch, if requested."""
 
-        def keep(number: int) -> None:
-            with artifacts.replacing(work / layout.EPOCHS / str(number)) as scratch:
-                scratch.mkdir(parents=True)
-                job.save(scratch)
+@dataclass(frozen=True)
+class EpochKeeper(Callback):
+    """Stores the model after each epoch.
 
-        return keep if self._settings.keep_epochs else None
+    Attributes:
+        job: the training.
+        work: folder of the unfinished artifact.
+    """
+
+    job: Job[Any]
+    work: Path
+
+    def on_epoch(self, epoch: int) -> None:
+        """Store the model of an epoch."""
+        with artifacts.replacing(self.work / layout.EPOCHS / str(epoch)) as scratch:
+            scratch.mkdir(parents=True)
+            self.job.save(scratch)
 
 
 def _forecast(command: str, learner: Learner[Any]) -> None:
