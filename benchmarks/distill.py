@@ -19,11 +19,11 @@ from pathlib import Path
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings.common import Sampling
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Trainer
+from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import FrozenEncoder
 
 DIM = 32

@@ -35,11 +35,11 @@ from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import nll
+from hybrid_cli.training.options import Optimization
 
 BATCH, QUERY_LEN, DOC_LEN = 28, 64, 128
 

@@ -19,7 +19,6 @@ from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PreparePythonDocs
-from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
@@ -27,6 +26,7 @@ from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.losses import added, nll, orthogonality
+from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, SignProjection
 
 QUERY_LEN, DOC_LEN = 64, 128

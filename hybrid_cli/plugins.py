@@ -31,7 +31,7 @@ REGISTRIES = {  # group -> module and name of its registry, which holds our own 
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.open_encoder:ENCODERS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
-    "losses": "hybrid_cli.settings.common:LOSSES",
+    "losses": "hybrid_cli.training.options:LOSSES",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",
     "perturbations": "hybrid_cli.perturbations.attacks:ATTACKS",
     "readers": "hybrid_cli.settings.data:READERS",

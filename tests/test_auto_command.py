@@ -20,7 +20,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.command_line import command_line
-from hybrid_cli.training import recommended
+from hybrid_cli.workflows import recommended
 
 
 @pytest.fixture(scope="module")

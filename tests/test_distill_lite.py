@@ -17,7 +17,6 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import DistillLite
-from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -26,6 +25,7 @@ from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import checkpoints, losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import FrozenEncoder
 
 PLAN: dict[str, Any] = {

@@ -12,11 +12,11 @@ import pytest
 from command import hybrid, listing, refused
 
 from hybrid_cli.collections import collection
-from hybrid_cli.encoding.external import read_external
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss_file import Stored
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.workflows.external import read_external
 
 DIM, COUNT = 16, 300
 IP, L2 = faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2

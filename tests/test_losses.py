@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from hybrid_cli import artifacts, plugins
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import TrainDense, common
-from hybrid_cli.training import losses
+from hybrid_cli.settings import TrainDense
+from hybrid_cli.training import losses, options
 from hybrid_cli.training.losses import (
     Terms,
     Vectors,
@@ -219,20 +219,22 @@ def test_of_all_pairs_the_residual_margin_uses_those_of_the_query() -> None:
     assert residual_margin(replace(vectors, scorer=everything))["residual_margin"].item() == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("name", common.LOSSES.built_in())
+@pytest.mark.parametrize("name", options.LOSSES.built_in())
 def test_every_loss_has_a_function_and_a_help(name: str) -> None:
-    assert callable(common.LOSSES[name])
-    assert common.LOSSES.help(name)
+    assert callable(options.LOSSES[name])
+    assert options.LOSSES.help(name)
 
 
 def test_options_reach_the_loss_they_apply_to() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
     settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0)
     vectors = replace(vectors, scorer_weight=0.0)
-    assert losses.objective(settings, 1.0)(vectors)["residual_margin"].item() == pytest.approx(1.5)
+    residual = losses.objective(settings.loss, **settings.parameters() | {"temperature": 1.0})
+    assert residual(vectors)["residual_margin"].item() == pytest.approx(1.5)
     binary = TrainDense(Path("x"), output=Path("y"), loss="bpr")
     for unit in (True, False):
-        found, expected = losses.objective(binary, 1.0, unit)(vectors), bpr(vectors, unit=unit)
+        parameters = binary.parameters() | {"temperature": 1.0, "unit": unit}
+        found, expected = losses.objective(binary.loss, **parameters)(vectors), bpr(vectors, unit=unit)
         assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
 
 

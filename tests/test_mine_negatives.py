@@ -15,9 +15,9 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
-from hybrid_cli.settings.mining import RANDOM, Source
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.training.options import RANDOM, Source
 
 TEXTS = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.settings.mining import RANDOM, Source
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
+from hybrid_cli.training.options import RANDOM, Source
 
 DEPTH = 20
 CORPUS = pl.Series("docid", [f"d{number}" for number in range(200)])

@@ -17,7 +17,6 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
-from hybrid_cli.settings.common import Sampling
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -26,6 +25,7 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
+from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import Bm25Scorer
 
 QUERIES = 20

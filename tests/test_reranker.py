@@ -23,10 +23,10 @@ from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
-from hybrid_cli.settings.reranking import RerankerLoss
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -34,7 +34,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
-from hybrid_cli.training import rm3
+from hybrid_cli.workflows import rm3
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 

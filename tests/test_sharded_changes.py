@@ -120,7 +120,7 @@ def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
 
 KILLED = """
 import os, signal
-from hybrid_cli.updates import lexical_shards
+from hybrid_cli.workflows import sharded_updates
 from hybrid_cli.cli import main
 def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
 {} = die

@@ -250,7 +250,7 @@ def test_the_first_block_gives_the_forecast_and_the_refusal(
     """A block of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
     arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
     arguments |= {"threads": 1}
-    monkeypatch.setattr("hybrid_cli.encoding.sparse.AT_ONCE", 4)
+    monkeypatch.setattr("hybrid_cli.workflows.sparse_encoding.AT_ONCE", 4)
     monkeypatch.setattr(console, "MUCH", 0)
     encode(tiny, **arguments, output=tmp_path / "index")
     found = re.findall(r"matrix of about ([\d,]+) weights: needs about [\d,]+ [KM]iB of (\w+)", capsys.readouterr().err)

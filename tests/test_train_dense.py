@@ -24,12 +24,12 @@ from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.tower import Tower
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import TrainDense
-from hybrid_cli.settings.common import Optimization, Sampling
+from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.loop import rate_factor, steps_of
+from hybrid_cli.training.options import Optimization, Sampling
 
 WORDS = [
     "river",
@@ -305,7 +305,7 @@ def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
 )
 def test_options_of_another_schedule_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Optimization(**options)
+        common.Optimization(**options)
 
 
 def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:

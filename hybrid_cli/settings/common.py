@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from hybrid_cli import input_files, memory
 from hybrid_cli.encoders import options as encoders
@@ -13,7 +13,6 @@ from hybrid_cli.encoders.options import INT8 as INT8
 from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
 from hybrid_cli.errors import InputError
-from hybrid_cli.plugins import Lazy, Registry, function_of
 from hybrid_cli.settings.options import (
     GENERAL,
     GIVEN,
@@ -27,6 +26,8 @@ from hybrid_cli.settings.options import (
     registered,
     when,
 )
+from hybrid_cli.training import options as training
+from hybrid_cli.training.options import BM25, LOSSES, MARGINS, RESIDUALS, Keep, Schedule, ScorerSchedule
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 HITS = 1000  # hits per query of a run
@@ -160,43 +161,16 @@ class EncoderContract(encoders.EncoderContract, Settings):
     )
 
 
-Keep = Literal["best", "last"]
-Schedule = Literal["linear", "halve", "constant"]
-ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
-
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
 
-LOSSES: Registry[Callable[..., Any]] = Registry(
-    "losses",
-    {
-        name: Lazy(f"hybrid_cli.training.losses:{function}", meaning)
-        for name, function, meaning in (
-            (
-                "residual-margin",
-                "residual_margin",
-                "hinge whose margin shrinks where a frozen scorer already separates the pair (DualRM)",
-            ),
-            ("residual-nll", "residual_nll", "likelihood of the positive under the weighted sum with a frozen scorer"),
-            ("margin", "margin", "hinge with a constant margin"),
-            ("nll", "nll", "negative log-likelihood of the positive (DPR)"),
-            ("roc", "nll", "nll, orthogonal to BM25's vectors, with masked matches (RoC)"),
-            ("bpr", "bpr", "binary codes, reranked by the float query (BPR)"),
-        )
-    },
-    function_of,
-)
-MARGINS = ("margin", "residual-margin")
-RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum with a frozen scorer
-BM25 = "bm25"
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimization(Seeded):
+class Optimization(training.Optimization, Seeded):
     """Options of the optimizer."""
 
-    default_epochs: ClassVar[int] = 1
-
+    seed: int = redeclare(Seeded, "seed")
     epochs: int | None = option(
         None, "Passes over the training data.", panel=OPTIMIZATION, minimum=1,
         shown="1, or as many as --max-steps needs",
@@ -205,9 +179,12 @@ class Optimization(Seeded):
         None, "Number of steps; fewer if --epochs ends first.",
         panel=OPTIMIZATION, minimum=1,
     )  # fmt: skip
-    batch_size: int = option(28, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
+    batch_size: int = option(training.Optimization.batch_size, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
     accumulate: int = option(
-        1, "Batches per step; in-batch negatives stay within a batch.", panel=OPTIMIZATION, minimum=1
+        training.Optimization.accumulate,
+        "Batches per step; in-batch negatives stay within a batch.",
+        panel=OPTIMIZATION,
+        minimum=1,
     )
     chunk_size: int | None = option(
         None,
@@ -216,46 +193,72 @@ class Optimization(Seeded):
         minimum=1,
         shown="the whole batch",
     )
-    learning_rate: float = option(2e-5, "Peak learning rate.", "--learning-rate", "--lr", panel=OPTIMIZATION, minimum=0)
+    learning_rate: float = option(
+        training.Optimization.learning_rate,
+        "Peak learning rate.",
+        "--learning-rate",
+        "--lr",
+        panel=OPTIMIZATION,
+        minimum=0,
+    )
     warmup: float = option(
-        0.1, "Fraction of the steps with a rising rate.", panel=OPTIMIZATION, minimum=0, maximum=1,
+        training.Optimization.warmup,
+        "Fraction of the steps with a rising rate.",
+        panel=OPTIMIZATION,
+        minimum=0,
+        maximum=1,
         applies=when(warmup_steps=None),
-    )  # fmt: skip
+    )
     warmup_steps: int | None = option(
         None, "Number of steps with a rising rate, in place of `--warmup`.", panel=OPTIMIZATION, minimum=0
     )
     schedule: Schedule = option(
-        "linear",
+        training.Optimization.schedule,
         "Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each epoch "
         "after the first `--halve-after` (RoC); `constant`.",
         panel=OPTIMIZATION,
     )
     halve_after: int = option(
-        3, "Epochs before the rate is halved.", panel=OPTIMIZATION, minimum=0, applies=when(schedule="halve")
+        training.Optimization.halve_after,
+        "Epochs before the rate is halved.",
+        panel=OPTIMIZATION,
+        minimum=0,
+        applies=when(schedule="halve"),
     )
     keep_epochs: bool = option(
         False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.", panel=OPTIMIZATION
     )
     weight_decay: float = option(
-        0.0, "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.",
-        panel=OPTIMIZATION, minimum=0,
-    )  # fmt: skip
-    clip: float = option(1.0, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
+        training.Optimization.weight_decay,
+        "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.",
+        panel=OPTIMIZATION,
+        minimum=0,
+    )
+    clip: float = option(training.Optimization.clip, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
     precision: Precision = option(
-        "auto", "Precision of the forward pass; `auto` is bf16 where the device supports it.", panel=OPTIMIZATION
+        training.Optimization.precision,
+        "Precision of the forward pass; `auto` is bf16 where the device supports it.",
+        panel=OPTIMIZATION,
     )
     checkpoint_steps: int = option(
-        100, "Steps between two checkpoints; training resumes from the last one.", panel=OPTIMIZATION, minimum=1,
+        training.Optimization.checkpoint_steps,
+        "Steps between two checkpoints; training resumes from the last one.",
+        panel=OPTIMIZATION,
+        minimum=1,
         recorded=False,  # by the training, only if it changes the result
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling(Optimization):
+class Sampling(Optimization, training.Sampling):
     """Optimization on mined examples."""
 
     negatives: int = option(
-        1, "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1, maximum=10_000
+        training.Sampling.negatives,
+        "Hard negatives per query, drawn again in every epoch.",
+        panel=OPTIMIZATION,
+        minimum=1,
+        maximum=10_000,
     )
 
 
@@ -297,21 +300,28 @@ class Architecture(EncoderContract, StartModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validation(Settings):
+class Validation(training.Validation, Settings):
     """Validation during training."""
 
     dev: Path | str | None = option(
         None, "Training examples of a dev split, for validation on their corpus.", panel=VALIDATION, recorded=False
     )
     dev_queries: int = option(
-        200, "Number of dev queries: the first ones of the split.", panel=VALIDATION, minimum=1, applies=when(dev=GIVEN)
+        training.Validation.dev_queries,
+        "Number of dev queries: the first ones of the split.",
+        panel=VALIDATION,
+        minimum=1,
+        applies=when(dev=GIVEN),
     )
     eval_steps: int | None = option(
         None, "Steps between two validations.", panel=VALIDATION, minimum=1, shown="a tenth of all steps",
         applies=when(dev=GIVEN),
     )  # fmt: skip
     keep: Keep = option(
-        "best", "Keep the weights of the best validation, or the last ones.", panel=VALIDATION, applies=when(dev=GIVEN)
+        training.Validation.keep,
+        "Keep the weights of the best validation, or the last ones.",
+        panel=VALIDATION,
+        applies=when(dev=GIVEN),
     )
 
 
@@ -342,13 +352,13 @@ class Likelihood(Settings):
 class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
 
-    loss: str = option("nll", "Loss.", panel=OBJECTIVE, choices=LOSSES)
+    loss: str = option(training.LOSS, "Loss.", panel=OBJECTIVE, choices=LOSSES)
     loss_options: Mapping[str, str] = option(
         {}, "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
         "--loss-option", panel=OBJECTIVE, metavar="NAME=VALUE",
     )  # fmt: skip
     xi: float = option(
-        1.0, "Margin of a pair with equal scores by the scorer.", panel=OBJECTIVE, applies=when(loss=MARGINS)
+        training.XI, "Margin of a pair with equal scores by the scorer.", panel=OBJECTIVE, applies=when(loss=MARGINS)
     )
     scorer: str = option(
         BM25,
@@ -418,6 +428,10 @@ class LossOptions(Settings):
         panel=BOOSTING,
         recorded=False,
     )
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the options that apply, by name: the keyword arguments of a loss are among them."""
+        return {name: getattr(self, name) for name in self.declared() if self.applies(name)}
 
     def check(self) -> None:
         """Refuse options that exclude each other."""

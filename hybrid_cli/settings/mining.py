@@ -11,16 +11,16 @@ from typing import Any, Literal
 from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.cluster import ThreadedOnCluster
-from hybrid_cli.settings.common import BM25, Budgeted, Seeded, Writes
+from hybrid_cli.settings.common import Budgeted, Seeded, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
 from hybrid_cli.settings.retrieval import refuse_replaced_split
+from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, RUN, Labeling, Mining, Source
 
 TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
 TEACHER, QUERIES, HITS = "Teacher (--index or --run)", "Queries", "Hits"
 
-RANDOM, RUN, GIVEN_FILE = "random", "run", "given"  # sources of negatives, next to BM25
 NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
 
 _RANKED = when(source="a bm25, run:PATH or given:PATH source")
@@ -28,24 +28,7 @@ _SENTENCES = when(split=None, queries=None)
 
 
 @dataclass(frozen=True)
-class Source:
-    """A source of negatives.
-
-    Attributes:
-        name: `bm25`, `random`, or the name of a run.
-        count: negatives per example.
-        run: path of the run, for a run.
-        given: path of the training file, for negatives that it names.
-    """
-
-    name: str
-    count: int
-    run: Path | None = None
-    given: Path | None = None
-
-
-@dataclass(frozen=True)
-class MineNegatives(Budgeted, Seeded, ThreadedOnCluster, Writes):
+class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
@@ -103,7 +86,11 @@ class MineNegatives(Budgeted, Seeded, ThreadedOnCluster, Writes):
         applies=_RANKED,
     )
     skip_top: int = option(
-        0, "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
+        Mining.skip_top,
+        "Number of top ranks to skip; they often hold unjudged positives.",
+        panel=SOURCES,
+        minimum=0,
+        applies=_RANKED,
     )
     num_negatives: int | None = option(
         None,
@@ -114,7 +101,7 @@ class MineNegatives(Budgeted, Seeded, ThreadedOnCluster, Writes):
         recorded=False,
     )
     prob: float = option(
-        1.0,
+        Mining.prob,
         "Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random "
         "negatives.",
         panel=SOURCES,
@@ -122,13 +109,16 @@ class MineNegatives(Budgeted, Seeded, ThreadedOnCluster, Writes):
         maximum=1,
         applies=_RANKED,
     )
+    seed: int = redeclare(Seeded, "seed")
     exclude_same_text: bool = option(
-        True,
+        Mining.exclude_same_text,
         "Drop candidates with the same text as a positive, ignoring white space.",
         "--exclude-same-text/--keep-same-text",
         panel=FILTERS,
     )
-    answer_filter: bool = option(False, "Drop candidates whose text contains an answer to the query.", panel=FILTERS)
+    answer_filter: bool = option(
+        Mining.answer_filter, "Drop candidates whose text contains an answer to the query.", panel=FILTERS
+    )
     relative_margin: float | None = option(
         None,
         "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
@@ -278,7 +268,7 @@ def _numbered(item: str) -> tuple[str, int | None]:
 
 
 @dataclass(frozen=True)
-class Label(Budgeted, Seeded, ThreadedOnCluster, Writes):
+class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
     """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are
@@ -303,7 +293,7 @@ class Label(Budgeted, Seeded, ThreadedOnCluster, Writes):
         applies=(when(split=GIVEN), when(queries=GIVEN)),
     )
     queries_from: QueriesFrom = option(
-        "sampled",
+        Labeling.queries_from,
         "`all`: every sentence of three words or more; `sampled`: fewer sentences of later passages of a title, as in "
         "SPAR (appendix A); `cropped`: sampled sentences, cut to the length of a training query.",
         panel=QUERIES,
@@ -318,16 +308,16 @@ class Label(Budgeted, Seeded, ThreadedOnCluster, Writes):
     max_queries: int | None = option(
         None, "Number of queries, drawn uniformly from all.", panel=QUERIES, minimum=1, shown="all"
     )
-    depth: int = option(50, "Hits kept per query.", panel=HITS, minimum=1)
+    depth: int = option(Labeling.depth, "Hits kept per query.", panel=HITS, minimum=1)
     keep_own: bool = option(
-        True,
+        Labeling.keep_own,
         "Keep the passage of a sentence among the hits of the sentence.",
         "--keep-own/--drop-own",
         panel=HITS,
         applies=_SENTENCES,
     )
     keep_same_text: bool = option(
-        True,
+        Labeling.keep_same_text,
         "Keep passages whose whole text is the query.",
         "--keep-same-text/--drop-same-text",
         panel=HITS,

@@ -8,9 +8,10 @@ error names the option in one line.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, Self, get_type_hints
 
 from hybrid_cli.errors import InputError
@@ -217,7 +218,7 @@ def _is_unset(value: Any, declared: Option | None) -> bool:
 
 @cache
 def _declared(kind: Any) -> Mapping[str, Option]:
-    found: dict[str, Option] = {each.name: each.metadata[KEY] for each in _options(kind)}
+    found = _in_order(kind)
     for mixin, condition in kind.restricted.items():
         for name, inherited in mixin.declared().items():
             if found[name] is inherited:
@@ -226,8 +227,11 @@ def _declared(kind: Any) -> Mapping[str, Option]:
     return found
 
 
-def _options(kind: type[Settings]) -> Iterator[Field[Any]]:
-    return (each for each in fields(kind) if KEY in each.metadata)
+def _in_order(kind: type[Settings]) -> dict[str, Option]:
+    """Return the declarations in the order of the settings classes, which inherit fields of the library too."""
+    declared: dict[str, Option] = {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
+    names = (name for each in reversed(kind.__mro__) if issubclass(each, Settings) for name in get_annotations(each))
+    return {name: declared[name] for name in dict.fromkeys(names) if name in declared}
 
 
 @cache

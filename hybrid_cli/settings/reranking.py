@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Precision
@@ -27,8 +27,7 @@ from hybrid_cli.settings.dense import Encode
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
-
-RerankerLoss = Literal["pointwise", "listwise"]
+from hybrid_cli.training.options import RerankerLoss
 
 RERANKER, DEPTHS = "Reranker", "Depths"
 

@@ -13,7 +13,6 @@ from hybrid_cli.settings.common import (
     TEXTS,
     EncoderContract,
     ExampleValidation,
-    Keep,
     Likelihood,
     LossOptions,
     Sampling,
@@ -23,6 +22,7 @@ from hybrid_cli.settings.common import (
 )
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
+from hybrid_cli.training.options import Flops, Keep
 
 SPARSE_ARCHITECTURES: dict[SparseArchitecture, str] = {  # name -> meaning
     "splade": "weights of all terms of the vocabulary (SPLADE)",
@@ -75,7 +75,7 @@ _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
 @dataclass(frozen=True)
-class TrainSparse(Training, ExampleValidation, Sampling, StartModel):
+class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
     """Train a learned sparse encoder on mined examples.
 
     `deepct` learns the share of a passage's training queries that contain each of its words, and needs no negatives.
@@ -96,21 +96,21 @@ class TrainSparse(Training, ExampleValidation, Sampling, StartModel):
         REQUIRED, "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items()) + "."
     )
     query_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, 0.01),
+        By("architecture", {"sparterm": 0.0}, Flops.query_flops),
         "Weight of the FLOPS of queries.",
         panel=OBJECTIVE,
         minimum=0,
         applies=_CONTRASTIVE,
     )
     doc_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, 0.01),
+        By("architecture", {"sparterm": 0.0}, Flops.doc_flops),
         "Weight of the FLOPS of documents.",
         panel=OBJECTIVE,
         minimum=0,
         applies=_CONTRASTIVE,
     )
     flops_warmup: float = option(
-        0.33,
+        Flops.flops_warmup,
         "Fraction of the steps in which both weights rise from 0, with the square of the step.",
         panel=OBJECTIVE,
         minimum=0,

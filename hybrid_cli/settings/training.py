@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.common import (
-    BM25,
     OBJECTIVE,
     OPTIMIZATION,
     PROJECTION,
-    RESIDUALS,
     Architecture,
     ExampleValidation,
     Likelihood,
@@ -22,24 +20,29 @@ from hybrid_cli.settings.common import (
     OnDevice,
     Optimization,
     Sampling,
-    Schedule,
     StartModel,
     Training,
     Validation,
 )
 from hybrid_cli.settings.declaration import Condition
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
-
-DynamicRanking = Literal["model", "sum"]
-LambdaEncoder = Literal["transformer", "static"]
-LambdaLoss = Literal["contrastive", "listwise"]
+from hybrid_cli.training.options import (
+    BM25,
+    RESIDUALS,
+    DynamicRanking,
+    Imitation,
+    LambdaEncoder,
+    LambdaLoss,
+    Pretraining,
+    Schedule,
+)
 
 TRAINING = "Training"
 TEACHER, STATIC, SPANS = "Teacher", "Static encoder", "Spans"
 
 
 @dataclass(frozen=True)
-class Pretrain(Training, StartModel):
+class Pretrain(Training, StartModel, Pretraining):
     """Pretrain an encoder on a corpus with masked language modeling.
 
     The output is a start model for `train-dense --model`. An interrupted run resumes from its last checkpoint and ends
@@ -53,18 +56,22 @@ class Pretrain(Training, StartModel):
         "hybrid pretrain data/pydocs --cocondenser --max-steps 1000 --output out/cocondenser",
     )
 
-    default_epochs: ClassVar[int] = 8
+    default_epochs: ClassVar[int] = Pretraining.default_epochs
 
     collection: Path = argument(REQUIRED, "Collection or corpus; queries and qrels are not read.")
     _: KW_ONLY
     cocondenser: bool = option(
-        False,
+        Pretraining.cocondenser,
         "Add the Condenser head, and the contrastive loss between two spans of a document (coCondenser).",
         panel=SPANS,
     )
-    max_length: int = option(256, "Maximum tokens of a span.", panel=SPANS, minimum=4)
+    max_length: int = option(Pretraining.max_length, "Maximum tokens of a span.", panel=SPANS, minimum=4)
     mlm_probability: float = option(
-        0.15, "Fraction of the tokens that are masked, in whole words.", panel=SPANS, minimum=0.01, maximum=0.99
+        Pretraining.mlm_probability,
+        "Fraction of the tokens that are masked, in whole words.",
+        panel=SPANS,
+        minimum=0.01,
+        maximum=0.99,
     )
     skip_layer: int | None = option(
         None,
@@ -75,14 +82,20 @@ class Pretrain(Training, StartModel):
         applies=when(cocondenser=True),
     )
     held_out: int = option(
-        200, "Documents held out for validation, at most a tenth of the corpus.", panel=SPANS, minimum=0
+        Pretraining.held_out,
+        "Documents held out for validation, at most a tenth of the corpus.",
+        panel=SPANS,
+        minimum=0,
     )
     epochs: int | None = redeclare(Optimization, "epochs", shown="8, or as many as --max-steps needs")
     batch_size: int = redeclare(
-        Optimization, "batch_size", 32, help="Spans per batch; with `--cocondenser`, documents with two spans each."
+        Optimization,
+        "batch_size",
+        Pretraining.batch_size,
+        help="Spans per batch; with `--cocondenser`, documents with two spans each.",
     )
-    learning_rate: float = redeclare(Optimization, "learning_rate", 1e-4)
-    weight_decay: float = redeclare(Optimization, "weight_decay", 0.01)
+    learning_rate: float = redeclare(Optimization, "learning_rate", Pretraining.learning_rate)
+    weight_decay: float = redeclare(Optimization, "weight_decay", Pretraining.weight_decay)
     eval_steps: int | None = redeclare(Validation, "eval_steps", applies=())
 
     def check(self) -> None:
@@ -183,7 +196,7 @@ _WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determin
 
 
 @dataclass(frozen=True)
-class TrainLambda(Training, Validation, Architecture):
+class TrainLambda(Training, Validation, Architecture, Imitation):
     """Train an encoder that imitates the ranking of a lexical teacher (Lambda of SPAR).
 
     A transformer learns from teacher labels. A static encoder sums one vector per term: it learns from the lexical
@@ -215,7 +228,7 @@ class TrainLambda(Training, Validation, Architecture):
         recorded=False,
     )
     loss: LambdaLoss = option(
-        "contrastive",
+        Imitation.loss,
         "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the teacher's "
         "scores of the batch.",
         panel=TEACHER,
@@ -229,23 +242,25 @@ class TrainLambda(Training, Validation, Architecture):
         recorded=False,
         applies=when(encoder="transformer", loss="contrastive"),
     )
-    positives: int = option(10, "Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
+    positives: int = option(
+        Imitation.positives, "Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER
+    )
     negatives: int = option(
-        5,
+        Imitation.negatives,
         "Bottom-ranked hits used as hard negatives.",
         panel=TEACHER,
         minimum=1,
         applies=when(encoder="transformer", loss="contrastive"),
     )
     list_passages: int = option(
-        3,
+        Imitation.list_passages,
         "Passages drawn from the hits of each query per step, in addition to one positive.",
         panel=TEACHER,
         minimum=1,
         applies=when(encoder="transformer", loss="listwise"),
     )
     student_negatives: int = option(
-        0,
+        Imitation.student_negatives,
         "Hard negatives per query mined with the student itself, from a pool that is re-encoded at every checkpoint.",
         panel=TEACHER,
         minimum=0,
@@ -285,7 +300,7 @@ class TrainLambda(Training, Validation, Architecture):
         applies=when(encoder="static"),
     )  # fmt: skip
     text_fraction: float = option(
-        0.5,
+        Imitation.text_fraction,
         "Fraction of labeled texts among the queries; the others are random bags of terms.",
         panel=STATIC,
         minimum=0,
@@ -293,13 +308,19 @@ class TrainLambda(Training, Validation, Architecture):
         applies=when(encoder="static", labels=GIVEN),
     )
     hard_candidates: int = option(
-        8, "Top-ranked documents of the teacher per query among the candidates.", panel=STATIC, minimum=1,
+        Imitation.hard_candidates,
+        "Top-ranked documents of the teacher per query among the candidates.",
+        panel=STATIC,
+        minimum=1,
         applies=when(encoder="static"),
-    )  # fmt: skip
+    )
     sampled_candidates: int = option(
-        1024, "Documents drawn from the collection as candidates, per step.", panel=STATIC, minimum=1,
+        Imitation.sampled_candidates,
+        "Documents drawn from the collection as candidates, per step.",
+        panel=STATIC,
+        minimum=1,
         applies=when(encoder="static"),
-    )  # fmt: skip
+    )
     dev: str | None = redeclare(
         Validation,
         "dev",

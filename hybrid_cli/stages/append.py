@@ -12,8 +12,8 @@ from hybrid_cli.opening.exact import index_manifest, kind_in_words
 from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.settings import Append
 from hybrid_cli.stages import stage
-from hybrid_cli.updates.documents import Change, kinds_of_change, write_change
-from hybrid_cli.updates.lexical_shards import write_sharded_change
+from hybrid_cli.workflows.sharded_updates import write_sharded_change
+from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
 
 
 @stage(Append)

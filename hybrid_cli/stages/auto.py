@@ -15,8 +15,8 @@ from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.stages import call, stage
-from hybrid_cli.training.recommended import Plan, RecommendedPath
-from hybrid_cli.training.session import check_layers
+from hybrid_cli.training.start import check_layers
+from hybrid_cli.workflows.recommended import Plan, RecommendedPath
 
 
 @stage(Auto)

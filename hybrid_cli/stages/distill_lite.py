@@ -20,8 +20,10 @@ from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
-from hybrid_cli.training.session import Job, Session, contract_changes, load_start
+from hybrid_cli.training.loop import Job
+from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import FrozenEncoder
+from hybrid_cli.workflows.session import Session, contract_changes, dev_validation
 
 
 @stage(DistillLite)
@@ -49,7 +51,7 @@ def distill_lite(settings: DistillLite) -> Path:
     examples = Examples(settings.training_examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     session.seed()  # initializes the heads
-    student = load_start(settings, **_changes(settings, teacher.dim))
+    student = load_start(settings.model, settings.layers, settings.device, **_changes(settings, teacher.dim))
     objective = losses.query_distillation if settings.queries_only else _joint(settings, student, teacher.dim)
 
     def save(folder: Path) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def distill_lite(settings: DistillLite) -> Path:
 
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
-        validation = validator(settings, encoder, steps)
+        validation = validator(encoder, dev_validation(settings, steps, fixed=settings.queries_only))
         return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
 
     state = session.train(prepare)

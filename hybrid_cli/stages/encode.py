@@ -19,28 +19,6 @@ from hybrid_cli.encoders.models import model_input, recorded_model_input, resolv
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import read_sparse_contract
-from hybrid_cli.encoding.external import read_external, rows_of, write_external
-from hybrid_cli.encoding.sparse import (
-    DEEPCT_B,
-    DEEPCT_K1,
-    build_matrix,
-    encode_documents,
-    open_sparse,
-    quantization_steps,
-    weight_shard,
-)
-from hybrid_cli.encoding.texts import (
-    blocks_encoder,
-    check_encoder,
-    check_indexes,
-    encode_on,
-    on_cluster,
-    opened,
-    precision,
-    set_all_threads,
-    source_of,
-    texts_in,
-)
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes import shards as shards_module
@@ -69,6 +47,28 @@ from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_n
 from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.sparse import OF_SPARSE
 from hybrid_cli.stages import stage
+from hybrid_cli.workflows.encoding import (
+    blocks_encoder,
+    check_encoder,
+    check_indexes,
+    encode_on,
+    on_cluster,
+    opened,
+    precision,
+    set_all_threads,
+    source_of,
+    texts_in,
+)
+from hybrid_cli.workflows.external import read_external, rows_of, write_external
+from hybrid_cli.workflows.sparse_encoding import (
+    DEEPCT_B,
+    DEEPCT_K1,
+    build_matrix,
+    encode_documents,
+    open_sparse,
+    quantization_steps,
+    weight_shard,
+)
 
 
 @stage(Encode)

@@ -100,7 +100,7 @@ def _teacher(settings: Label, inputs: dict[str, Path], run: Run | None) -> Teach
         opened = run or runs.open_run(inputs["run"], by_qid=False)
         queries = collections.read_queries(inputs["queries"])
         return RunTeacher(inputs["run"], opened, queries, inputs["corpus"], settings)
-    return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings)
+    return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)
 
 
 def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labeller:

@@ -14,10 +14,10 @@ from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives
-from hybrid_cli.settings.mining import RANDOM
 from hybrid_cli.stages import stage
-from hybrid_cli.training.mining import MinedCollection
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
+from hybrid_cli.training.options import RANDOM
+from hybrid_cli.workflows.mining import MinedCollection
 
 
 @stage(MineNegatives)

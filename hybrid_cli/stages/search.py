@@ -36,7 +36,7 @@ from hybrid_cli.opening.sharded import shards_of
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
 from hybrid_cli.stages import stage
-from hybrid_cli.training.rm3 import GRID, TunedFeedback
+from hybrid_cli.workflows.rm3 import GRID, TunedFeedback
 
 QUERIES_AT_ONCE = 1024
 _FUSED = 1000  # hits per index that are fused for `query`

@@ -23,17 +23,19 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainDense
-from hybrid_cli.settings.common import BM25, LOSSES, RESIDUALS
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
+from hybrid_cli.training.loop import Job
+from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
-from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
+from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
+from hybrid_cli.workflows.session import Session, contract_changes, dev_validation, start_contract
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -65,7 +67,7 @@ def train_dense(settings: TrainDense) -> Path:
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     session.seed()  # initializes markers and projection
-    encoder = load_start(settings, **asdict(contract))
+    encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
     vectors = _bm25_vectors(settings, encoder.dim, examples)
     _check_projection(settings, vectors)
     ensemble = _opened(settings, settings.boost)
@@ -95,7 +97,10 @@ def train_dense(settings: TrainDense) -> Path:
             _batches(settings, examples, learner, fusion, work),
             steps,
             save,
-            validator(settings, trained, steps, settings.index, vectors.projection if vectors else None),
+            validator(
+                trained,
+                dev_validation(settings, steps, settings.index, projection=vectors.projection if vectors else None),
+            ),
             _remedy(settings),
         )
 
@@ -203,7 +208,8 @@ def _objective(
     settings: TrainDense, temperature: float, encoder: TransformerEncoder, parameters: dict[str, Any]
 ) -> losses.Objective:
     unit = encoder.contract.normalize
-    objective = losses.objective(settings, temperature, unit, **parameters)
+    values = settings.parameters() | parameters | {"temperature": temperature, "unit": unit}
+    objective = losses.objective(settings.loss, **values)
     return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
 
 

@@ -32,11 +32,12 @@ from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
-from hybrid_cli.training.loop import Validator
-from hybrid_cli.training.session import Job, Session, contract_changes, load_start, start_contract
+from hybrid_cli.training.loop import Job, Validator
+from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import StudentNegatives
 from hybrid_cli.training.teachers import PostingsScorer, mapped_impacts
 from hybrid_cli.training.validation import SurrogatePool
+from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 
 DEV_DEPTH = 50
 SUM = Recipe("sum")  # of a base and the transformer
@@ -73,7 +74,12 @@ def _train_transformer(settings: TrainLambda) -> Path:
     index = open_lexical(settings.index) if settings.index else None
     base = open_encoder(settings.base) if settings.base is not None else None
     session.seed()  # initializes a projection
-    encoder = load_start(settings, **asdict(contract if base is None else contract.changed(dim=base.dim)))
+    encoder = load_start(
+        settings.model,
+        settings.layers,
+        settings.device,
+        **asdict(contract if base is None else contract.changed(dim=base.dim)),
+    )
     if base is not None:
         encoder.start_at_zero()
     found: dict[str, int] = {}

@@ -15,9 +15,10 @@ from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.loop import Validator
+from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
-from hybrid_cli.training.session import Job, Session, keep_first_layers
+from hybrid_cli.training.start import keep_first_layers
+from hybrid_cli.workflows.session import Session
 
 REMEDY = f"{diagnostics.HARDER}, or raise --negatives"
 

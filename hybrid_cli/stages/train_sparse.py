@@ -20,9 +20,11 @@ from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
+from hybrid_cli.training.loop import Job
 from hybrid_cli.training.roc import MatchMasking
-from hybrid_cli.training.session import Job, Session, keep_first_layers
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
+from hybrid_cli.training.start import keep_first_layers
+from hybrid_cli.workflows.session import Session, dev_validation
 
 
 @stage(TrainSparse)
@@ -70,14 +72,21 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
     relevance = partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
-    objective = sparse_objective(relevance, settings, steps, encoder.dim)
+    objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
     sources = BatchSources(masking=_masking(settings, encoder))
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
 
     def batches(done: int) -> Iterator[Batch]:
         return ahead(map(learner.prepare, examples.batches(settings, done)))
 
-    return Job(learner, batches, steps, save, validator(settings, encoder, steps), diagnostics.HARDER)
+    return Job(
+        learner,
+        batches,
+        steps,
+        save,
+        validator(encoder, dev_validation(settings, steps, whole=False)),
+        diagnostics.HARDER,
+    )
 
 
 def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:

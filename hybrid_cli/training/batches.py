@@ -23,7 +23,7 @@ from torch import Tensor
 from hybrid_cli import artifacts, console, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Optimization, Sampling
+from hybrid_cli.training.options import Optimization, Sampling
 
 Item = TypeVar("Item")
 

@@ -18,11 +18,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import VALIDATIONS, Validator
 from hybrid_cli.training.losses import squared_cosine
+from hybrid_cli.training.options import Validation
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection
 from hybrid_cli.training.teachers import BLOCK_TEXTS, Bm25Scorer
 
@@ -183,13 +183,36 @@ class DevRetrieval:
         return np.where(vectors >= 0, np.float32(1), np.float32(-1)) if binary else vectors
 
 
-def validator(
-    settings: TrainDense | DistillLite | TrainSparse,
-    encoder: Encoder,
-    steps: int,
-    index: Path | None = None,
-    projection: SignProjection | None = None,
-) -> Validator | None:
+@dataclass(frozen=True, kw_only=True)
+class DevValidation:
+    """A validation on mined examples.
+
+    Attributes:
+        examples: dev examples.
+        trained: training examples, for a warning about common queries.
+        options: number of queries, steps between two validations, and the weights that are kept.
+        step_documents: documents that the training encodes per optimizer step.
+        steps: number of optimizer steps.
+        index: lexical index; None uses the one that the examples were mined with, if it still exists.
+        projection: projection of BM25's vectors, for `dev_cos2`.
+        threads: CPU threads; None for all cores.
+        fixed: the training does not change the vectors of documents.
+        whole: a whole corpus may be searched; false for vectors of the length of the vocabulary.
+    """
+
+    examples: Path
+    trained: Path
+    options: Validation
+    step_documents: int
+    steps: int
+    index: Path | None = None
+    projection: SignProjection | None = None
+    threads: int | None = None
+    fixed: bool = False
+    whole: bool = True
+
+
+def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     """Return the validation on mined examples, if there are any.
 
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
@@ -199,62 +222,56 @@ def validator(
     validations between the first and the last step encode at most as many documents as the training (our choices).
 
     Args:
-        settings: dev examples and options.
         encoder: encoder to measure.
-        steps: number of optimizer steps.
-        index: lexical index; None uses the one that the examples were mined with, if it still exists.
-        projection: projection of BM25's vectors, for `dev_cos2`.
+        how: dev examples and options.
     """
-    if settings.dev is None or parallel.rank():
+    if how is None or parallel.rank():
         return None
-    path = index or _unchanged(settings.dev, "index")
+    path = how.index or _unchanged(how.examples, "index")
     lexical = open_lexical(path) if path else None
-    per_step = settings.batch_size * settings.accumulate * (1 + settings.negatives)  # documents
+    steps, per_step = how.steps, how.step_documents
     encoded = steps * per_step
-    limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2))
-    limit = MOST_HITS if isinstance(settings, TrainSparse) else limit  # weights of a whole corpus do not fit as vectors
-    dev = DevSet.of(settings.dev, settings.dev_queries, lexical, limit, settings.threads)
-    fixed = isinstance(settings, DistillLite) and settings.queries_only  # the documents' vectors are the teacher's
+    limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2)) if how.whole else MOST_HITS
+    dev = DevSet.of(how.examples, how.options.dev_queries, lexical, limit, how.threads)
     whole = None
-    if dev.origin == HITS and not isinstance(settings, TrainSparse):
-        whole = _whole(settings, encoder, lexical, min(LARGEST, encoded), fixed)
+    if dev.origin == HITS and how.whole:
+        whole = _whole(how, encoder, lexical, min(LARGEST, encoded))
     if whole:
         dev = dev.with_hits(whole.hits(), whole.dev.documents)
-    bm25 = _bm25(lexical, projection, dev.documents["docid"])
-    every = settings.eval_steps or max(1, steps // VALIDATIONS, 0 if fixed else -(-len(dev.documents) // per_step))
+    bm25 = _bm25(lexical, how.projection, dev.documents["docid"])
+    every = how.options.eval_steps or max(
+        1, steps // VALIDATIONS, 0 if how.fixed else -(-len(dev.documents) // per_step)
+    )
     when = f"every {every:,} steps" if every < steps else "before and after the training"
     criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
     console.note(
         f"validation {when}: {console.counted(query=len(dev.queries))}, "
         + _ORIGINS[dev.origin].format(len(dev.documents))
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
-        + (f"; keeps the weights with the best {criterion}" if settings.keep == "best" else "")
+        + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else "")
     )
-    if lexical is None and "index" in artifacts.read_manifest(settings.dev).inputs:
+    if lexical is None and "index" in artifacts.read_manifest(how.examples).inputs:
         console.warn(
-            f"{settings.dev}: its BM25 index is missing or changed, so the validation measures the dense model alone, "
+            f"{how.examples}: its BM25 index is missing or changed, so the validation measures the dense model alone, "
             "not the sum with BM25; mine the dev examples again"
         )
-    _warn_of_training_queries(settings.dev, dev.queries, settings.training_examples)
+    _warn_of_training_queries(how.examples, dev.queries, how.trained)
     return Validator(
-        DevRetrieval(dev, encoder, bm25, fixed).measure,
+        DevRetrieval(dev, encoder, bm25, how.fixed).measure,
         every,
-        criterion if settings.keep == "best" else None,
+        criterion if how.options.keep == "best" else None,
         {"dev_documents": dev.origin} | ({"dev_corpus": len(whole.dev.documents)} if whole else {}),
         whole.measure_corpus if whole else None,
     )
 
 
-def _whole(
-    settings: TrainDense | DistillLite, encoder: Encoder, index: LexicalIndex | None, limit: int, fixed: bool
-) -> DevRetrieval | None:
+def _whole(how: DevValidation, encoder: Encoder, index: LexicalIndex | None, limit: int) -> DevRetrieval | None:
     """Return the retrieval from the whole corpus of the dev examples; None if it is larger than `limit`."""
-    assert settings.dev is not None
-    corpus = _unchanged(settings.dev, "corpus")
+    corpus = _unchanged(how.examples, "corpus")
     if corpus is None or collections.document_count(corpus) > limit:
         return None
-    whole = DevSet.of(settings.dev, settings.dev_queries, index, limit, settings.threads)
-    return DevRetrieval(whole, encoder, _bm25(index, None, whole.documents["docid"]), fixed)
+    whole = DevSet.of(how.examples, how.options.dev_queries, index, limit, how.threads)
+    return DevRetrieval(whole, encoder, _bm25(index, None, whole.documents["docid"]), how.fixed)
 
 
 def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids: pl.Series) -> Bm25Scorer | None:

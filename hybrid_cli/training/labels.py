@@ -22,8 +22,8 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Label
 from hybrid_cli.training.negatives import folded
+from hybrid_cli.training.options import Labeling
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
@@ -120,17 +120,17 @@ def forecast_queries(file: Path) -> None:
     console.forecast(needed, f"label: queries of {file}", "use fewer queries at once")
 
 
-def given_queries(file: Path, settings: Label, run: Run | None = None) -> Queries:
+def given_queries(file: Path, options: Labeling, run: Run | None = None) -> Queries:
     """Return the queries of a file, or `max_queries` of them, in the order of the file or of a run.
 
     Args:
         file: the queries.
-        settings: number of queries, and the seed.
+        options: number of queries, and the seed.
         run: run whose hits are read in its order; a query without hits follows the query before it in the file.
     """
     nothing = {"source": pl.lit(None, pl.String), "row": pl.lit(None, pl.Int64)}
     table = collections.read_queries(file).select("qid", "text").with_columns(**nothing)
-    found = _drawn([table], len(table), {"available": len(table)}, settings)
+    found = _drawn([table], len(table), {"available": len(table)}, options)
     if run is None:
         return found
     placed = pl.concat(found.blocks).join(
@@ -140,14 +140,14 @@ def given_queries(file: Path, settings: Label, run: Run | None = None) -> Querie
     return replace(found, blocks=[placed.drop("place")])
 
 
-def sentence_queries(corpus: Path, questions: Path | None, language: str, settings: Label) -> Queries:
+def sentence_queries(corpus: Path, questions: Path | None, language: str, options: Labeling) -> Queries:
     """Return sentences of a corpus as queries, or `max_queries` of them.
 
     Args:
         corpus: the corpus file.
         questions: queries whose lengths cropped sentences get.
         language: ISO 639-1 code.
-        settings: selection and number of sentences, and the seed.
+        options: selection and number of sentences, and the seed.
 
     Raises:
         InputError: the corpus has no sentence of sufficient length.
@@ -155,16 +155,16 @@ def sentence_queries(corpus: Path, questions: Path | None, language: str, settin
     lengths: Sequence[int] = sentences.QUESTION_WORDS
     if questions is not None:
         lengths = sentences.word_counts(collections.read_queries(questions)["text"]) or lengths
-    found = Sentences(corpus, settings.queries_from, settings.seed, lengths=lengths, language=language)
+    found = Sentences(corpus, options.queries_from, options.seed, lengths=lengths, language=language)
     counts = found.count()
     if not counts["queries"]:
         raise InputError(f"{corpus}: has no sentence of {sentences.LEAST_WORDS} words or more")
-    return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, settings)
+    return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, options)
 
 
-def _drawn(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], settings: Label) -> Queries:
-    wanted = min(total, settings.max_queries or total)
-    return Queries(draws.stream_sample(blocks, total, wanted, settings.seed), wanted, counts)
+def _drawn(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], options: Labeling) -> Queries:
+    wanted = min(total, options.max_queries or total)
+    return Queries(draws.stream_sample(blocks, total, wanted, options.seed), wanted, counts)
 
 
 # ------------------------------------------------------------------------------------------------------------- teachers
@@ -176,12 +176,13 @@ class MatrixTeacher:
     Args:
         index: lexical index of the corpus.
         corpus: the corpus file.
-        settings: depth; whether a sentence keeps its own passage and passages with the same text.
+        options: depth; whether a sentence keeps its own passage and passages with the same text.
+        threads: CPU threads; None for all cores.
     """
 
-    def __init__(self, index: LexicalIndex, corpus: Path, settings: Label):
-        self._index, self._settings = index, settings
-        self._copies = None if settings.keep_same_text else _Copies(corpus)
+    def __init__(self, index: LexicalIndex, corpus: Path, options: Labeling, threads: int | None = None):
+        self._index, self._options, self._threads = index, options, threads
+        self._copies = None if options.keep_same_text else _Copies(corpus)
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of BM25.
@@ -190,11 +191,11 @@ class MatrixTeacher:
             queries: text, and row, the corpus row that a sentence comes from (null for given queries).
         """
         bags = self._index.bags(queries["text"].to_list())
-        return self._index.hits(bags, self._settings.depth, self._settings.threads, self._barred(queries))
+        return self._index.hits(bags, self._options.depth, self._threads, self._barred(queries))
 
     def _barred(self, queries: pl.DataFrame) -> Barred | None:
         numbers, rows = [], []
-        if not self._settings.keep_own:
+        if not self._options.keep_own:
             numbers.append(np.arange(len(queries)))
             rows.append(queries["row"].to_numpy())
         if self._copies is not None:
@@ -232,7 +233,7 @@ class RunTeacher:
         opened: the same, opened; queries that are not to be labeled are ignored.
         queries: qid, text of the queries to label.
         corpus: the corpus file.
-        settings: depth; whether a query keeps passages with the same text.
+        options: depth; whether a query keeps passages with the same text.
 
     Attributes:
         run: hits of the queries.
@@ -241,15 +242,15 @@ class RunTeacher:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
     """
 
-    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, settings: Label):
-        self.run, self._depth = opened.of_queries(queries["qid"]), settings.depth
+    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, options: Labeling):
+        self.run, self._depth = opened.of_queries(queries["qid"]), options.depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
             raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
         documents = min(collections.document_count(corpus), self.run.hits)
         console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids", "use fewer queries at once")
         found = _hashed(self.run, corpus, path)
-        self._texts = None if settings.keep_same_text else found
+        self._texts = None if options.keep_same_text else found
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of the run for some of the queries (qid, text).

@@ -12,9 +12,9 @@ from hybrid_cli import console, draws
 from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
+from hybrid_cli.training.options import Imitation
 from hybrid_cli.training.teachers import mapped_texts
 
 PIECES = 8  # of a shard, which is read as often in an epoch
@@ -36,9 +36,9 @@ class LabeledQueries:
         InputError: the labels belong to another corpus, or all lists are too short.
     """
 
-    def __init__(self, folder: Path, corpus: Path, plan: TrainLambda, work: Path):
+    def __init__(self, folder: Path, corpus: Path, plan: Imitation, work: Path):
         self._labels, self._plan = Labels(folder), plan
-        bounds = [name for name in ("positives", "negatives") if plan.applies(name)]
+        bounds = ["positives", *(["negatives"] if plan.loss == "contrastive" else [])]
         least, depth = sum(getattr(plan, name) for name in bounds), self._labels.depth
         if least > depth:
             given = " and ".join(f"--{name} {getattr(plan, name)}" for name in bounds)

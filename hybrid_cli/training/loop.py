@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,14 +19,16 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.checkpoints import State, load_best, load_checkpoint, save_best, save_checkpoint
 from hybrid_cli.training.dropout import FastDropout
 from hybrid_cli.training.losses import Terms
+from hybrid_cli.training.options import Optimization
 
 VALIDATIONS = 10
+LOG_STEPS = 10  # steps whose values are read from a GPU at once: each read waits for the GPU
+CPU_LOG_STEPS = 1
 
 Batch = TypeVar("Batch")
 Contravariant = TypeVar("Contravariant", contravariant=True)
@@ -74,17 +77,46 @@ class Validator:
     last: Callable[[], dict[str, float]] | None = None
 
 
+class Callback:
+    """Functions that the training loop calls in the first process. A subclass overrides some of them."""
+
+    def on_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Receive the terms of the loss and the diagnostics of an optimizer step, in the order of the steps.
+
+        Values on a GPU are read once per `LOG_STEPS` steps, so a step is reported a few steps later.
+        """
+
+    def on_validation(self, step: int, values: Mapping[str, float]) -> None:
+        """Receive the values of a validation after `step` optimizer steps, with the model in training mode."""
+
+    def on_epoch(self, epoch: int) -> None:
+        """Receive the number of a complete epoch, from 1."""
+
+    def on_checkpoint(self, step: int) -> None:
+        """Receive the step of a checkpoint that has been written."""
+
+
 @dataclass(frozen=True)
-class Epochs:
-    """Division of a training into epochs.
+class Job(Generic[Batch]):
+    """The training job of a command.
 
     Attributes:
-        steps: optimizer steps per epoch.
-        finished: called with the number of each complete epoch, from 1.
+        learner: model and objective.
+        batches: maps n to the batches of all epochs from the n-th on.
+        steps: number of optimizer steps.
+        save: function that writes the trained model into a folder and returns counts for the manifest.
+        validator: validation, if any.
+        remedy: advice if the first steps have hardly any loss.
+        epoch_steps: optimizer steps per epoch, for schedules and callbacks; None for a training without epochs.
     """
 
+    learner: Learner[Batch]
+    batches: Callable[[int], Iterator[Batch]]
     steps: int
-    finished: Callable[[int], None] | None = None
+    save: Callable[[Path], Mapping[str, Any]]
+    validator: Validator | None = None
+    remedy: str = ""
+    epoch_steps: int | None = None
 
 
 def epoch_steps(plan: Optimization, examples: int) -> int:
@@ -97,68 +129,143 @@ def steps_of(plan: Optimization, examples: int) -> int:
     return min(plan.max_steps or sys.maxsize, epoch_steps(plan, examples) * passes(plan))
 
 
-def fit(
-    learner: Learner[Batch],
-    batches: Callable[[int], Iterator[Batch]],
-    plan: Optimization,
-    total: int,
-    work: Path,
-    validator: Validator | None = None,
-    remedy: str = "",
-    epochs: Epochs | None = None,
-) -> State:
+def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[Callback] = ()) -> State:
     """Train the model of a learner in place, and load the weights of the best validation or of the last step.
 
     Each step seeds its random numbers from (seed, step), so that a run resumed from a checkpoint ends with the same
     weights as an uninterrupted one.
 
     Args:
-        learner: model and objective.
-        batches: maps n to the batches of all epochs from the n-th on.
+        job: model, objective, batches and validation; `plan.accumulate` batches are a step.
         plan: optimization settings.
-        total: number of optimizer steps, of `plan.accumulate` batches each.
-        work: folder of the unfinished artifact, with its checkpoint.
-        validator: validation, if any.
-        remedy: advice if the first steps have hardly any loss.
-        epochs: division into epochs, for schedules and models by epoch.
+        work: folder of the unfinished artifact, with its checkpoint; created if it is missing.
+        callbacks: are called in order.
 
     Returns:
         Learning curve, best value and its step.
     """
-    trainer = Trainer(learner, plan)
-    model = learner.model
-    state = State()
-    validator = None if parallel.rank() else validator
-    for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
-        state = load_checkpoint(work, model, trainer.optimizer, trainer.scaler)
-    parallel.share_weights(model)
-    stream = batches(state.step * plan.accumulate)
-    every = (validator.every if validator else None) or max(1, total // VALIDATIONS)
-    if validator and not state.curve:
-        _validate(learner, validator, state, work)
-    if state.step and not parallel.rank():
-        console.note(f"train: resumes after step {state.step:,}")
-    with console.progress("train", total, "steps", lambda: diagnostics.line(state.curve), state.step) as advance:
-        for step in range(state.step, total):
-            trainer.set_rate(plan.learning_rate * rate_factor(plan, step, total, epochs.steps if epochs else total))
-            torch.manual_seed(plan.seed * 1_000_003 + step + (parallel.rank() << 40))
-            terms = trainer.step(islice(stream, plan.accumulate), step)
-            state.step = step + 1
-            state.curve += [(state.step, name, value) for name, value in terms.items()]
-            if state.step == min(total, diagnostics.FIRST_STEPS) and not parallel.rank():
-                diagnostics.check(state.curve, remedy)
-            if validator and (state.step % every == 0 or state.step == total):
-                _validate(learner, validator, state, work)
-            if epochs and epochs.finished and state.step % epochs.steps == 0 and not parallel.rank():
-                epochs.finished(state.step // epochs.steps)
-            if state.step % plan.checkpoint_steps == 0 and not parallel.rank():
-                save_checkpoint(work, model, trainer.optimizer, trainer.scaler, state)
+    work.mkdir(parents=True, exist_ok=True)
+    loop = _Loop(job, plan, work, () if parallel.rank() else callbacks)
+    loop.resume()
+    stream = job.batches(loop.state.step * plan.accumulate)
+    line = partial(diagnostics.line, loop.state.curve)
+    with console.progress("train", job.steps, "steps", line, loop.state.step) as advance:
+        for step in range(loop.state.step, job.steps):
+            loop.step(islice(stream, plan.accumulate), step)
             advance(1)
-    if parallel.rank() or not load_best(work, model, state):
-        state.best_step = state.step
-    if validator and validator.last:
-        _record(learner, validator.last, state, state.best_step)
-    return state
+    return loop.finished()
+
+
+class _Loop(Generic[Batch]):
+    """State and steps of a training; see `train`."""
+
+    def __init__(self, job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[Callback]):
+        self.job, self.plan, self.work, self.callbacks = job, plan, work, callbacks
+        self.learner, self.model = job.learner, job.learner.model
+        self.trainer = Trainer(job.learner, plan)
+        self.validator = None if parallel.rank() else job.validator
+        self.every = (job.validator.every if job.validator else None) or max(1, job.steps // VALIDATIONS)
+        self.log_steps = CPU_LOG_STEPS if next(self.model.parameters()).device.type == "cpu" else LOG_STEPS
+        self.pending: list[tuple[int, list[Terms]]] = []
+        self.state = State()
+
+    def resume(self) -> None:
+        """Load the checkpoint of an interrupted training; else validate the model before the training."""
+        for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
+            self.state = load_checkpoint(self.work, self.model, self.trainer.optimizer, self.trainer.scaler)
+        parallel.share_weights(self.model)
+        if self.validator and not self.state.curve:
+            self._validate(self.validator)
+        if self.state.step and not parallel.rank():
+            console.note(f"train: resumes after step {self.state.step:,}")
+
+    def step(self, batches: Iterator[Batch], step: int) -> None:
+        """Make an optimizer step, and what is due after it."""
+        state, total, per_epoch = self.state, self.job.steps, self.job.epoch_steps
+        self.trainer.set_rate(self.plan.learning_rate * rate_factor(self.plan, step, total, per_epoch or total))
+        torch.manual_seed(self.plan.seed * 1_000_003 + step + (parallel.rank() << 40))
+        self.pending.append((step + 1, self.trainer.step(batches, step)))
+        state.step = step + 1
+        first = not parallel.rank()
+        checked = state.step == min(total, diagnostics.FIRST_STEPS)
+        validated = self.validator and (state.step % self.every == 0 or state.step == total)
+        epoch = per_epoch is not None and state.step % per_epoch == 0
+        stored = state.step % self.plan.checkpoint_steps == 0
+        if checked or validated or epoch or stored or state.step == total or state.step % self.log_steps == 0:
+            self._read()
+        if checked and first:
+            diagnostics.check(state.curve, self.job.remedy)
+        if self.validator and validated:
+            self._validate(self.validator)
+        if epoch and per_epoch:
+            for callback in self.callbacks:
+                callback.on_epoch(state.step // per_epoch)
+        if stored and first:
+            save_checkpoint(self.work, self.model, self.trainer.optimizer, self.trainer.scaler, state)
+            for callback in self.callbacks:
+                callback.on_checkpoint(state.step)
+
+    def finished(self) -> State:
+        """Load the weights that are kept, and measure them; return the state."""
+        if parallel.rank() or not load_best(self.work, self.model, self.state):
+            self.state.best_step = self.state.step
+        if self.validator and self.validator.last:
+            _record(self.learner, self.validator.last, self.state, self.state.best_step)
+        return self.state
+
+    def _read(self) -> None:
+        """Read the values of the pending steps from the device, and add their means to the learning curve.
+
+        Raises:
+            HybridError: a value is not finite.
+        """
+        tensors = [value for _, batches in self.pending for terms in batches for value in terms.values()]
+        values = iter(scalars(tensors))
+        for step, batches in self.pending:
+            means: dict[str, float] = {}
+            for terms in batches:
+                for name in terms:
+                    means[name] = means.get(name, 0.0) + next(values) / self.plan.accumulate
+            _refuse_infinite(step, means)
+            self.state.curve += [(step, name, value) for name, value in means.items()]
+            for callback in self.callbacks:
+                callback.on_step(step, means)
+        self.pending.clear()
+
+    def _validate(self, validator: Validator) -> None:
+        """Add the values of a validation to the curve, print them, and store the weights if they are the best."""
+        state = self.state
+        values = _record(self.learner, validator.measure, state, state.step)
+        if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
+            state.best, state.best_step = values[validator.criterion], state.step
+            save_best(self.work, self.model, state)
+        for callback in self.callbacks:
+            callback.on_validation(state.step, values)
+
+
+def scalars(tensors: Sequence[Tensor]) -> list[float]:
+    """Return the values of scalar tensors, with one read per device and type."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(number)
+    values = [0.0] * len(tensors)
+    for numbers in groups.values():
+        read = torch.stack([tensors[number].reshape(()) for number in numbers]).tolist()
+        for number, value in zip(numbers, read, strict=True):
+            values[number] = value
+    return values
+
+
+def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
+    if wrong := [f"{name} {value}" for name, value in values.items() if not np.isfinite(value)]:
+        remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
+        raise HybridError(
+            f"step {step}: values of the training are not finite ({', '.join(wrong)}); {remedy}, or use "
+            "--precision fp32",
+            code="values-not-finite",
+            step=step,
+            names=[name for name, value in values.items() if not np.isfinite(value)],
+        )
 
 
 def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> float:
@@ -178,14 +285,6 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
     if plan.schedule == "constant":
         return 1.0
     return float(0.5 ** max(0, step // per_epoch - plan.halve_after + 1))
-
-
-def _validate(learner: Learner[Any], validator: Validator, state: State, work: Path) -> None:
-    """Add the values of a validation to the learning curve, print them, and store the weights if they are the best."""
-    values = _record(learner, validator.measure, state, state.step)
-    if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
-        state.best, state.best_step = values[validator.criterion], state.step
-        save_best(work, learner.model, state)
 
 
 def _record(
@@ -236,20 +335,12 @@ class Trainer(Generic[Batch]):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def step(self, batches: Iterator[Batch], step: int = 0) -> dict[str, float]:
-        """Make one optimizer step over some batches; return the mean of each term of the loss and diagnostic."""
-        totals: dict[str, float] = {}
+    def step(self, batches: Iterator[Batch], step: int = 0) -> list[Terms]:
+        """Make one optimizer step over some batches; return the terms of the loss and diagnostics of each batch."""
+        terms = []
         for batch in batches:
             with FastDropout():
-                terms = self.learner.backward(batch, self._scaled, step)
-            for name, value in terms.items():
-                totals[name] = totals.get(name, 0.0) + value.item() / self.plan.accumulate
-        if wrong := [f"{name} {value}" for name, value in totals.items() if not np.isfinite(value)]:
-            remedy = "lower --learning-rate" if step else "check the weights of the start model"
-            raise HybridError(
-                f"step {step + 1}: values of the training are not finite ({', '.join(wrong)}); {remedy}, or use "
-                "--precision fp32"
-            )
+                terms.append(self.learner.backward(batch, self._scaled, step))
         parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)
         for parameters in self.clipped:
@@ -257,7 +348,7 @@ class Trainer(Generic[Batch]):
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        return totals
+        return terms
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss / self.plan.accumulate)

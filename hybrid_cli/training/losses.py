@@ -1,8 +1,9 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
 A loss takes `Vectors` and returns named terms; their sum is minimized, and the learning curve shows each term. A loss
-of `train-dense` is a function here and an entry of `LOSSES`, or a function of another package (docs/extending.md).
-Keyword arguments with the name of an option receive its value, others that of `--loss-option`.
+of `train-dense` is a function here and an entry of `LOSSES` in hybrid_cli/training/options.py, or a function of another
+package (docs/extending.md). Keyword arguments with the name of an option receive its value, others that of
+`--loss-option`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import LOSSES, LossOptions
+from hybrid_cli.training.options import LOSS, LOSSES, XI
 
 Terms = dict[str, Tensor]
 
@@ -94,23 +95,18 @@ class Vectors:
 Objective = Callable[[Vectors], Terms]
 
 
-def objective(options: LossOptions, temperature: float, unit: bool = False, **parameters: Any) -> Objective:
-    """Return the loss of `train-dense` with its options.
+def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Objective:
+    """Return a loss with its parameters.
 
     Args:
-        options: loss and parameters.
-        temperature: divisor of the dense scores.
-        unit: the encoder's vectors have length 1.
-        parameters: parameters of the loss that are no options.
+        name: name of a registered loss.
+        ortho_weight: weight of the orthogonality to BM25's vectors, which is added (RoC).
+        parameters: keyword arguments; those that the loss does not have are ignored.
     """
-    function = LOSSES[options.loss]
-    known = {name: getattr(options, name) for name in options.declared() if options.applies(name)}
-    known |= {"temperature": temperature, "unit": unit, **parameters}
-    bound = {name: known[name] for name in signature(function).parameters if name in known}
-    relevance: Objective = partial(_terms, options.loss, partial(function, **bound))
-    if not options.ortho_weight:
-        return relevance
-    return added(relevance, partial(orthogonality, weight=options.ortho_weight))
+    function = LOSSES[name]
+    bound = {each: parameters[each] for each in signature(function).parameters if each in parameters}
+    relevance: Objective = partial(_terms, name, partial(function, **bound))
+    return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
 
 def _terms(name: str, function: Objective, vectors: Vectors) -> Terms:
@@ -123,7 +119,7 @@ def _terms(name: str, function: Objective, vectors: Vectors) -> Terms:
     return terms
 
 
-def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
+def usual_temperature(unit: bool, loss: str = LOSS) -> float:
     """Return the default temperature: 1, as in the papers, or 0.05 for vectors of length 1.
 
     0.05 is our choice: inner products of such vectors do not exceed 1, so they would not reach a margin of 1
@@ -132,9 +128,7 @@ def usual_temperature(unit: bool, loss: str = LossOptions.loss) -> float:
     return 0.05 if unit and loss != "bpr" else 1.0
 
 
-def residual_margin(
-    vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False
-) -> Terms:
+def residual_margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - w * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all triples, which is
@@ -153,7 +147,7 @@ def residual_margin(
     return {"residual_margin": _hinge(vectors, fused_scores(vectors, temperature, in_batch), xi, in_batch)}
 
 
-def margin(vectors: Vectors, xi: float = LossOptions.xi, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
     vectors.record(mean_margin=torch.tensor(xi))
     return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}

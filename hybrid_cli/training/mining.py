@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,13 @@ import pyarrow as pa
 from hybrid_cli import cluster, console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.opening.corpora import check_corpus
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import MineNegatives
-from hybrid_cli.settings.common import BM25
-from hybrid_cli.settings.mining import GIVEN_FILE, RANDOM
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
+from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, Mining, Source
 
 EXAMPLES_AT_ONCE = 4096
 _DOCUMENT_BYTES, _NEGATIVE_BYTES = 96, 160  # id and hash of a document; a drawn negative, with copies
@@ -57,28 +53,51 @@ def pairs(queries: pl.DataFrame, qrels: pl.DataFrame, first: bool = False) -> pl
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """A collection, and the sources of negatives for its queries.
+
+    Attributes:
+        collection: the collection.
+        plan: sources with their numbers of negatives.
+        index: lexical index, for the source `bm25` and for exact lexical scores.
+        depth: lowest rank from which negatives are drawn; 0 without a source that ranks.
+        where: processes that compute blocks of examples.
+        threads: CPU threads of each of them; None for all cores.
+        remedy: advice for fewer negatives, for messages.
+    """
+
+    collection: Path
+    plan: Sequence[Source]
+    index: Path | None = None
+    depth: int = 0
+    where: cluster.Workers = field(default_factory=cluster.Workers)
+    threads: int | None = None
+    remedy: str = "draw fewer negatives"
+
+
 class Miner:
     """Draws negatives for pairs of a query and a relevant document.
 
     Args:
-        settings: one collection, sources, filters, seed; with a depth, if a source ranks.
+        sources: the collection and the sources.
+        how: draws and filters.
         queries: qid, text, answers.
 
     Attributes:
         tally: counts per source: candidates, dropped candidates by filter, and draws.
     """
 
-    def __init__(self, settings: MineNegatives, queries: pl.DataFrame):
-        self.settings, self.queries, self.plan = settings, queries, settings.plan()
-        (self.collection,) = settings.collections
-        self.depth = settings.depth or 0  # None without a source that ranks
+    def __init__(self, sources: Sources, how: Mining, queries: pl.DataFrame):
+        self.sources, self.how, self.queries = sources, how, queries
+        self.plan, self.collection, self.depth = sources.plan, sources.collection, sources.depth
         self._open()
         self.tally = Tally()
         self.forbidden: dict[str, pl.DataFrame] = {}
         self.docids = pl.Series("docid", [], dtype=pl.String)
 
     def _open(self) -> None:
-        self.index = open_lexical(self.settings.indexes[0]) if self.settings.indexes else None
+        self.index = open_lexical(self.sources.index) if self.sources.index else None
         self.runs = {source.name: _run(source.run, self.queries) for source in self.plan if source.run}
         self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
 
@@ -104,7 +123,7 @@ class Miner:
         documents = collections.document_count(collection)
         drawn = len(examples) * sum(source.count for source in self.plan)
         needed = _DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn
-        console.forecast(needed, f"mine-negatives with {drawn:,} negatives", self.settings.fewer)
+        console.forecast(needed, f"mine-negatives with {drawn:,} negatives", self.sources.remedy)
         with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
@@ -116,7 +135,7 @@ class Miner:
         self.forbidden["judged relevant"] = judged.select("qid", "docid")
         if own:
             self.forbidden["the query itself"] = self.queries.select("qid", docid="qid")
-        if self.settings.exclude_same_text:
+        if self.how.exclude_same_text:
             self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
         return known
 
@@ -129,7 +148,7 @@ class Miner:
         chosen, tallies = [], []
         parts = list(examples.iter_slices(self._at_once()))
         with console.progress("mine", len(examples), "examples") as advance:
-            found = cluster.ordered(self.settings, partial(_block_miner, self), parts)
+            found = cluster.ordered(self.sources.where, partial(_block_miner, self), parts)
             for part, (drawn, tally) in zip(parts, found, strict=True):
                 chosen.append(drawn)
                 tallies.append(tally)
@@ -139,7 +158,7 @@ class Miner:
 
     def mine_block(self, part: pl.DataFrame) -> tuple[pl.DataFrame, Tally]:
         """Draw the negatives of a block of examples, and count; see `mine`."""
-        how, first, self.tally = self.settings, part["example"][0], Tally()
+        how, first, self.tally = self.how, part["example"][0], Tally()
         total = sum(source.count for source in self.plan)
         keep = max(LOOK_AHEAD, 8 * total) if how.answer_filter else 2 * total
         part = part.with_columns(pl.col("example") - first)
@@ -156,7 +175,7 @@ class Miner:
 
     def _pool(self, source: str, examples: pl.DataFrame, keep: int, needed: bool) -> pl.DataFrame:
         """Return the candidates of one source, filtered, in drawing order."""
-        how = self.settings
+        how = self.how
         seeds = negatives.seeds(examples, how.seed, source)
         if source == RANDOM:
             candidates, positives = negatives.from_corpus(self.docids, examples, seeds, LOOK_AHEAD + keep), _NO_SCORES
@@ -177,10 +196,10 @@ class Miner:
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
         index = self.index if source == BM25 else None
         if index:
-            run = index.search(queries, self.depth, self.settings.of_worker().threads)
+            run = index.search(queries, self.depth, self.sources.threads)
         else:
             run = self.runs[source].of_queries(queries["qid"]).table()
-        if self.settings.relative_margin is None:
+        if self.how.relative_margin is None:
             return run, _NO_SCORES
         if index:
             return run, examples.select("example", index.score(examples, queries).alias("score"))
@@ -289,70 +308,3 @@ def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -
         .with_columns(pl.col("negatives").fill_null([]))
         .to_arrow(compat_level=pl.CompatLevel.oldest())
     )
-
-
-@dataclass
-class MinedCollection:
-    """The examples of one collection."""
-
-    settings: MineNegatives
-    inputs: dict[str, Path]
-    queries: pl.DataFrame = field(init=False)
-    examples: pl.DataFrame = field(init=False)
-    chosen: pl.DataFrame = field(init=False)
-    miner: Miner = field(init=False)
-    skipped: int = 0
-
-    @classmethod
-    def of(cls, settings: MineNegatives) -> MinedCollection:
-        """Check the runs, and find the inputs of one collection."""
-        inputs = _inputs(settings)
-        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
-        return cls(settings, inputs)
-
-    def mine(self) -> None:
-        """Choose the negatives of all examples."""
-        settings, inputs = self.settings, self.inputs
-        for index in settings.indexes:
-            check_corpus(index, inputs["corpus"])
-        self.queries = collections.read_queries(inputs["queries"])
-        if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
-        qrels = collections.read_qrels(inputs["qrels"])
-        judged = pairs(self.queries, qrels)
-        if not len(judged):
-            none = f"has no relevant document for any of the {len(self.queries):,} queries"
-            raise InputError(f"{inputs['qrels']}: {none}")
-        self.miner = Miner(settings, self.queries)
-        first = settings.positives == "first"
-        self.examples = self.miner.forbid(
-            pairs(self.queries, qrels, first) if first else judged, judged, self.queries_in_corpus
-        )
-        self.chosen = self.miner.mine(self.examples)
-        self.skipped = len(self.queries) - judged["qid"].n_unique()
-
-    @property
-    def queries_in_corpus(self) -> bool:
-        """Whether the queries are documents of the corpus."""
-        return collections.queries_in_corpus(self.inputs["queries"]) > 0
-
-    def counts(self) -> dict[str, int]:
-        """Return counts for the manifest."""
-        return {
-            "queries": self.examples["qid"].n_unique(),
-            "queries_without_positive": self.skipped,
-            "negatives": len(self.chosen),
-        }
-
-
-def _inputs(settings: MineNegatives) -> dict[str, Path]:
-    """Return the inputs that affect the examples of one collection, by role."""
-    (collection,), split = settings.collections, settings.split
-    return {
-        "corpus": collections.corpus_path(collection),
-        "queries": settings.queries or collections.queries_path(collection, split),
-        "qrels": settings.qrels or collections.qrels_path(collection, split),
-        **({"index": settings.indexes[0]} if settings.indexes else {}),
-        **{f"run {source.name}": source.run for source in settings.plan() if source.run},
-        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
-    }

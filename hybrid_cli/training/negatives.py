@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hybrid_cli import draws
 from hybrid_cli.draws import GOLDEN, Keys, keys, mixed
-from hybrid_cli.settings.mining import RANDOM, Source
+from hybrid_cli.training.options import RANDOM, Source
 
 SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
 

@@ -25,7 +25,7 @@ from hybrid_cli.training import parallel
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.pretraining_data import IGNORED, Spans
-from hybrid_cli.training.session import keep_first_layers
+from hybrid_cli.training.start import keep_first_layers
 
 _HEAD_LAYERS = 2
 _TOKENS_AT_ONCE = 4096

@@ -24,9 +24,9 @@ import torch
 from hybrid_cli import console, draws, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.training import Pretrain
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
+from hybrid_cli.training.options import Pretraining
 
 BLOCK = 8192  # documents that are shuffled together
 IGNORED = -100  # label of a token that is not predicted, as in PyTorch
@@ -180,7 +180,7 @@ class Corpus:
         InputError: the tokenizer has no mask token; or, when the units are counted, the corpus has no words.
     """
 
-    def __init__(self, path: Path, tokenizer: Any, text: Callable[[str, str], str], plan: Pretrain):
+    def __init__(self, path: Path, tokenizer: Any, text: Callable[[str, str], str], plan: Pretraining):
         self._path, self._tokenizer, self._text, self._plan = path, tokenizer, text, plan
         self._mask = WholeWordMasking(tokenizer, plan.mlm_probability)
         self.documents = collections.document_count(path)

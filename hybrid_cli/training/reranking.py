@@ -17,12 +17,12 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.settings.reranking import RerankerLoss, TrainReranker
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dev_set import reciprocal_ranks
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms
+from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.roc import MatchMasking
 
 DEV_NEGATIVES = 50  # of each dev query
@@ -86,7 +86,7 @@ class RerankerLearner:
         loss: RerankerLoss,
         precision: torch.dtype,
         chunk_size: int | None = None,
-        mask_matches: float = TrainReranker.mask_matches,
+        mask_matches: float = 0,
     ):
         self.model, self.loss, self.precision, self.chunk_size = model, loss, precision, chunk_size
         bare = Contract()  # without prefixes: the first token of each side is a special token

@@ -15,10 +15,10 @@ from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import TokenWeights
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
-from hybrid_cli.settings import TrainSparse
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, batches
 from hybrid_cli.training.losses import Objective, Terms, Vectors
+from hybrid_cli.training.options import Flops, Optimization
 
 _TOKENS_AT_ONCE = 4096
 
@@ -34,27 +34,29 @@ def growth(step: int, steps: int, warmup: float) -> float:
     return 1.0 if step >= rising else (step / rising) ** 2
 
 
-def sparse_objective(relevance: Objective, settings: TrainSparse, steps: int, size: int) -> Objective:
+def sparse_objective(
+    relevance: Objective, regularization: Flops, steps: int, size: int, gated: bool = False
+) -> Objective:
     """Return `relevance` of the weights plus the regularization, and the gate's loss for SparTerm.
 
     Records the mean number of terms of a query and of a document.
 
     Args:
         relevance: loss of vectors.
-        settings: weights of the regularization.
+        regularization: its weights.
         steps: number of optimizer steps.
         size: size of the vocabulary; scores of the gate and own terms follow the weights (`VocabularyWeights`).
+        gated: train the gate of SparTerm.
     """
-    gated = settings.architecture == "sparterm"
 
     def together(vectors: Vectors) -> Terms:
         found = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
-        documents, share = found.documents.flatten(0, 1), growth(vectors.step, steps, settings.flops_warmup)
+        documents, share = found.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
         counts = {"query_terms": found.queries, "document_terms": documents}
         vectors.record(**found.similarities(), **{n: (w > 0).sum(1).float().mean() for n, w in counts.items()})
         terms = relevance(found)
-        terms["query_flops"] = share * settings.query_flops * flops(found.queries)
-        terms["document_flops"] = share * settings.doc_flops * flops(documents)
+        terms["query_flops"] = share * regularization.query_flops * flops(found.queries)
+        terms["document_flops"] = share * regularization.doc_flops * flops(documents)
         if gated:
             terms["gate"] = gate_loss(vectors.documents[:, 0, size : 2 * size], vectors.queries[:, 2 * size :])
         return terms
@@ -90,7 +92,7 @@ class Passage:
 class TermRecall:
     """The positives of training examples, with query term recall (DeepCT, eq. 1)."""
 
-    def __init__(self, examples: Examples, plan: TrainSparse):
+    def __init__(self, examples: Examples, plan: Optimization):
         self._plan = plan
         rows = examples.queries_of_positives()
         queries = rows["queries"].explode(empty_as_null=False).unique().to_list()

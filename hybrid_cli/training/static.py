@@ -20,9 +20,9 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
-from hybrid_cli.settings.training import TrainLambda
 from hybrid_cli.training import parallel
 from hybrid_cli.training.losses import Terms, check_prefixes, divergence
+from hybrid_cli.training.options import Imitation
 
 _SVD_DOCUMENTS = 50_000
 _QUERY_TERMS = (3, 11)  # minimum and maximum terms of a random bag
@@ -66,7 +66,7 @@ class BagsOfTerms:
         self,
         index: LexicalIndex,
         encoder: StaticEncoder,
-        plan: TrainLambda,
+        plan: Imitation,
         texts: pl.Series | None,
         impacts: DocumentImpacts,
     ):

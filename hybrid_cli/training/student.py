@@ -13,9 +13,9 @@ from hybrid_cli import console, draws
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.common import Optimization
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.negatives import folded
+from hybrid_cli.training.options import Optimization
 from hybrid_cli.training.teachers import Scorer, ScorerWeight
 
 

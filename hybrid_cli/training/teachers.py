@@ -22,9 +22,9 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings.common import ScorerSchedule
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
+from hybrid_cli.training.options import ScorerSchedule
 
 _POSTING_BYTES = 25  # of memory, of a document's impact while they are ordered by document; then 8
 BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses

@@ -12,7 +12,7 @@ from hybrid_cli import draws, runs
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
-from hybrid_cli.settings import TrainLambda
+from hybrid_cli.training.options import Imitation
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class SurrogatePool:
         hits: pl.DataFrame,
         texts: Callable[[pl.Series], pl.DataFrame],
         score: Callable[[pl.DataFrame], pl.Series] | None = None,
-        negatives: int = TrainLambda.negatives,
-        seed: int = TrainLambda.seed,
+        negatives: int = Imitation.negatives,
+        seed: int = Imitation.seed,
     ) -> SurrogatePool:
         """Draw the pool.
 

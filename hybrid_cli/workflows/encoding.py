@@ -210,7 +210,9 @@ def encode_on(
         InputError, HybridError: see `workers.run`.
     """
     missing = missing_shards(partial(shard_path, work), total, settings.shard_size)
-    run_on(devices, "hybrid_cli.encoding.texts.encode_share", settings, work, missing, resolved, {"encoded": advance})
+    run_on(
+        devices, "hybrid_cli.workflows.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance}
+    )
 
 
 def run_on(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
@@ -17,37 +15,15 @@ from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.presets import preset_fields
-from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.training import parallel
 from hybrid_cli.training.checkpoints import State
-from hybrid_cli.training.loop import Epochs, Learner, Validator, epoch_steps, fit, steps_of, write_curve
+from hybrid_cli.training.dev_set import DevValidation
+from hybrid_cli.training.loop import Callback, Job, Learner, epoch_steps, steps_of, train, write_curve
 
-Batch = TypeVar("Batch")
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives", "student_negatives")
 _TRAINED = 12  # bytes per weight: gradient and two moments of AdamW
-
-
-@dataclass(frozen=True)
-class Job(Generic[Batch]):
-    """The training job of a command.
-
-    Attributes:
-        learner: model and objective.
-        batches: maps n to the batches of all epochs from the n-th on.
-        steps: number of optimizer steps.
-        save: function that writes the trained model into a folder and returns counts for the manifest.
-        validator: validation, if any.
-        remedy: advice if the first steps have hardly any loss.
-    """
-
-    learner: Learner[Batch]
-    batches: Callable[[int], Iterator[Batch]]
-    steps: int
-    save: Callable[[Path], Mapping[str, Any]]
-    validator: Validator | None = None
-    remedy: str = ""
 
 
 class Session:
@@ -105,8 +81,9 @@ class Session:
             if not parallel.rank():
                 self._output.inputs_are_read()
             _forecast(self._settings.command, job.learner)
-            epochs = Epochs(self._epoch_steps, self._keeper(job, work)) if self._epoch_steps else None
-            state = fit(job.learner, job.batches, self._settings, job.steps, work, job.validator, job.remedy, epochs)
+            job = replace(job, epoch_steps=self._epoch_steps)
+            keeper = [EpochKeeper(job, work)] if self._settings.keep_epochs else []
+            state = train(job, self._settings, work, keeper)
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(job.validator.facts if job.validator else {})
@@ -145,15 +122,24 @@ class Session:
             )
         return steps
 
-    def _keeper(self, job: Job[Any], work: Path) -> Callable[[int], None] | None:
-        """Return the function that stores the model of an epoch, if requested."""
 
-        def keep(number: int) -> None:
-            with artifacts.replacing(work / layout.EPOCHS / str(number)) as scratch:
-                scratch.mkdir(parents=True)
-                job.save(scratch)
+@dataclass(frozen=True)
+class EpochKeeper(Callback):
+    """Stores the model after each epoch.
 
-        return keep if self._settings.keep_epochs else None
+    Attributes:
+        job: the training.
+        work: folder of the unfinished artifact.
+    """
+
+    job: Job[Any]
+    work: Path
+
+    def on_epoch(self, epoch: int) -> None:
+        """Store the model of an epoch."""
+        with artifacts.replacing(self.work / layout.EPOCHS / str(epoch)) as scratch:
+            scratch.mkdir(parents=True)
+            self.job.save(scratch)
 
 
 def _forecast(command: str, learner: Learner[Any]) -> None:
@@ -163,23 +149,29 @@ def _forecast(command: str, learner: Learner[Any]) -> None:
     console.forecast(_TRAINED * values, f"{command}: training {values / 1e6:,.0f} million weights", "use --layers")
 
 
-class TransformerTraining(Protocol):
-    """Settings of a command that trains a transformer encoder."""
+def dev_validation(
+    settings: TrainDense | DistillLite | TrainSparse, steps: int, index: Path | None = None, **more: Any
+) -> DevValidation | None:
+    """Return the validation on mined examples that the options ask for.
 
-    @property
-    def model(self) -> str:
-        """Start model."""
-        ...
-
-    @property
-    def layers(self) -> int | None:
-        """Number of layers to keep."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """Device."""
-        ...
+    Args:
+        settings: dev examples and options.
+        steps: number of optimizer steps.
+        index: lexical index.
+        more: other fields of `DevValidation`.
+    """
+    if settings.dev is None:
+        return None
+    return DevValidation(
+        examples=settings.dev,
+        trained=settings.training_examples,
+        options=settings,
+        step_documents=settings.batch_size * settings.accumulate * (1 + settings.negatives),
+        steps=steps,
+        index=index,
+        threads=settings.threads,
+        **more,
+    )
 
 
 def contract_changes(settings: Architecture) -> dict[str, Any]:
@@ -199,44 +191,3 @@ def start_contract(settings: Architecture, changes: Mapping[str, Any]) -> Contra
     start = "" if contract.dim is None else PROJECTION
     settings.check_facts(f"{settings.model} has no projection", start=start)
     return contract
-
-
-def load_start(settings: TransformerTraining, **changes: Any) -> TransformerEncoder:
-    """Load the start model with a changed contract and, with `--layers`, its first layers only.
-
-    Raises:
-        InputError: the model cannot be loaded, or has fewer layers.
-    """
-    encoder = TransformerEncoder.load(settings.model, device=settings.device, **changes)
-    for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
-        keep_first_layers(tower.backbone, settings.layers)
-    return encoder
-
-
-def check_layers(layers: int, count: int) -> None:
-    """Refuse more layers than the `count` of the start model."""
-    if layers > count:
-        raise InputError(f"--layers {layers}: the model has {count} layers")
-
-
-def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
-    """Remove all transformer layers after the first `layers`; None keeps all.
-
-    Raises:
-        InputError: the model has fewer layers, or no list of layers.
-    """
-    if layers is None:
-        return
-    count = getattr(backbone.config, "num_hidden_layers", 0)
-    check_layers(layers, count)
-    stacks = [
-        (parent, name, child)
-        for parent in backbone.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.ModuleList) and len(child) == count
-    ]
-    if len(stacks) != 1:
-        raise InputError(f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers")
-    parent, name, stack = stacks[0]
-    setattr(parent, name, stack[:layers])
-    backbone.config.num_hidden_layers = layers

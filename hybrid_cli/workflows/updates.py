@@ -200,8 +200,8 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
 
     The number of truncated documents is unknown where some were removed.
     """
-    from hybrid_cli.encoding.sparse import build_matrix, encode_documents, weight_shard
     from hybrid_cli.lexical.build import Base
+    from hybrid_cli.workflows.sparse_encoding import build_matrix, encode_documents, weight_shard
 
     counts, options = change.manifest.counts, change.manifest.options
     if isinstance(settings, Append):

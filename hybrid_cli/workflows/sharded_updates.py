@@ -25,7 +25,7 @@ from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Append, Delete
-from hybrid_cli.updates.documents import Change
+from hybrid_cli.workflows.updates import Change
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
 

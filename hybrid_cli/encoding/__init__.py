@@ -1,1 +1,0 @@
-"""The parts of `encode`: texts, their encoder, vectors of other tools, and matrices of learned weights."""

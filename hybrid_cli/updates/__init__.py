@@ -1,1 +1,0 @@
-"""Indexes after `append` and `delete`."""

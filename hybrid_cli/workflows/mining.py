@@ -1,0 +1,91 @@
+"""The inputs of one collection of `mine-negatives`, and its examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.searched import refuse_other_corpus
+from hybrid_cli.errors import InputError
+from hybrid_cli.opening.corpora import check_corpus
+from hybrid_cli.settings import MineNegatives
+from hybrid_cli.training.mining import Miner, Sources, pairs
+
+
+@dataclass
+class MinedCollection:
+    """The examples of one collection."""
+
+    settings: MineNegatives
+    inputs: dict[str, Path]
+    queries: pl.DataFrame = field(init=False)
+    examples: pl.DataFrame = field(init=False)
+    chosen: pl.DataFrame = field(init=False)
+    miner: Miner = field(init=False)
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, settings: MineNegatives) -> MinedCollection:
+        """Check the runs, and find the inputs of one collection."""
+        inputs = _inputs(settings)
+        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
+        return cls(settings, inputs)
+
+    def mine(self) -> None:
+        """Choose the negatives of all examples."""
+        settings, inputs = self.settings, self.inputs
+        for index in settings.indexes:
+            check_corpus(index, inputs["corpus"])
+        self.queries = collections.read_queries(inputs["queries"])
+        if settings.answer_filter and not self.queries["answers"].list.len().sum():
+            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
+        qrels = collections.read_qrels(inputs["qrels"])
+        judged = pairs(self.queries, qrels)
+        if not len(judged):
+            none = f"has no relevant document for any of the {len(self.queries):,} queries"
+            raise InputError(f"{inputs['qrels']}: {none}")
+        sources = Sources(
+            collection=settings.collections[0],
+            plan=settings.plan(),
+            index=settings.indexes[0] if settings.indexes else None,
+            depth=settings.depth or 0,  # None without a source that ranks
+            where=settings,
+            threads=settings.of_worker().threads,
+            remedy=settings.fewer,
+        )
+        self.miner = Miner(sources, settings, self.queries)
+        first = settings.positives == "first"
+        self.examples = self.miner.forbid(
+            pairs(self.queries, qrels, first) if first else judged, judged, self.queries_in_corpus
+        )
+        self.chosen = self.miner.mine(self.examples)
+        self.skipped = len(self.queries) - judged["qid"].n_unique()
+
+    @property
+    def queries_in_corpus(self) -> bool:
+        """Whether the queries are documents of the corpus."""
+        return collections.queries_in_corpus(self.inputs["queries"]) > 0
+
+    def counts(self) -> dict[str, int]:
+        """Return counts for the manifest."""
+        return {
+            "queries": self.examples["qid"].n_unique(),
+            "queries_without_positive": self.skipped,
+            "negatives": len(self.chosen),
+        }
+
+
+def _inputs(settings: MineNegatives) -> dict[str, Path]:
+    """Return the inputs that affect the examples of one collection, by role."""
+    (collection,), split = settings.collections, settings.split
+    return {
+        "corpus": collections.corpus_path(collection),
+        "queries": settings.queries or collections.queries_path(collection, split),
+        "qrels": settings.qrels or collections.qrels_path(collection, split),
+        **({"index": settings.indexes[0]} if settings.indexes else {}),
+        **{f"run {source.name}": source.run for source in settings.plan() if source.run},
+        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
+    }
