@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CLEAR on any collection made by `hybrid prepare`, one stage per line. studies/clear.md explains the stages.
+# CLEAR on any collection made by `hybrid prepare`, one stage per line. docs/methods/clear.md explains the stages.
 # Usage (paths without spaces): DATA=data/pydocs OUT=out/by-hand STEPS=200 examples/clear_by_hand.sh
 set -euo pipefail
 DATA=${DATA:-data/pydocs}
