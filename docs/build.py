@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
 PAGES = BUILD / "pages"
 COPIED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "docs", "studies", "examples")
-_LINK = re.compile(r"\]\(((?:\w|[-./])+\.md)\)")
+_SECTION, _LINK = re.compile(r"^## ", re.MULTILINE), re.compile(r"\]\(((?:\w|[-./])+\.md)\)")
 
 
 def copy_pages() -> None:
@@ -38,24 +38,25 @@ def copy_pages() -> None:
     write_commands.write(PAGES / "docs" / "commands")
 
 
-def linked(index: str) -> Iterator[str]:
-    """Yield the pages that an index links, in its order, by their paths below the root."""
-    text = (ROOT / index).read_text("utf-8")
-    for link in dict.fromkeys(_LINK.findall(text)):
-        page = (ROOT / index).parent / link
-        yield page.resolve().relative_to(ROOT).as_posix()
+def sections(index: str) -> Iterator[dict[str, list[str]]]:
+    """Yield the pages of its folder that an index links, in its order, below its headings."""
+    folder = (ROOT / index).parent
+    for section in _SECTION.split((ROOT / index).read_text("utf-8")):
+        links = [(folder / link).resolve() for link in _LINK.findall(section)]
+        pages = [page.relative_to(ROOT).as_posix() for page in links if page.is_relative_to(folder)]
+        if pages:
+            yield {section.partition("\n")[0].removeprefix("# "): list(dict.fromkeys(pages))}
 
 
 def navigation() -> list[object]:
     """Return the entries of the site's navigation."""
     commands = [f"docs/commands/{name}" for name in write_commands.pages()]
-    guide = [page for page in linked("docs/index.md") if page.startswith("docs/")]
-    studies = [page for page in linked("studies/README.md") if page.startswith("studies/")]
+    studies = [page for section in sections("studies/README.md") for pages in section.values() for page in pages]
     return [
         {"Home": "README.md"},
-        {"Guide": ["docs/index.md", *guide]},
+        {"Guide": ["docs/index.md", *sections("docs/index.md")]},
         {"Commands": commands},
-        {"Studies": ["studies/README.md", *studies]},
+        {"Studies": ["studies/README.md", *dict.fromkeys(studies)]},
         {"Project": ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]},
     ]
 
