@@ -4,8 +4,8 @@ EXTRA ?= cpu
 VENV := .venv
 HYBRID ?= $(VENV)/bin/hybrid
 SETUP := $(VENV)/.installed
-CURVES ?= $(VENV)/bin/python docs/methods/curves.py
-CODE := hybrid_cli tests benchmarks docs
+CURVES ?= $(VENV)/bin/python studies/curves.py
+CODE := hybrid_cli tests benchmarks docs studies
 
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
 DATA ?= out/pydocs
@@ -65,15 +65,16 @@ hard: $(SETUP)  ## RM3 against Lucene on 1,000 queries; 1,000 kills and disk fau
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
-bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in docs/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes)
+bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in studies/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
 	$(VENV)/bin/python benchmarks/quick.py $(if $(LARGE),--large)
 
 gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DEVICES=0,1; DEVICES=cpu,cpu without GPUs)
 	$(VENV)/bin/python benchmarks/devices.py $(if $(DEVICES),--devices $(DEVICES))
 
-docs: $(SETUP)  ## rewrite docs/commands.md from the settings
-	$(VENV)/bin/python docs/write_commands.py
+docs: $(SETUP)  ## build the documentation site in build/site, with the command reference
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),docs]'
+	$(VENV)/bin/python docs/build.py
 
 clean:  ## remove the outputs of the pipelines (not .venv)
 	rm -rf out
@@ -85,7 +86,7 @@ tables: $(SETUP)  ## all studies on DATA (hours), then the papers' tables next t
 	@$(MAKE) --no-print-directory tables-page
 
 tables-page: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25+rm3.test.parquet  ## the papers' tables next to the figures of the runs in OUT
-	@$(VENV)/bin/python docs/tables.py $(DATA) $(OUT)
+	@$(VENV)/bin/python studies/tables.py $(DATA) $(OUT)
 
 include pipelines/common.mk
 include pipelines/clear.mk

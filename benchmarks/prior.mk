@@ -1,4 +1,4 @@
-# The prior of `fuse --tune`, and the measurements of docs/few-labels.md and docs/fusion.md, from judged
+# The prior of `fuse --tune`, and the measurements of studies/few-labels.md and docs/fusion.md, from judged
 # collections.
 #
 #   make prior PRIOR=FOLDER COLLECTIONS='scifact cacm pydocs insuranceqa openwiki'
@@ -31,7 +31,7 @@ prior: $(SETUP) $(prior_runs:%=$(PRIOR)/%.parquet)  ## rebuild the prior of fuse
 	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --output hybrid_cli/fusion/prior.json
 
 few-labels: $(SETUP) $(few_label_runs:%=$(PRIOR)/%.parquet)  ## measure tuning with few judged queries
-	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --few-labels docs/measured/few-labels.csv
+	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --few-labels studies/measured/few-labels.csv
 
 # Indexes and runs. In a rule, % is the collection.
 

@@ -1,4 +1,4 @@
-"""Build the prior of `fuse --tune`, and the curve of docs/few-labels.md, from runs of judged collections.
+"""Build the prior of `fuse --tune`, and the curve of studies/few-labels.md, from runs of judged collections.
 
 Each collection FOLDER/NAME has the indexes FOLDER/NAME.bm25 and FOLDER/NAME.minilm, for exact scores, and their runs
 FOLDER/NAME.bm25.SPLIT.parquet and FOLDER/NAME.minilm.SPLIT.parquet. The prior uses the first split of train, dev and
@@ -7,7 +7,7 @@ test that exists, and at most 400 of its queries, drawn by seed.
 `make prior` and `make few-labels` (benchmarks/prior.mk) make the runs and call:
 
     python benchmarks/prior.py FOLDER NAME... --output hybrid_cli/fusion/prior.json
-    python benchmarks/prior.py FOLDER NAME... --few-labels docs/measured/few-labels.csv
+    python benchmarks/prior.py FOLDER NAME... --few-labels studies/measured/few-labels.csv
 
 --dense SYSTEM ... measures other dense systems than minilm, with the same prior, as the mean of several. NAME-PART is a
 part of the collection NAME, which is left out of the prior.

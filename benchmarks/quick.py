@@ -1,6 +1,6 @@
-"""The quick form of the benchmarks (`make bench`): short runs in turn, and a table of ratios in docs/performance.md.
+"""The quick form of the benchmarks (`make bench`): short runs in turn, and a table of ratios in studies/performance.md.
 
-python benchmarks/quick.py [--large] [--parts bm25,encode] [--threads N] [--state FILE] [--page docs/performance.md]
+python benchmarks/quick.py [--large] [--parts bm25,encode] [--threads N] [--state FILE] [--page studies/performance.md]
 
 Each part runs one script of this folder with few queries, texts or steps, in a process of its own. Parts that an
 earlier call finished are kept in the state file, until all are finished. A part that fails, for example because another
@@ -75,7 +75,7 @@ def facts(threads: int) -> str:
 
 
 def table(rows: list[Row], seconds: float, threads: int, failed: Sequence[str] = ()) -> str:
-    """Return the section of docs/performance.md, with the names of the parts that failed."""
+    """Return the section of studies/performance.md, with the names of the parts that failed."""
     lines = [
         f"{facts(threads)}. {seconds / 60:.0f} minutes in all.",
         "",
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--parts", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--state", type=Path, help="default: out/bench.json, or out/bench-large.json")
-    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
+    parser.add_argument("--page", type=Path, default=Path("studies/performance.md"))
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     call, parts = ("make bench LARGE=1", LARGE) if given.large else ("make bench", PARTS)

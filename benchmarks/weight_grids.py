@@ -1,6 +1,6 @@
 """Compare grids and rules for the weight of an exact sum of two systems, with few and with many judged queries.
 
-    python benchmarks/weight_grids.py FOLDER NAME... --dense nll-1 nll-2 nll-3 --output docs/measured/weight-grids.csv
+    benchmarks/weight_grids.py FOLDER NAME... --dense nll-1 nll-2 nll-3 --output studies/measured/weight-grids.csv
 
 FOLDER/NAME is a collection. For each SYSTEM, that of --lexical and those of --dense, FOLDER/NAME.SYSTEM is an index and
 FOLDER/NAME.SYSTEM.test.parquet a run. The judged queries are drawn from test; the score is that of the other queries,

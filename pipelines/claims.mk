@@ -8,9 +8,9 @@
 #   make claims-bpr DATA=FOLDER OUT=FOLDER       BPR: binary codes with and without its training
 #   make claims-lambda DATA=FOLDER OUT=FOLDER    SPAR: a transformer Lambda, and its number of positives
 #
-# SEEDS of each arm; every target resumes after an interruption. python docs/methods/verdicts.py MEASURED prints the verdicts.
+# SEEDS of each arm; every target resumes after an interruption. python studies/verdicts.py MEASURED prints the verdicts.
 #
-# docs/methods has tables of these steps and of fewer: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
+# studies has tables of these steps and of fewer: CLAIM_STEPS=600 CLAIM_RATE=3e-4 CLAIM_LITE_STEPS=600
 # POSITIVES_STEPS=600 LAMBDA_STEPS=600; `lambda-cls` was run with 600 steps only.
 
 CLAIM_LAYERS ?= 2
@@ -277,7 +277,7 @@ $(claims)/r-drboost-4-index/manifest.json: $(claims)/r-drboost-3-index/manifest.
 	$(lite_append)
 
 # BPR. Rows: `dpr` (float vectors), `signs` (its signs, without training for them), `bpr`. The loss as it was before its repair,
-# for vectors that do not have length 1, is no longer in the code and cannot be a row; docs/methods/lite.md says how it was run.
+# for vectors that do not have length 1, is no longer in the code and cannot be a row; studies/lite.md says how it was run.
 
 claims_bpr_rows := dpr signs bpr
 claims_bpr_runs := $(foreach seed,$(SEEDS), \

@@ -4,7 +4,7 @@
 #
 # SYSTEMS are rows: `bm25`, and NAME for the dense index FROM/NAME-index. HYBRIDS are rows bm25+NAME, fused by min-max.
 # After `make roc`: make robustness SYSTEMS='bm25 dense' HYBRIDS='bm25+dense' FROM=$(OUT)/roc/seed-1.
-# The values of every query are written to MEASURED/robustness.parquet; docs/methods/verdicts.py compares the changes.
+# The values of every query are written to MEASURED/robustness.parquet; studies/verdicts.py compares the changes.
 #
 # Attacks whose resources are missing on this machine are skipped with a notice. TRANSLATION='THERE BACK' names two folders
 # with models for back-translation, TRANSLATION_PREFIX the prefix that the first model needs. ATTACKED_QUERIES='ATTACK=FILE ...'

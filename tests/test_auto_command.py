@@ -223,7 +223,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
 def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
     source: Path, tmp_path: Path, judged: bool
 ) -> None:
-    """Trainings on pseudo-queries made MiniLM worse (docs/no-labels.md)."""
+    """Trainings on pseudo-queries made MiniLM worse (studies/no-labels.md)."""
     done = auto(source, tmp_path / "out", judged=judged)
     assert done.code == 0, done.err
     called = [line.split()[1] for line in commands(done)]

@@ -26,7 +26,10 @@ from hybrid_cli.settings import COMMANDS, Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+STUDIES = ROOT / "studies"
+GUIDE = sorted(DOCS.rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDE, *sorted(STUDIES.glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 SCRIPTS = sorted((ROOT / "examples").glob("*.sh"))
 _UsageError: Any = typer.BadParameter.__base__  # click's class; some versions of typer bundle click
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -36,9 +39,15 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def generated() -> ModuleType:
-    """Import docs/write_commands.py."""
-    spec = importlib.util.spec_from_file_location("write_commands", DOCS / "write_commands.py")
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    """The pages that docs/write_commands.py generates."""
+    pages: dict[str, str] = import_file(DOCS / "write_commands.py").pages()
+    return pages
+
+
+def import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -49,14 +58,19 @@ def generated() -> ModuleType:
 # --------------------------------------------------------------------------------------------------- the commands
 
 
-def test_the_page_of_commands_matches_the_settings() -> None:
-    generator = generated()
-    assert generator.PAGE.read_text("utf-8") == generator.page(), "run: make docs"
+def test_the_reference_has_a_page_for_every_command_with_every_option(reference: dict[str, str]) -> None:
+    names = {kind: f"{kind.command.replace(' ', '-')}.md" for kind in COMMANDS}
+    assert set(reference) == {"index.md", *names.values()}
+    for kind, name in names.items():
+        assert f"]({name})" in reference["index.md"]
+        assert reference[name].startswith(f"# hybrid {kind.command}\n")
+        options = {option for each in parameters(kind) if each.name in kind.declared() for option in each.opts}
+        assert not {option for option in options - {"--overwrite"} if option not in reference[name]}
 
 
-def test_the_page_lists_the_shared_options_of_the_command_line() -> None:
+def test_the_page_lists_the_shared_options_of_the_command_line(reference: dict[str, str]) -> None:
     """Every option that is no field of the settings class, and `--overwrite`, as the command line parses it."""
-    page = (DOCS / "commands.md").read_text("utf-8")
+    page = reference["index.md"]
     table = page.partition("## Options of every command\n\n")[2].partition("\n\n")[0]
     listed = {row[0].strip("`"): row for row in map(cells, table.splitlines()[2:])}
     found = set()
@@ -93,11 +107,6 @@ def test_the_guide_names_the_file_of_every_option() -> None:
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
 def test_the_examples_of_the_help_are_valid(kind: type[Settings]) -> None:
     assert not {example: found for example in kind.examples if (found := complaint(example))}
-
-
-def test_every_command_has_a_section() -> None:
-    headings = set(re.findall(r"^### (.*)$", (DOCS / "commands.md").read_text("utf-8"), re.MULTILINE))
-    assert headings == {f"hybrid {kind.command}" for kind in COMMANDS}
 
 
 # ----------------------------------------------------------------------------------------- lines that people will type
@@ -240,7 +249,7 @@ def _anchors(page: Path) -> set[str]:
 
 def test_relative_links_have_targets() -> None:
     broken = []
-    for page in PAGES:
+    for page in LINKED:
         for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", _FENCE.sub("", page.read_text("utf-8"))):
             path, _, anchor = target.partition("#")
             goal = (page.parent / path).resolve() if path else page
@@ -249,31 +258,33 @@ def test_relative_links_have_targets() -> None:
     assert not broken
 
 
-def test_the_index_links_every_page() -> None:
-    index = (DOCS / "index.md").read_text("utf-8")
-    assert not [
-        named(page)
-        for page in PAGES[1:]
-        if page.name != "index.md" and f"({page.relative_to(DOCS).as_posix()}" not in index
-    ]
+@pytest.mark.parametrize("index", [DOCS / "index.md", STUDIES / "README.md"], ids=named)
+def test_an_index_links_every_page_of_its_folder(index: Path) -> None:
+    text = index.read_text("utf-8")
+    pages = [page.relative_to(index.parent).as_posix() for page in index.parent.rglob("*.md") if page != index]
+    assert not [page for page in pages if f"({page}" not in text]
 
 
-def test_the_readme_has_a_command_in_its_first_30_lines_and_at_most_200_lines() -> None:
+def test_the_readme_begins_with_commands_and_has_at_most_120_lines() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    assert any(line.startswith(("make ", "hybrid ")) for line in lines[:30])
-    assert len(lines) <= 200
+    assert any(line.startswith("hybrid ") for line in lines[:15])
+    assert len(lines) <= 120
 
 
-def test_the_table_of_stages_in_the_readme_is_complete() -> None:
-    rows = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+def test_the_guide_has_at_most_25000_words() -> None:
+    assert sum(len(page.read_text("utf-8").split()) for page in GUIDE) <= 25_000
+
+
+def test_the_table_of_stages_is_complete() -> None:
+    rows = [line for line in (DOCS / "pipeline.md").read_text("utf-8").splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])}
     assert not {kind.command.split()[0] for kind in COMMANDS} - named
 
 
-def test_the_readme_names_every_folder_of_the_code() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
+def test_the_architecture_page_names_every_folder_of_the_code() -> None:
+    text = (DOCS / "architecture.md").read_text("utf-8")
     folders = {path.parent.name for path in (ROOT / "hybrid_cli").glob("*/__init__.py")}
-    assert not {name for name in folders if f"{name}/" not in text}
+    assert not {name for name in folders if f"`{name}`" not in text}
 
 
 def test_the_quickstart_is_the_script_that_the_tests_run() -> None:
@@ -283,9 +294,9 @@ def test_the_quickstart_is_the_script_that_the_tests_run() -> None:
     assert [line for line in script if line and not line.startswith(("#", "set "))] == blocks
 
 
-def test_clear_by_hand_in_the_readme_is_the_script_that_the_tests_run() -> None:
-    text = (ROOT / "README.md").read_text("utf-8").split("\n## CLEAR by hand\n")[1]
-    block = next(_FENCE.finditer(text))[2].splitlines()
+def test_clear_by_hand_is_the_script_that_the_tests_run() -> None:
+    blocks = _FENCE.findall((DOCS / "methods" / "clear.md").read_text("utf-8"))
+    block = next(text for language, text in blocks if language == "sh").splitlines()
     script = (ROOT / "examples" / "clear_by_hand.sh").read_text("utf-8")
     assert block[1:] == script.split("\n\n", 1)[1].splitlines()
 
@@ -365,7 +376,7 @@ def test_every_documented_measure_is_accepted(row: list[str]) -> None:
 
 
 def test_the_performance_page_names_every_benchmark() -> None:
-    text = (DOCS / "performance.md").read_text("utf-8")
+    text = (STUDIES / "performance.md").read_text("utf-8")
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
 
 
@@ -376,7 +387,7 @@ def test_the_quick_benchmark_replaces_its_table_only(tmp_path: Path, monkeypatch
     seconds, results = ratios.in_turns({"ours": lambda: 1, "theirs": lambda: 2}, 3, iter(range(100)).__next__)
     assert (seconds, results) == ({"ours": [1, 1, 1], "theirs": [1, 1, 1]}, {"ours": 1, "theirs": 2})
     page = tmp_path / "performance.md"
-    shutil.copy(DOCS / "performance.md", page)
+    shutil.copy(STUDIES / "performance.md", page)
     row = ratios.Row("a task", "a peer", ratios.ratios([6.0, 2.0, 4.0], [2.0, 1.0, 2.0]), "1.5", "script.py")
     for call in ("make bench", "make bench LARGE=1"):
         before = page.read_text("utf-8")

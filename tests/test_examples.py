@@ -77,13 +77,6 @@ def test_the_quickstart_runs(quickstart: tuple[Path, str]) -> None:
     assert "written by `fuse`" in printed
 
 
-def test_the_python_of_the_readme_runs(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    block = (ROOT / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
-    monkeypatch.chdir(quickstart[0])
-    exec(compile(block.replace("data/pydocs", "data/rich"), "README.md", "exec"), {})
-    assert Path("out/rrf.parquet").is_file()
-
-
 def test_clear_by_hand_runs(tmp_path: Path, tiny: Path) -> None:
     printed = run("clear_by_hand.sh", tmp_path, DATA=str(tiny), STEPS="1", DEV="train", OUT="out")
     assert "clear.test" in printed
@@ -108,9 +101,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any("MRR@10" in text for text in shown)
 
 
-def test_the_examples_of_the_python_page_run(quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_the_python_examples_run(name: str, quickstart: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks
     monkeypatch.chdir(quickstart[0])
-    exec(compile("\n".join(blocks), "python.md", "exec"), {})
-    assert Path("out/product.parquet").is_file()
+    exec(compile("\n".join(blocks), name, "exec"), {})

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from test_docs import ROOT, complaint, shell_lines
 
-sys.path.insert(0, str(ROOT / "docs"))
-sys.path.insert(0, str(ROOT / "docs" / "methods"))
+sys.path.insert(0, str(ROOT / "studies"))
 
 import tables
 from verdicts import CLAIMS
@@ -335,7 +334,7 @@ def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
 def test_pipelines_call_only_hybrid() -> None:
     for file in (ROOT / "pipelines").glob("*.mk"):
         text = file.read_text("utf-8")
-        assert not re.search(r"^\t.*(bin/|python3|benchmarks/|docs/)", text, re.MULTILINE), file.name
+        assert not re.search(r"^\t.*(bin/|python3|benchmarks/|docs/|studies/)", text, re.MULTILINE), file.name
         assert not re.search(r"^\t@?(cp|mv) ", text, re.MULTILINE), file.name  # a run records relative paths
         assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
 

@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
 import tables
 

@@ -142,7 +142,7 @@ def test_codes_sharpen_with_the_steps(step: int, factor: float) -> None:
 
 
 def test_relaxed_codes_of_unit_vectors_approach_the_signs() -> None:
-    """After 120 steps, the length of the study in docs/methods/lite.md."""
+    """After 120 steps, the length of the study in studies/lite.md."""
     vectors = functional.normalize(torch.randn(200, 384, generator=torch.Generator().manual_seed(0)), dim=-1)
     codes = relaxed_signs(vectors, 120, unit=True)
     assert codes.abs().mean() > 0.8

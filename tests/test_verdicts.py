@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "methods"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
 import curves as learning
 from verdicts import NO_CURVES, Claim, Verdict, learning_curves, main, measurements, verdicts, with_roc

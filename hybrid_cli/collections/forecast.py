@@ -15,7 +15,7 @@ from hybrid_cli.collections.source import Document, Source, document_passages
 from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
 
 FIRST = 10_000  # documents that are read
-ID_BYTES = 130  # of an id in a set; docs/scale.md
+ID_BYTES = 130  # of an id in a set; studies/memory.md
 _COPY_BYTES = 67  # of an id in a second set
 _ROLES = ("corpus", "documents")  # first words of the roles of files with documents
 _FEWER = "use --sample"

@@ -272,7 +272,7 @@ def select(table: Table, folds: int, seed: int) -> Selected:
     """Select the middle of the plateau.
 
     A single run is an ordinary choice. A rule that preferred it if the fusion was worse on held-out queries lost more
-    than it gained (docs/few-labels.md).
+    than it gained (studies/few-labels.md).
 
     Args:
         table: values of all choices.

@@ -45,7 +45,7 @@ from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
-_ID_BYTES = 210  # of memory, of an id and its row while vectors are written (docs/scale.md)
+_ID_BYTES = 210  # of memory, of an id and its row while vectors are written (studies/memory.md)
 _SMALL_TYPES = ("flat", "sq8", "binary")  # flat: little memory, since it is written as a stream
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")

@@ -37,7 +37,7 @@ _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in a
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
-_ID_BYTES = 64  # of memory, of a document's id (docs/scale.md)
+_ID_BYTES = 64  # of memory, of a document's id (studies/memory.md)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
 from hybrid_cli.lexical.options import weighted_fields
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
-_MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (docs/scale.md)
+_MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (studies/memory.md)
 _WRITTEN = 28  # bytes on the disk of each counted posting: the texts for Lucene, Lucene's index, the matrix
 _COPIED = 9  # bytes in memory and on the disk of each posting that is copied from another index
 

@@ -30,7 +30,7 @@ from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
-_DOCUMENT = 181  # bytes of ids and sums, with one thread (docs/scale.md)
+_DOCUMENT = 181  # bytes of ids and sums, with one thread (studies/memory.md)
 FEW_QUERIES = 4  # searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 

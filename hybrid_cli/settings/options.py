@@ -1,9 +1,9 @@
 """The base of all settings classes: every option is declared once, and every value is converted and checked.
 
 A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
-variants to which it applies. The command line, `--config`, the Python API, the manifest and docs/commands.md all read
-these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain, and an
-error names the option in one line.)
+variants to which it applies. The command line, `--config`, the Python API, the manifest and the reference of commands
+read these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain,
+and an error names the option in one line.)
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
-    default_epochs: ClassVar[int] = 2  # docs/recommended.md
+    default_epochs: ClassVar[int] = 2  # studies/recommended.md
 
     epochs: int | None = redeclare(Optimization, "epochs", shown="2, or as many as --max-steps needs")
     learning_rate: float = redeclare(Optimization, "learning_rate", 5e-5)

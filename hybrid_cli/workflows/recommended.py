@@ -175,7 +175,7 @@ class RecommendedPath:
     def _trains_on_pseudo_queries(self) -> bool:
         """Return whether an option asks for a training where there are too few judged queries for one.
 
-        Measured, such trainings made MiniLM worse (docs/no-labels.md).
+        Measured, such trainings made MiniLM worse (studies/no-labels.md).
         """
         return self.settings.max_steps != 0 and bool(self.given(*_OF_TRAINING))
 
@@ -237,7 +237,8 @@ class RecommendedPath:
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
                 f"\nauto: the start model is used as it is, since a training needs {ENOUGH} judged queries; "
-                "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse (docs/no-labels.md)"
+                "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse "
+                "(docs/own-documents.md)"
             )
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
@@ -247,7 +248,7 @@ class RecommendedPath:
             return self.settings.model
         if plan.train.collection == self.at("pseudo"):
             console.note(
-                "\nauto: training on pseudo-queries can make a model worse (docs/no-labels.md); --max-steps 0 keeps "
+                "\nauto: training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps "
                 "the start model"
             )
         self.run(

@@ -1,6 +1,6 @@
-"""Verdicts on the claims of the papers, from the values of every query in docs/measured.
+"""Verdicts on the claims of the papers, from the values of every query in studies/measured.
 
-python docs/methods/verdicts.py [FOLDER]
+python studies/verdicts.py [FOLDER]
 
 Each file NAME.parquet holds run, measure, qid, value, written by `evaluate --output` with runs named ROW-SEED, and
 NAME-curves.csv the learning curves of the rows, written by curves.py. Files NAME-seed-SEED.parquet and
@@ -30,7 +30,7 @@ from scipy import stats
 
 from hybrid_cli.evaluation.significance import holm
 
-MEASURED = Path(__file__).parent.parent / "measured"
+MEASURED = Path(__file__).parent / "measured"
 CONFIDENCE = 0.95
 NO_VALUES = pl.DataFrame(schema={"run": pl.String, "measure": pl.String, "qid": pl.String, "value": pl.Float64})
 NO_CURVES = pl.DataFrame(schema={"run": pl.String, "name": pl.String, "first": pl.Float64, "last": pl.Float64})
@@ -86,7 +86,7 @@ CLAIMS = (
     ),
     Claim("clear-2000-steps", "bm25+batch-dynamic-sum", "bm25+residual-dynamic"),
     *(
-        Claim("clear-scaled", f"bm25+{better}", f"bm25+{worse}")  # weights of another grid (docs/methods/clear.md)
+        Claim("clear-scaled", f"bm25+{better}", f"bm25+{worse}")  # weights of another grid (studies/clear.md)
         for better, worse in (
             ("residual-dynamic", "nll-dynamic"),
             ("residual-dynamic", "nll-dynamic-sum"),
@@ -139,7 +139,7 @@ CLAIMS = (
     Claim("bpr", "bpr", "dpr"),
     *(Claim("bpr-1500-steps", "bpr", other) for other in ("signs", "dpr", "bpr-before")),
     Claim("bpr-before", "bpr", "bpr-before"),
-    *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (docs/log.md)
+    *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (studies/log.md)
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     *(

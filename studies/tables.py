@@ -1,6 +1,6 @@
 """The papers' tables next to the figures of one collection, from the runs that the pipelines wrote.
 
-    python docs/tables.py DATA OUT [--split test] [--no-costs]
+    python studies/tables.py DATA OUT [--split test] [--no-costs]
 
 Prints Markdown, and writes `OUT/tables/tables.md` and `OUT/tables/cells.csv`. A cell is the mean over the queries with
 its 95% t-interval, of the means over the seeds if there are several runs. `*` marks p < .05 of a paired t-test against

@@ -1,7 +1,7 @@
 """Learning curves of the encoders of an experiment, in one small table.
 
-python docs/methods/curves.py ROW-SEED=ENCODER ... --output FILE.csv
-python docs/methods/curves.py ENCODER --mean TERM
+python studies/curves.py ROW-SEED=ENCODER ... --output FILE.csv
+python studies/curves.py ENCODER --mean TERM
 
 The table holds run, name (a term of the curve), first and last: the means over the first and the last ten steps, empty
 where a term has no value in these steps. An ensemble has the curve of its last learner; rows without a curve, such as
