@@ -83,9 +83,11 @@ def ordered(
     elif local == 1:
         yield from map(start(), items)
     else:
-        from concurrent.futures import Future, ThreadPoolExecutor
+        from concurrent.futures import Future
 
-        with ThreadPoolExecutor(local) as pool:
+        from hybrid_cli.threads import ThreadPool
+
+        with ThreadPool(local) as pool:
             function = start()
             yield from _in_order(lambda item: pool.submit(function, item), Future.result, items, local)
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,9 @@ _MARKS = re.compile("[\u200e\u200f\u061c]")  # directions of neighbouring punctu
 # and bytes of names that are not UTF-8.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
 
-_quiet = False
-_verbose = False
-_log: Path | None = None
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+_verbose: ContextVar[bool] = ContextVar("verbose", default=False)
+_log: ContextVar[Path | None] = ContextVar("log", default=None)
 
 
 def plain(text: str) -> str:
@@ -73,14 +74,12 @@ def shortened(message: str) -> str:
 
 def set_quiet(quiet: bool) -> None:
     """Turn notes and progress off or on; warnings and results are always printed."""
-    global _quiet
-    _quiet = quiet
+    _quiet.set(quiet)
 
 
 def set_verbose(verbose: bool) -> None:
     """Turn details off or on."""
-    global _verbose
-    _verbose = verbose
+    _verbose.set(verbose)
 
 
 def log_to(path: Path | None) -> None:
@@ -89,8 +88,7 @@ def log_to(path: Path | None) -> None:
     Raises:
         InputError: the file cannot be written, or is no log.
     """
-    global _log
-    _log = None
+    _log.set(None)
     if path is None:
         return
     if kind := special(path):
@@ -99,7 +97,7 @@ def log_to(path: Path | None) -> None:
         if path.exists() and not _is_log(path):
             raise InputError(f"--log-file {path}: exists and is not a log of hybrid; pass another path")
         with path.open("a", encoding="utf-8"):
-            _log = path
+            _log.set(path)
     except OSError as error:
         raise InputError(f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path") from None
 
@@ -113,29 +111,28 @@ def _is_log(path: Path) -> bool:
 
 def log(level: str, message: str) -> None:
     """Append a message to the log file, if there is one, with the time (UTC) and its level."""
-    global _log
-    if _log is None:
+    if (path := _log.get()) is None:
         return
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
-        with _log.open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(f"{now} {level} {plain(message)}\n")
     except OSError as error:
-        path, _log = _log, None
+        _log.set(None)
         warn(f"--log-file {path}: {(error.strerror or str(error)).lower()}; later messages are not logged")
 
 
 def detail(message: str) -> None:
     """Print a detail on stderr if the command is verbose."""
     log("detail", message)
-    if _verbose:
+    if _verbose.get():
         _print(message)
 
 
 def note(message: str) -> None:
     """Print a note on stderr."""
     log("note", message)
-    if not _quiet:
+    if not _quiet.get():
         _print(message)
 
 
@@ -255,7 +252,7 @@ def progress(
     def ending() -> str:
         return f"; {text}" if (text := detail()) else ""
 
-    if sys.stderr.isatty() and not _quiet:
+    if sys.stderr.isatty() and not _quiet.get():
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         first, last = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[detail]"))

@@ -16,6 +16,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader, RawIOBase
@@ -178,24 +179,22 @@ class Limits:
 
 
 FREE = 256 << 20  # bytes of a content that may have any expansion
-_limits = Limits()  # of the running stage, for all threads
+_limits: ContextVar[Limits | None] = ContextVar("limits", default=None)  # of the running stage; None: the defaults
 
 
 def limits() -> Limits:
     """Return the limits of the running stage."""
-    return _limits
+    return _limits.get() or Limits()
 
 
 @contextmanager
 def limited(changes: Mapping[str, int]) -> Iterator[None]:
     """Change limits by name while the block runs."""
-    global _limits
-    before = _limits
-    _limits = replace(before, **changes)
+    token = _limits.set(replace(limits(), **changes))
     try:
         yield
     finally:
-        _limits = before
+        _limits.reset(token)
 
 
 # -------------------------------------------------------------------------------------------------------- compression

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,17 @@ _EXHAUSTED = (
     "failed to map segment",
 )  # fmt: skip
 _PART = 4  # of the free budget; a block and the copies made of it need several parts
-_budget: int | None = None  # of the running stage, for all threads
+_budget: ContextVar[int | None] = ContextVar("budget", default=None)  # of the running stage
 
 
 @contextmanager
 def limited(budget: int | None) -> Iterator[None]:
     """Set the budget of the process in bytes while the block runs; None keeps the present one."""
-    global _budget
-    before = _budget
-    _budget = before if budget is None else budget
+    token = _budget.set(_budget.get() if budget is None else budget)
     try:
         yield
     finally:
-        _budget = before
+        _budget.reset(token)
 
 
 def rows(each: int, most: int, least: int = 1) -> int:
@@ -57,7 +56,8 @@ def rows(each: int, most: int, least: int = 1) -> int:
         most: maximum, and the number without a budget.
         least: minimum.
     """
-    return most if _budget is None else max(least, min(most, _left(_budget) // _PART // each))
+    budget = _budget.get()
+    return most if budget is None else max(least, min(most, _left(budget) // _PART // each))
 
 
 def _left(budget: int) -> int:
@@ -201,8 +201,8 @@ def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> N
 
 def available() -> Iterator[tuple[int, str, str]]:
     """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
-    if _budget is not None:
-        yield _left(_budget), f"--memory {shown(_budget)}", "raise it, or use smaller inputs"
+    if (budget := _budget.get()) is not None:
+        yield _left(budget), f"--memory {shown(budget)}", "raise it, or use smaller inputs"
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"

@@ -32,7 +32,7 @@ LAYERS = (
     {"settings", "console", "json_rows"},
     {"json_files"},
     {"input_files", "memory", "plugins"},
-    {"errors", "draws", "version", "presets", "words", "interrupts"},
+    {"errors", "draws", "version", "presets", "words", "interrupts", "threads"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
@@ -370,6 +370,21 @@ def _opens(called: ast.expr) -> bool:
     if not isinstance(called, ast.Attribute) or ast.unparse(called.value)[0].isupper():
         return False
     return called.attr in ("open", "read_text", "read_bytes")
+
+
+def test_no_module_changes_its_own_state() -> None:
+    """Two stages run in two threads: what belongs to the running stage is an argument or a context variable."""
+    assert not [
+        f"{named(file)}, line {node.lineno}"
+        for file in FILES
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Global)
+    ]
+
+
+def test_threads_have_the_context_of_their_stage() -> None:
+    users = {named(file) for file in FILES if "ThreadPoolExecutor" in file.read_text("utf-8")}
+    assert users == {"threads"}
 
 
 def test_torch_loads_weights_only() -> None:

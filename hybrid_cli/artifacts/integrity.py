@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +10,7 @@ from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
+from hybrid_cli.threads import ThreadPool
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
 QUICK_BYTES = 1 << 26  # larger files of an output that is up to date are compared by their sizes
@@ -52,7 +52,7 @@ def check_parts(folder: Path, *parts: str) -> None:
         for name, value in known.checksums.items()
         if any(part == "." or name == part or name.startswith(f"{part}/") for part in wanted)
     }
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPool(_THREADS) as pool:
         for problem in pool.map(_small_damage, files, files.values()):
             if problem is not None:
                 raise DamageError(problem)
@@ -176,7 +176,7 @@ def quick_damage(path: Path, manifest: Manifest) -> str | None:
             return f"{path / name}: has {found:,} bytes instead of {size:,}; restore it"
     small = {path / name: value for name, value in (manifest.checksums or {}).items()}
     small = {file: value for file, value in small.items() if file.is_file() and file.stat().st_size <= QUICK_BYTES}
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPool(_THREADS) as pool:
         return next((problem for problem in pool.map(_small_damage, small, small.values()) if problem), None)
 
 

@@ -18,7 +18,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -40,6 +39,7 @@ from hybrid_cli.input_files import opened, refuse_unsafe_name
 from hybrid_cli.json_files import read_object
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.settings.options import Settings
+from hybrid_cli.threads import ThreadPool
 
 S = TypeVar("S", bound=Settings)
 Objects = Mapping[str, Any]  # name relative to a URL, empty for the object itself -> its pyarrow.fs.FileInfo
@@ -295,7 +295,7 @@ def _mark(path: Path, state: list[int]) -> None:
 def _transfer(what: str, call: Callable[[str], None], names: Iterable[str]) -> None:
     """Call a function for names, some at a time."""
     waiting = list(names)
-    with console.progress(what, len(waiting), "files") as advance, ThreadPoolExecutor(AT_ONCE) as pool:
+    with console.progress(what, len(waiting), "files") as advance, ThreadPool(AT_ONCE) as pool:
         for _ in pool.map(call, waiting):
             advance(1)
 

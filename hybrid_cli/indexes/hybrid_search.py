@@ -8,7 +8,6 @@ hits of each query, independent of the size of the corpus.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +23,7 @@ from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.threads import ThreadPool
 
 BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
 _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries
@@ -83,7 +83,7 @@ class HybridIndex:
         cursors = matrix.indptr[asked.terms]
         bounds = [len(queries) * at // (4 * threads) for at in range(4 * threads + 1)]
         first = 0
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPool(threads) as pool:
             for scores in self._dense_scores(vectors, len(queries)):
 
                 def keep(begin: int, end: int, first: int = first, scores: Any = scores) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,6 +209,7 @@ class _Lucene(threading.Thread):
         self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, base: Base | None
     ):
         super().__init__(name="lucene", daemon=True)
+        self._context = copy_context()  # of the running stage
         self.folder, self.language, self.threads, self.base = folder, language, threads, base
         self.failure: Exception | None = None
         self.source = folder / layout.LUCENE_SOURCE
@@ -231,6 +233,9 @@ class _Lucene(threading.Thread):
 
     def run(self) -> None:
         """Index the written files; `finish` raises errors."""
+        self._context.run(self._index)
+
+    def _index(self) -> None:
         try:
             with artifacts.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
                 if self.base is None:

@@ -8,7 +8,6 @@ stored k1 and b, and Lucene's index (`lucene/`) if `index-bm25` built it. Everyt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -28,6 +27,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.threads import ThreadPool
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
 _DOCUMENT = 181  # bytes of ids and sums, with one thread (studies/memory.md)
@@ -210,7 +210,7 @@ class LexicalIndex:
         if workers == 1:
             frames = [self._ranked(*part, hits) for part in parts]
         else:
-            with ThreadPoolExecutor(workers) as pool:
+            with ThreadPool(workers) as pool:
                 pieces = ((qids[i:j], bags.part(i, j)) for qids, bags in parts for i, j in bags.pieces(4 * workers))
                 frames = [each.result() for each in [pool.submit(self._ranked, *piece, hits) for piece in pieces]]
         return pl.concat([runs.empty(), *frames])
@@ -267,7 +267,7 @@ class LexicalIndex:
         if workers == 1:
             work(0, len(bags))
             return counts, best
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPool(workers) as pool:
             list(pool.map(lambda piece: work(*piece), bags.pieces(4 * workers)))
         return counts, best
 

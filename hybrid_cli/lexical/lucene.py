@@ -11,7 +11,6 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.threads import ThreadPool
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
 Hit = tuple[str, str, str, str, str]  # score, document number, docid in base64-encoded bytes, its offset and length
@@ -184,7 +184,7 @@ def search(
         recorded["b"] if b is None else b,
         rm3,
     )
-    with ThreadPoolExecutor(threads or cpu_count()) as pool:
+    with ThreadPool(threads or cpu_count()) as pool:
         found = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
         frames = [_frame(qid, own) for qid, own in zip(queries["qid"], found, strict=True)]
     return pl.concat([runs.empty(), *frames])

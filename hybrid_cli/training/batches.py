@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor
 from hybrid_cli import artifacts, console, draws
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
+from hybrid_cli.threads import ThreadPool
 from hybrid_cli.training.options import Optimization, Sampling
 
 Item = TypeVar("Item")
@@ -185,7 +185,7 @@ def batches(
 
 def ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
     """Yield items in order, and compute the next `count` of them in a background thread meanwhile."""
-    with ThreadPoolExecutor(1, "batches") as worker:
+    with ThreadPool(1, "batches") as worker:
         end: Any = object()
         waiting = deque(worker.submit(next, items, end) for _ in range(count))
         try:

@@ -1,0 +1,56 @@
+"""Two stages in two threads have budgets, limits and messages of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from hybrid_cli import console, input_files, memory
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.threads import ThreadPool
+
+
+def test_a_pool_has_the_context_of_its_caller() -> None:
+    with memory.limited(memory.used()), input_files.limited({"line": 7}), ThreadPool(2) as pool:
+        assert pool.submit(memory.rows, 1 << 20, 100).result() == 1
+        assert list(pool.map(lambda _: input_files.limits().line, range(3))) == [7, 7, 7]
+    with ThreadPool(1) as pool:
+        assert pool.submit(memory.rows, 1 << 20, 100).result() == 100
+
+
+def test_two_stages_at_once_do_not_share_their_limits(tmp_path: Path) -> None:
+    source = tmp_path / "docs.jsonl"
+    source.write_text('{"docid": "1", "text": "' + "word " * 100 + '"}\n')
+    barrier, ends = Barrier(2), dict[int, str]()
+
+    def run(limit: int) -> None:
+        barrier.wait()
+        for number in range(5):
+            try:
+                prepare(PrepareFiles([source], limits={"line": limit}, output=tmp_path / f"out-{limit}-{number}"))
+                ends[limit] = ends.get(limit, "") + "."
+            except InputError as error:
+                ends[limit] = ends.get(limit, "") + error.code
+
+    threads = [Thread(target=run, args=(limit,)) for limit in (100, 10_000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ends == {100: 5 * "line-too-long", 10_000: "....."}
+
+
+def test_quiet_is_of_the_thread_that_sets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def quietly() -> None:
+        console.set_quiet(True)
+        console.note("hidden")
+
+    thread = Thread(target=quietly)
+    thread.start()
+    thread.join()
+    console.note("shown")
+    assert capsys.readouterr().err == "shown\n"
