@@ -265,6 +265,13 @@ def test_an_index_links_every_page_of_its_folder(index: Path) -> None:
     assert not [page for page in pages if f"({page}" not in text]
 
 
+def test_the_navigation_of_the_site_has_every_page(reference: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    listed = set(re.findall(r"'([^']+\.md)'", str(import_module("build").navigation())))
+    commands = {f"docs/commands/{name}" for name in reference}
+    assert listed == {named(page) for page in LINKED} | commands
+
+
 def test_the_readme_begins_with_commands_and_has_at_most_120_lines() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert any(line.startswith("hybrid ") for line in lines[:15])
