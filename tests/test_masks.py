@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import Markers
-from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.encoders.transformer import Tower
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.english import STOP_WORDS

@@ -17,8 +17,9 @@ from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import MANIFEST, Kind, Named
-from hybrid_cli.encoders.models import model_input, recorded_model, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.models import model_input, recorded_model
 
 
 def input_of(artifact: Path, role: str) -> Path | None:

@@ -16,7 +16,7 @@ from tiny_tokenizer import tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from hybrid_cli.encoders.tokens import CHARACTERS, beginning, cut_tokens
+from hybrid_cli.encoders.loading import CHARACTERS, beginning, cut_tokens
 
 TEXTS = [
     each.__doc__ or "" for module in (argparse, asyncio, json, textwrap) for each in [module, *vars(module).values()]

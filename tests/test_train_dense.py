@@ -21,8 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.encoders.tower import Tower
-from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense

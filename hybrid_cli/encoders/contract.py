@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from hybrid_cli import plugins
 from hybrid_cli.artifacts import refuse_missing_plugin
 from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
-from hybrid_cli.encoders import layouts
-from hybrid_cli.encoders.library_files import (
+from hybrid_cli.encoders.checkpoints import layouts
+from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
     SPARSE_KINDS,
     is_asymmetric,

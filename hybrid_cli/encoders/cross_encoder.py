@@ -21,20 +21,25 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
-from hybrid_cli.encoders.checkpoint import (
+from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
+from hybrid_cli.encoders.loading import (
     few,
     foreign_weights,
     load_tokenizer,
+    open_model,
+    padded,
+    padding_of,
+    pick_device,
+    pick_dtype,
+    read_config,
     refuse_missing,
     refuse_more_layers,
     refuse_other_tokenizer,
+    refuse_pickles,
+    save_tokenizer,
 )
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.library_files import transformer_settings
-from hybrid_cli.encoders.model_folder import open_model, read_config, refuse_pickles
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
-from hybrid_cli.encoders.tokens import padded, padding_of, save_tokenizer
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed

@@ -9,9 +9,9 @@ from typing import Any
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.layout import CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.checkpoints.layouts import SIDES
 from hybrid_cli.encoders.composite import Combination, Pair
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, TRANSFORMER, Encoder, kind_of
-from hybrid_cli.encoders.layouts import SIDES
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision
 from hybrid_cli.encoders.static import StaticEncoder

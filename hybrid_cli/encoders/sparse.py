@@ -25,10 +25,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
-from hybrid_cli.encoders.checkpoint import load_tokenizer, refuse_other_tokenizer
-from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.library_files import (
+from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
     TOKENIZER,
     Module,
@@ -38,7 +35,15 @@ from hybrid_cli.encoders.library_files import (
     refuse_unknown,
     unsupported,
 )
+from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
 from hybrid_cli.encoders.literal import LiteralTerms
+from hybrid_cli.encoders.loading import (
+    load_tokenizer,
+    pick_device,
+    pick_dtype,
+    refuse_other_tokenizer,
+    save_tokenizer,
+)
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (
@@ -49,7 +54,6 @@ from hybrid_cli.encoders.sparse_towers import (
     TokenWeights,
     VocabularyWeights,
 )
-from hybrid_cli.encoders.tokens import save_tokenizer
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object, typed

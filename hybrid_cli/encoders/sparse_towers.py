@@ -23,16 +23,22 @@ from transformers import (
 from transformers.activations import ACT2FN
 
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.encoders.checkpoint import (
+from hybrid_cli.encoders.checkpoints.layouts import weight_files
+from hybrid_cli.encoders.contract import TextForm
+from hybrid_cli.encoders.loading import (
+    attended,
+    cut_tokens,
     encoder_class,
     few,
     foreign_weights,
+    new_model,
+    open_model,
+    opening,
+    padded,
+    padding_of,
+    read_config,
     refuse_missing,
 )
-from hybrid_cli.encoders.contract import TextForm
-from hybrid_cli.encoders.layouts import weight_files
-from hybrid_cli.encoders.model_folder import new_model, open_model, opening, read_config
-from hybrid_cli.encoders.tokens import attended, cut_tokens, padded, padding_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import mismatch, read_object
 

@@ -18,8 +18,8 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
 from hybrid_cli.artifacts import layout
-from hybrid_cli.encoders.library_files import LONGEST, TOKENIZER
-from hybrid_cli.encoders.model_folder import opening
+from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER
+from hybrid_cli.encoders.loading import opening
 from hybrid_cli.errors import InputError
 
 

@@ -16,13 +16,13 @@ from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
-from hybrid_cli.encoders.models import find_model, recorded_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.opening.dense import info_of, open_dense
 from hybrid_cli.opening.lexical import open_lexical, quantization
+from hybrid_cli.opening.models import find_model, recorded_model
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 

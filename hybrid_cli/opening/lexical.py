@@ -12,10 +12,11 @@ import polars as pl
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest, layout
 from hybrid_cli.encoders.contract import differences
-from hybrid_cli.encoders.models import find_model, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+from hybrid_cli.opening.models import find_model
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.sparse import SparseEncoder

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
-from hybrid_cli.encoders.layouts import LAYOUTS
-from hybrid_cli.encoders.presets import Preset
+from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
+from hybrid_cli.encoders.checkpoints.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet, wrapped

@@ -137,7 +137,7 @@ class EncoderContract(encoders.EncoderContract, Settings):
         None,
         "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
         panel=ENCODER,
-        choices=registered("hybrid_cli.encoders.presets", "PRESETS"),
+        choices=registered("hybrid_cli.encoders.checkpoints.presets", "PRESETS"),
         recorded=False,
     )
     pooling: Pooling | None = option(

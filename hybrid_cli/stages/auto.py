@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.json_files import read_object
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
 from hybrid_cli.settings.command_line import command_line

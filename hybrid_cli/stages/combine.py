@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
@@ -27,6 +27,7 @@ from hybrid_cli.fusion.tuned_weight import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import model_of
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import as_names

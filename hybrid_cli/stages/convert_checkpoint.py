@@ -12,14 +12,15 @@ from safetensors.torch import save_file
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.checkpoint import few
+from hybrid_cli.encoders.checkpoints.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
+from hybrid_cli.encoders.checkpoints.pickles import convert
+from hybrid_cli.encoders.checkpoints.presets import PRESETS
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
-from hybrid_cli.encoders.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
-from hybrid_cli.encoders.models import model_input, resolve
-from hybrid_cli.encoders.pickles import convert
-from hybrid_cli.encoders.presets import PRESETS
-from hybrid_cli.encoders.tower import Tower
+from hybrid_cli.encoders.loading import few
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.transformer import Tower
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import ConvertCheckpoint
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage

@@ -11,9 +11,10 @@ from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses

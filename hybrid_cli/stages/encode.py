@@ -13,11 +13,11 @@ from hybrid_cli.artifacts import Kind, Manifest, Output
 from hybrid_cli.artifacts.layout import INDEX_ENCODER
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
-from hybrid_cli.encoders.models import model_input, recorded_model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.encoders.presets import preset_fields
 from hybrid_cli.encoders.sparse import read_sparse_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import construction
@@ -40,6 +40,7 @@ from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.opening.corpora import recorded_corpora
 from hybrid_cli.opening.dense import info_of, open_dense, read_info
 from hybrid_cli.opening.exact import model_of, query_encoder
+from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex

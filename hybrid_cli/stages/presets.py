@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybrid_cli.encoders.presets import PRESETS, Preset
+from hybrid_cli.encoders.checkpoints.presets import PRESETS, Preset
 from hybrid_cli.settings import Presets
 from hybrid_cli.stages import stage
 

@@ -11,11 +11,11 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.devices import pick_device
-from hybrid_cli.encoders.models import model_input, resolve
-from hybrid_cli.encoders.tower import Tower
-from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.encoders.loading import pick_device
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import ahead

@@ -102,7 +102,7 @@ def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]
     else:
         inputs["index"] = searched[0]
     if settings.model is not None:
-        from hybrid_cli.encoders.models import model_input
+        from hybrid_cli.opening.models import model_input
 
         inputs["model"] = model_input(settings.model)
     return inputs

@@ -16,12 +16,13 @@ from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of, read_contract
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage

@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -25,6 +25,7 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.corpora import check_corpus
 from hybrid_cli.opening.lexical import open_bm25, open_lexical
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.training import losses, parallel, static

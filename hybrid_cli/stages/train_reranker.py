@@ -10,7 +10,7 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.models import model_input
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, parallel

@@ -11,9 +11,10 @@ from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.encoders.contract import Contract, TextForm
-from hybrid_cli.encoders.models import model_input, resolve
+from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses

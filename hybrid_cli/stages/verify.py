@@ -8,9 +8,9 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import MANIFEST, Manifest
-from hybrid_cli.encoders.models import input_path
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import opened, read_bytes
+from hybrid_cli.opening.models import input_path
 from hybrid_cli.settings import Verify
 from hybrid_cli.stages import stage
 

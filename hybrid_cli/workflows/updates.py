@@ -18,7 +18,6 @@ import pyarrow as pa
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest, Recorded, layout
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.models import model_input, recorded_model_input
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -38,6 +37,7 @@ from hybrid_cli.opening.corpora import recorded_corpora, warn_lost
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.opening.lexical import encoder_of
+from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX

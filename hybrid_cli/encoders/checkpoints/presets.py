@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli.artifacts.layout import CONTRACT
-from hybrid_cli.encoders import layouts
+from hybrid_cli.encoders.checkpoints import layouts
+from hybrid_cli.encoders.checkpoints.layouts import PLAIN, TWO_PLAIN
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.layouts import PLAIN, TWO_PLAIN
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 

@@ -1,0 +1,797 @@
+"""Loading of models: device and precision, folder, configuration, tokenizer, and weights, all used or refused.
+
+Every folder of a transformer is opened here: encoders, learned sparse encoders, rerankers, start models, teachers and
+translation models. Whoever wrote the folder decides its architecture and nothing else: its files name no code that is
+run, no model that is downloaded, and no sizes beyond those of its weights. Texts become token ids without reading the
+part of a text that is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import constants
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from tokenizers import normalizers
+from torch import Tensor, nn
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    MT5EncoderModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    T5EncoderModel,
+    UMT5EncoderModel,
+)
+from transformers.initialization import no_init_weights
+from transformers.utils import logging
+
+from hybrid_cli import memory
+from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
+from hybrid_cli.encoders.checkpoints.library_files import lowers_case
+from hybrid_cli.encoders.options import Precision
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.input_files import refuse_special
+from hybrid_cli.json_files import mismatch, mismatch_of_fields, named, read_object
+
+if TYPE_CHECKING:
+    import torch
+
+
+_IN_USE = ("out of memory", "busy or unavailable")  # CUDA's errors of a GPU without room for another process
+
+
+def pick_device(device: str) -> str:
+    """Return the device by its full name, such as `cuda:0`; `auto` is the first available of cuda, mps and cpu.
+
+    Under torchrun, `auto` and `cuda` are the GPU with the number of the process on its machine.
+
+    Raises:
+        InputError: no such device on this machine, or the processes of torchrun would share a GPU.
+    """
+    import torch
+
+    if device == "auto" and not torch.cuda.is_available():
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    found = device
+    if device == "auto" or device.startswith("cuda"):
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    unknown = f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps"
+    if found.partition(":")[0] == "meta":  # tensors without values
+        raise InputError(unknown)
+    try:
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
+        if "device type at start of device string" in str(error):
+            raise InputError(unknown) from None
+        reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
+        if any(sign in reason for sign in _IN_USE):
+            raise InputError(
+                f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu"
+            ) from None
+        raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
+    return found
+
+
+def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
+    """Return the GPU of process `number` of `processes` on a machine with `gpus` GPUs."""
+    if device not in ("auto", "cuda"):
+        if processes > 1:
+            raise InputError(f"--device {device}: {processes} processes cannot share a GPU; use --device cuda or cpu")
+        return device
+    if gpus and number >= gpus:
+        raise InputError(
+            f"torchrun started {processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible; pass "
+            f"--nproc-per-node {gpus}, or --device cpu"
+        )
+    return f"cuda:{number}"
+
+
+def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
+    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32."""
+    import torch
+
+    if dtype != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    if device.startswith("cuda"):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        allowed = (
+            torch.backends.cpu.get_cpu_capability() == "AVX512"
+        )  # ATEN_CPU_CAPABILITY may forbid it, and bf16 then fails
+        native = device == "cpu" and allowed and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
+    """Return the context of forward passes of float32 weights in a precision."""
+    import torch
+
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
+
+
+# Keys of config.json that name an implementation, wherever they are; the installed transformers chooses it instead.
+_IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+# Keys without effect on the vectors: records of the author's environment, and forms of the output that is not used.
+_DROPPED = {
+    *("auto_map", "name_or_path", "custom_pipelines", "fusion_config", "kernel_config", "distributed_config"),
+    *("use_kernels", "device_map", "tp_plan", "use_cache", "return_dict", "use_return_dict", "torchscript"),
+    *("output_attentions", "output_hidden_states", "chunk_size_feed_forward"),
+}
+# Keys that need more than this folder, with the reason.
+_REFUSED = {
+    "quantization_config": "quantized weights are not opened; save the model in fp32 or bf16",
+    "compression_config": "compressed weights are not opened; save the model in fp32 or bf16",
+    "backbone": "a model inside this model would be downloaded; save a complete checkpoint",
+    "use_timm_backbone": "a model inside this model would be downloaded; save a complete checkpoint",
+    "use_pretrained_backbone": "a model inside this model would be downloaded; save a complete checkpoint",
+    "gguf_file": "GGUF files are not opened; save the model as safetensors",
+}
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
+_LABELS = ("id2label", "label2id")  # whose keys are of their own
+# Keys that number the parts of a model: each part has weights of its own, or shares those of another.
+_PARTS = re.compile(r"(layers|blocks|experts|depths?|stages?|stacks|groups|towers)$|^n_(layer|block|expert|group)$")
+_NUMBERS = re.compile(r"^num_")
+_FEWEST_PARTS, _FEWEST_NUMBERS = 64, 4096  # always allowed: the layers of ALBERT share their weights
+_PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm", "mpnet")
+_NEW = 1 << 24  # values of new heads
+_KINDS = {  # of models: their architectures, and a word for messages
+    AutoModel: (MODEL_MAPPING, "encoder"),
+    AutoModelForMaskedLM: (MODEL_FOR_MASKED_LM_MAPPING, "masked language model"),
+    AutoModelForSequenceClassification: (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, "classification head"),
+    AutoModelForSeq2SeqLM: (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, "translation model"),
+}
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """Return the configuration of a model folder, of the keys that may act.
+
+    Raises:
+        InputError: no config.json, a key that needs more than this folder, an unknown architecture, or more parts than
+            the weights have.
+    """
+    file = folder / "config.json"
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"{folder}: is a LoRA adapter; merge it into its base model (`merge_and_unload` of peft), and save that "
+            "model",
+            code="model-adapter",
+            path=folder,
+        )
+    if not file.is_file():
+        raise InputError(f"{folder}: {_without_config(folder)}", code="model-without-config", path=folder)
+    read_object(file)  # an error in one line
+    with opening(folder):
+        stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
+    _refuse_keys(stored, file)
+    _refuse_counts(stored, file, len(shapes(folder)))
+    kept = _kept(stored)
+    kind = kept.get("model_type")
+    if kind == "mistral" and "layer_types" in kept:  # as AutoConfig reads it
+        kind = "ministral"
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
+        raise InputError(
+            f"{file}: model_type {named(kind)} is no architecture of the installed transformers{own}",
+            code="model-type-unknown",
+            path=file,
+            value=kind,
+        )
+    with opening(folder):
+        config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
+    _refuse_form(config, file)
+    config.name_or_path = str(folder)
+    return config
+
+
+def open_model(
+    auto: Any, folder: Path, config: PretrainedConfig, weights: Mapping[str, Tensor] | None = None, **options: Any
+) -> tuple[Any, Mapping[str, Any]]:
+    """Open the model of a folder.
+
+    Args:
+        auto: class of transformers, or one of its Auto classes.
+        folder: folder of the model.
+        config: its configuration; see `read_config`.
+        weights: weights under the names of the class; None for those in the folder.
+        options: arguments of the class.
+
+    Returns:
+        The model, and transformers' report of missing, unexpected and mismatched weights.
+
+    Raises:
+        InputError: no weights in safetensors format, weights of another size than config.json describes, or an
+            architecture that the class does not have.
+    """
+    silence_transformers()
+    refuse_pickles(folder)
+    known, word = _KINDS.get(auto, (None, ""))
+    if known is not None and type(config) not in known:
+        raise InputError(
+            f"{folder}: the architecture {config.model_type} has no {word}; use another model",
+            code="architecture-unsupported",
+            path=folder,
+            value=config.model_type,
+        )
+    if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
+        config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
+    with opening(folder):
+        _refuse_size(auto, folder, config, options)
+        source: dict[str, Any] = {"use_safetensors": True} if weights is None else {"state_dict": dict(weights)}
+        opened, report = auto.from_pretrained(
+            folder if weights is None else None,
+            config=config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the caller refuses them with a clear message
+            local_files_only=True,
+            trust_remote_code=False,
+            **source,
+            **options,
+        )
+    return opened, report
+
+
+def new_model(kind: Any, folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+    """Return a model without its weights, whose size is that of the weights in the folder; see `open_model`."""
+    silence_transformers()
+    refuse_pickles(folder)
+    with opening(folder):
+        _refuse_size(kind, folder, config, {})
+        built: PreTrainedModel = kind(config)
+    return built
+
+
+def open_tokenizer(folder: Path, **options: Any) -> Any:
+    """Return the tokenizer of a folder.
+
+    Args:
+        folder: folder of the tokenizer.
+        options: arguments of the tokenizer.
+
+    Raises:
+        InputError: the tokenizer is not readable, or has no vocabulary.
+    """
+    config = read_config(folder) if (folder / "config.json").is_file() else None
+    with opening(folder):
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, config=config, local_files_only=True, trust_remote_code=False, **options
+        )
+        set(tokenizer.all_special_ids)  # fails for damaged ones
+    length: Any = tokenizer.model_max_length
+    if not isinstance(length, int | float) or not length >= 1:
+        raise InputError(
+            f"{folder}: model_max_length {named(length)} of the tokenizer is no length",
+            code="length-out-of-range",
+            path=folder,
+            key="model_max_length",
+            value=length,
+        )
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
+        raise InputError(
+            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder",
+            code="tokenizer-without-vocabulary",
+            path=folder,
+        )
+    return tokenizer
+
+
+def silence_transformers() -> None:
+    """Suppress reports and progress bars of transformers."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Open the files of a model without the network; turn an error of transformers about them into one line."""
+    online, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True  # for requests that no argument switches off
+    try:
+        yield
+    except HybridError:
+        raise
+    except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
+        if memory.exhausted(error):
+            raise
+        raise InputError(
+            f"{folder}: no readable model ({_first_line(error)})", code="model-unreadable", path=folder
+        ) from None
+    finally:
+        constants.HF_HUB_OFFLINE = online
+
+
+def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
+    """Refuse keys that name code or models outside the folder, also in the configurations of parts."""
+    for key, value in _items(fields):
+        name = key.lstrip("_").removesuffix("_internal")
+        reason = _REFUSED.get(name) if value is True or (value and isinstance(value, str | dict)) else None
+        if name in _IMPLEMENTATIONS and any("/" in each for each in _texts(value)):
+            reason = "code of the hub is never run; remove the key"
+        if name in ("dtype", "torch_dtype") and any(
+            each.removeprefix("torch.") not in _DTYPES for each in _texts(value)
+        ):
+            reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
+        if reason is not None:
+            raise InputError(
+                f"{file}: {key} {named(value)} is not allowed: {reason}",
+                code="model-config-key",
+                path=file,
+                key=key,
+                value=value,
+            )
+
+
+def _refuse_form(config: PretrainedConfig, file: Path) -> None:
+    """Refuse values that transformers reads without a check, and that end a command later."""
+    problem = ""
+    if not isinstance(config.get_text_config(), PretrainedConfig):
+        problem = "text_config needs an object"
+    elif wrong := mismatch(config.architectures, list[str] | None):
+        problem = f"architectures: {wrong}"
+    elif config.model_type in _PADDED_POSITIONS and not isinstance(getattr(config, "pad_token_id", None), int):
+        problem = f"pad_token_id of a {config.model_type} model, after which its positions start, needs a number"
+    if problem:
+        raise InputError(f"{file}: {problem}", code="model-config-form", path=file)
+
+
+def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
+    """Refuse more parts than a checkpoint of so many weights can have, before anything is built from their number."""
+    for key, value in _items(fields):
+        for pattern, fewest in ((_PARTS, _FEWEST_PARTS), (_NUMBERS, _FEWEST_NUMBERS)):
+            most = max(weights, fewest)
+            numbers = [len(value), *value] if isinstance(value, list) else [value]
+            large = [each for each in numbers if isinstance(each, int | float) and each > most]
+            if large and pattern.search(key):
+                raise InputError(
+                    f"{file}: {key} {large[0]} is more than the checkpoint of {weights} weights can have; correct it, "
+                    "or save the complete checkpoint",
+                    code="model-config-size",
+                    path=file,
+                    key=key,
+                    value=large[0],
+                    limit=most,
+                )
+
+
+def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Mapping[str, Any]) -> None:
+    """Refuse a configuration of a model far larger than the weights; it is built without memory for them."""
+    build = getattr(auto, "from_config", auto)
+    with no_init_weights(), torch.device("meta"):
+        model = build(config, **options)
+    described = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    stored = sum(math.prod(shape) for shape in shapes(folder).values())
+    if stored and described > 2 * stored + _NEW:
+        file = folder / "config.json"
+        raise InputError(
+            f"{file}: describes a model of {described:,} values, and the checkpoint has {stored:,}; save the complete "
+            "checkpoint with its config.json",
+            code="model-config-size",
+            path=file,
+            value=described,
+            limit=2 * stored + _NEW,
+        )
+
+
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that may act: no private ones, none that replace a method, and none of `_DROPPED`."""
+    return {
+        key: _kept(value) if isinstance(value, dict) and key not in _LABELS else value
+        for key, value in fields.items()
+        if key not in (*_DROPPED, *_IMPLEMENTATIONS)
+        and not key.startswith("_")
+        and (key == "model_type" or not _is_of_class(key))
+    }
+
+
+def _is_of_class(key: str) -> bool:
+    """Return whether a key would replace a method or another attribute of the class of configurations."""
+    declared = {each.name for each in dataclass_fields(PretrainedConfig)}  # type: ignore[arg-type]
+    return key not in declared and not isinstance(getattr(PretrainedConfig, key, property()), property)
+
+
+def _items(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values of an object and of all objects in it."""
+    for key, value in fields.items():
+        yield key, value
+        if key not in _LABELS:
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, dict):
+                    yield from _items(each)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+
+
+def _without_config(folder: Path) -> str:
+    """Return what a folder without config.json is, and what to do."""
+    inner = sorted(
+        (file.parent for file in folder.glob("*/config.json")), key=lambda each: "q" not in each.name.lower()
+    )
+    if len(inner) == 2:
+        return (
+            f"has no config.json; to join its towers: hybrid convert-checkpoint {inner[0]} OUT --documents {inner[1]}"
+        )
+    return "has no config.json; save the complete checkpoint"
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Refuse weights that are not in safetensors files of this folder, and pipes in place of files."""
+    for path in sorted(folder.iterdir()):
+        refuse_special(path)
+    if (folder / "config.json").is_file() and not weight_files(folder):
+        raise InputError(
+            f"{folder}: has no model.safetensors; "
+            + (
+                f"pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint {folder} OUT"
+                if any(folder.glob("*.bin"))
+                else "save the complete checkpoint"
+            )
+        )
+    for name in _named_files(folder):
+        if not name.endswith(".safetensors") or Path(name).name != name:
+            raise InputError(f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder")
+
+
+def _named_files(folder: Path) -> set[str]:
+    """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
+    found: set[str] = set()
+    if (index := folder / "model.safetensors.index.json").exists():
+        stored = read_object(index)
+        if wrong := mismatch_of_fields(stored, {"weight_map": dict[str, str]}):
+            raise InputError(f"{index}: {wrong}, the file of a weight", code="json-type", path=index, **wrong.fields)
+        found |= set(stored["weight_map"].values())
+    if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
+        found.add(str(named))
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of a message, or the class of an error without one."""
+    if isinstance(error, RecursionError):
+        return "JSON nested too deeply"
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, OSError | ValueError | SafetensorError) else f"{type(error).__name__}: {text}"
+
+
+CHARACTERS = 8  # of a text that are read at first, for each token of the length; English has 4 to 5
+
+
+def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any) -> tuple[list[list[int]], list[bool]]:
+    """Return the token ids of each text, cut to `length`, and whether it was cut.
+
+    Only the beginning of a long text is read: `CHARACTERS` for each token, up to the end of a word. The ids equal those
+    of the whole text, because no token contains a letter, white space and another letter. A text whose beginning has
+    too few tokens is read as a whole.
+
+    Args:
+        tokenizer: tokenizer of transformers.
+        texts: inputs of the tokenizer.
+        length: maximum number of tokens, with special tokens.
+        options: other arguments of the tokenizer.
+    """
+
+    def tokenize(parts: list[str]) -> tuple[list[list[int]], list[bool]]:
+        encoded = tokenizer(parts, truncation=True, max_length=length, return_token_type_ids=False, **options)
+        cut = [bool(each.overflowing) for each in encoded.encodings or ()]
+        return encoded["input_ids"], cut or [False] * len(parts)
+
+    from_start = tokenizer.is_fast and tokenizer.truncation_side == "right"
+    beginnings = [beginning(text, CHARACTERS * length) if from_start else text for text in texts]
+    ids, cut = tokenize(beginnings)
+    again = [row for row, text in enumerate(texts) if len(beginnings[row]) < len(text) and not cut[row]]
+    if again:
+        for row, own, own_cut in zip(again, *tokenize([texts[row] for row in again]), strict=True):
+            ids[row], cut[row] = own, own_cut
+    return ids, cut
+
+
+def beginning(text: str, most: int) -> str:
+    """Return the words of a text that end within `most` characters; the whole text if none does."""
+    if len(text) <= most:
+        return text
+    end = max(text.rfind(mark, 0, most + 1) for mark in (" ", "\n"))
+    return text[: max(end, 0)].rstrip() or text
+
+
+_SPECIAL = ("eos_token", "unk_token", "bos_token", "sep_token", "cls_token", "mask_token")
+
+
+def choose_padding(tokenizer: Any) -> None:
+    """Give a tokenizer without a padding token another special token as such; the attention mask hides it.
+
+    The first choice is the end of a text, as is usual for GPT-2 and Llama. A token that the tokenizer puts at the end
+    of every text is the last choice: rerankers of these architectures read the last token that is not padding.
+    """
+    if tokenizer.pad_token_id is not None:
+        return
+    special = [token for name in _SPECIAL if (token := getattr(tokenizer, name, None)) is not None]
+    last = tokenizer("a")["input_ids"][-1:]
+    special.sort(key=lambda token: [tokenizer.convert_tokens_to_ids(token)] == last)
+    if special:
+        tokenizer.pad_token = special[0]
+
+
+def padding_of(tokenizer: Any) -> int:
+    """Return the token id for padding; of a tokenizer without special tokens the last one, which is rare in texts."""
+    found = tokenizer.pad_token_id
+    return int(max(tokenizer.get_vocab().values()) if found is None else found)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Store a tokenizer without the truncation and padding of its last call, so that equal trainings store the same."""
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
+def attended(mask: Tensor) -> Tensor:
+    """Return an attention mask [n, L] under which a text without tokens attends to its padding, not to nothing."""
+    empty = mask.sum(1, keepdim=True) == 0
+    return torch.cat([mask[:, :1] | empty, mask[:, 1:]], dim=1)
+
+
+def padded(
+    rows: Sequence[Sequence[int]], padding: int, types: Sequence[Sequence[int]] | None = None
+) -> dict[str, Tensor]:
+    """Return the inputs of a transformer for a batch, padded on the right: each [n, L], L at least 1.
+
+    Args:
+        rows: token ids of each text.
+        padding: token id for padding; see `padding_of`.
+        types: token types of each text.
+    """
+    length = max(1, *map(len, rows))
+    named: Mapping[str, tuple[Sequence[Sequence[int]], int]] = {
+        "input_ids": (rows, padding),
+        **({} if types is None else {"token_type_ids": (types, 0)}),
+        "attention_mask": ([[1] * len(row) for row in rows], 0),
+    }
+    return {
+        name: torch.tensor([[*row, *[fill] * (length - len(row))] for row in values])
+        for name, (values, fill) in named.items()
+    }
+
+
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
+_ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
+_SILENT = {"pooler", "position_ids", "inv_freq"}  # parts of a checkpoint that are skipped without a note
+# Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT, ELECTRA.
+_PRETRAINING = {
+    *("cls", "c_head", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
+}
+# The same in models of one type; of T5, the encoder is used alone.
+_OF_TYPE = {"modernbert": ("head", "decoder"), **dict.fromkeys(_ENCODERS, ("decoder",))}
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One tower of a checkpoint.
+
+    Attributes:
+        backbone: transformer.
+        tokenizer: tokenizer, which pads on the right.
+        projection: weights of the projection in the checkpoint itself, as `linear.*` and `norm.*`.
+        left_out: pretraining heads of the checkpoint that the encoder does not use.
+    """
+
+    backbone: PreTrainedModel
+    tokenizer: Any
+    projection: Mapping[str, Tensor]
+    left_out: tuple[str, ...]
+
+
+def load_checkpoint(folder: Path, side: str) -> Loaded:
+    """Load one tower of a checkpoint.
+
+    Args:
+        folder: folder of weights, config.json and tokenizer.
+        side: `query` or `document`; a checkpoint of one tower serves both.
+
+    Raises:
+        InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or weights
+            of an unknown part, without which the vectors would be wrong.
+    """
+    refuse_pickles(folder)
+    config = _config(folder)
+    with opening(folder):
+        names, projection = _read(folder, side)
+    # BERT's unused pooler over [CLS]
+    unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
+    kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
+    backbone, report = open_model(kind, folder, config, names, **unused)
+    tokenizer = load_tokenizer(folder)
+    refuse_other_tokenizer(folder, tokenizer, backbone)
+    _refuse_integers(folder)
+    _refuse_sparse(folder, report["unexpected_keys"])
+    refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
+    if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
+        raise InputError(_unknown(folder, unknown))
+    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
+    return Loaded(backbone, tokenizer, projection, tuple(left_out))
+
+
+def encoder_class(config: PretrainedConfig, otherwise: Any = AutoModel) -> Any:
+    """Return the class of the transformer of an encoder: of T5 its encoder alone, `otherwise` for other types."""
+    return _ENCODERS.get(config.model_type, otherwise)
+
+
+def _config(folder: Path) -> PretrainedConfig:
+    """Return the configuration; that of DPR's classes as the BERT inside them."""
+    config = read_config(folder)
+    if config.model_type != "dpr":
+        return config
+    fields = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "projection_dim")}
+    return BertConfig(**fields)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a checkpoint, which pads on the right.
+
+    Raises:
+        InputError: the tokenizer is not readable, or has no vocabulary.
+    """
+    tokenizer = open_tokenizer(folder)
+    tokenizer.padding_side = "right"
+    choose_padding(tokenizer)
+    rules = tokenizer.backend_tokenizer
+    if lowers_case(folder) and '"Lowercase"' not in rules.to_str():  # as sentence-transformers, which adds it once
+        rules.normalizer = normalizers.Sequence(
+            [normalizers.Lowercase(), *([rules.normalizer] if rules.normalizer else [])]
+        )
+    return tokenizer
+
+
+def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[str, Tensor]]:
+    """Return the weights of the transformer and of the projection of a tower; None if transformers reads them itself.
+
+    Raises:
+        InputError: the checkpoint has only the other tower, or a weight without a place in its layout.
+    """
+    names = shapes(folder)
+    if any(name.startswith(LEARNERS) for name in names):
+        raise InputError(
+            f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT"
+        )
+    if (name := layout_of(names)) not in LAYOUTS:
+        return _unwrapped(folder, names), {}
+    layout = LAYOUTS[name]
+    if (root := layout.towers.get(side, layout.towers.get(""))) is None:
+        raise InputError(f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower")
+    backbone: dict[str, Tensor] = {}
+    projection: dict[str, Tensor] = {}
+    unknown = []
+    for key, value in ((key, value) for file in weight_files(folder) for key, value in load_file(file).items()):
+        rest = key.removeprefix(root)
+        if not key.startswith(root):
+            known = any(key.startswith(other) for other in layout.towers.values()) or _silent(key)
+            unknown += [] if known else [key]
+        elif layout.linear and rest.startswith(layout.linear):
+            projection["linear." + rest.removeprefix(layout.linear)] = value
+        elif layout.norm and rest.startswith(layout.norm):
+            projection["norm." + rest.removeprefix(layout.norm)] = value
+        elif rest.startswith(layout.backbone):
+            backbone[rest.removeprefix(layout.backbone)] = value
+        elif not rest.startswith(layout.unused) and not _silent(rest):
+            unknown.append(key)
+    if unknown:
+        raise InputError(_unknown(folder, unknown))
+    return backbone, projection
+
+
+def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
+    """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
+    wrapper = next((each for each in WRAPPERS if names and all(name.startswith(each) for name in names)), None)
+    if wrapper is None:
+        return None
+    found = (item for file in weight_files(folder) for item in load_file(file).items())
+    return {key.removeprefix(wrapper): value for key, value in found}
+
+
+def _silent(key: str) -> bool:
+    return bool(_SILENT & {*key.split(".")})
+
+
+def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> list[str]:
+    """Return the weights, sorted, that are neither heads of pretraining nor parts without values, such as positions.
+
+    Args:
+        model_type: `model_type` of config.json.
+        keys: names of weights of a checkpoint that a model does not have.
+        body: prefix of the names of the transformer inside a model with a head.
+    """
+    heads = {*_PRETRAINING, *_OF_TYPE.get(model_type, ())}
+    return sorted(key for key in keys if not _silent(key) and key.removeprefix(body).split(".")[0] not in heads)
+
+
+def _unknown(folder: Path, keys: Collection[str]) -> str:
+    return (
+        f"{folder}: has weights of an unknown part ({few(keys)}), without which its vectors would be wrong; see "
+        "`hybrid presets` for the known forms"
+    )
+
+
+def few(keys: Collection[str]) -> str:
+    """Return the first three names in words."""
+    return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedModel) -> None:
+    """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
+    embeddings: Any = backbone.get_input_embeddings()
+    if not isinstance(embeddings, nn.Embedding):
+        raise InputError(
+            f"{folder}: the architecture {backbone.config.model_type} is no encoder of texts; use another model",
+            code="architecture-unsupported",
+            path=folder,
+            value=backbone.config.model_type,
+        )
+    if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
+        raise InputError(
+            f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "
+            "save the tokenizer of this model"
+        )
+
+
+def _refuse_integers(folder: Path) -> None:
+    """Refuse quantized weights without their scales, which would be read as numbers."""
+    for file in weight_files(folder):
+        with safe_open(file, "np") as opened:
+            for key in opened.keys():  # noqa: SIM118 - no mapping
+                if key.endswith(".weight") and (kind := opened.get_slice(key).get_dtype())[0] in "IU":
+                    raise InputError(f"{folder}: the weights {key} are integers ({kind}); save them in fp32 or bf16")
+
+
+def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
+    """Refuse weights of layers that config.json does not have; the encoder would be a truncated model."""
+    patterns = {_NUMBER.sub("#", key) for key in known}
+    more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(each) for each in patterns))
+    if more:
+        raise InputError(
+            f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
+            "...); correct num_hidden_layers, or keep fewer layers with --layers when training"
+        )
+
+
+def _refuse_sparse(folder: Path, unexpected: Collection[str]) -> None:
+    """Refuse a checkpoint of UniCOIL, which is no dense encoder, and name the option that opens it."""
+    if "tok_proj.weight" in unexpected:
+        raise InputError(
+            f"{folder}: weights of UniCOIL (tok_proj), a learned sparse encoder; pass --architecture unicoil"
+        )
+
+
+def refuse_missing(folder: Path, keys: Collection[str]) -> None:
+    """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
+    if missing := sorted(key for key in keys if not key.startswith("pooler.")):
+        raise InputError(
+            f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint"
+        )
