@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -160,6 +162,21 @@ def test_a_damaged_checkpoint_is_not_resumed(
     damaged(tmp_path / ".x.partial" / layout.CHECKPOINT / name, cut)
     with pytest.raises(DamageError, match=r"\.checkpoint: the checkpoint .* remove .*/\.x\.partial to train from the"):
         train_dense(examples, **options)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_checkpoint_with_code_is_refused(
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int
+) -> None:
+    """PyTorch knows the instructions of some protocols of pickle only."""
+    output, options = interrupted
+    folder = tmp_path / ".x.partial" / layout.CHECKPOINT
+    (folder / layout.OPTIMIZER).write_bytes(pickle.dumps({"optimizer": Path}, protocol=protocol))
+    (folder / layout.CHECKSUM).write_text(artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+    with pytest.raises(InputError) as caught:
+        train_dense(examples, **options)
+    assert caught.value.code == "checkpoint-of-another-version"
     assert not output.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
 
@@ -70,12 +71,15 @@ def load_checkpoint(
     _refuse_damage(folder, written, artifacts.hash_folder(folder, (layout.CHECKSUM,)))
     try:
         load_model(model, str(folder / layout.WEIGHTS))
-        saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
+        with warnings.catch_warnings(action="ignore"):  # of other protocols of pickle
+            saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
         optimizer.load_state_dict(saved["optimizer"])
         scaler.load_state_dict(saved["scaler"])
         fields = read_json(folder / layout.STATE)
         return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
-    except (RuntimeError, ValueError, LookupError, TypeError) as error:
+    except HybridError:
+        raise
+    except Exception as error:  # foreign pickles raise every class
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"{folder}: the checkpoint does not fit this training ({reason}): another version of hybrid or a library "
