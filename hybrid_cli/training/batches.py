@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -45,16 +46,28 @@ class Group:
 
 
 class Examples:
-    """A file of training examples, read by row group.
+    """A file of training examples, read by row group; or examples in memory, see `of`.
 
     Attributes:
         remove_query: queries are documents of the corpus, and no hits of themselves.
     """
 
     def __init__(self, path: Path):
-        self._path = artifacts.check_table(path, Kind.EXAMPLES)
-        self.remove_query = bool(artifacts.read_manifest(path, Kind.EXAMPLES).options.get("remove_query"))
-        self._file = pq.ParquetFile(path)
+        artifacts.check_table(path, Kind.EXAMPLES)
+        remove_query = bool(artifacts.read_manifest(path, Kind.EXAMPLES).options.get("remove_query"))
+        self._open(pq.ParquetFile(path), path, remove_query)
+
+    @classmethod
+    def of(cls, table: pa.Table, name: str) -> Examples:
+        """Return the examples of a table with the columns of a file; `name` is the subject of messages."""
+        stored = pa.BufferOutputStream()
+        pq.write_table(table.cast(artifacts.SCHEMAS[Kind.EXAMPLES]), stored)
+        examples = cls.__new__(cls)
+        examples._open(pq.ParquetFile(pa.BufferReader(stored.getvalue())), name, remove_query=False)
+        return examples
+
+    def _open(self, file: pq.ParquetFile, path: Path | str, remove_query: bool) -> None:
+        self._file, self._path, self.remove_query = file, path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
             raise InputError(f"{path}: has no training examples")
@@ -69,7 +82,7 @@ class Examples:
         Raises:
             InputError: the examples were mined without a lexical index.
         """
-        if pq.read_table(self._path, columns=["lexical_score"])["lexical_score"].null_count:
+        if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
             raise InputError(f"{self._path}: has no lexical scores; mine with --index, or train with another --loss")
 
     def docids(self) -> pl.Series:
@@ -104,12 +117,12 @@ class Examples:
             yield table
 
     def _table(self, *columns: str) -> pl.DataFrame:
-        table = pl.from_arrow(pq.read_table(self._path, columns=list(columns)))
+        table = pl.from_arrow(self._file.read(columns=list(columns)))
         assert isinstance(table, pl.DataFrame)
         return table
 
     def _known_positives(self) -> dict[str, frozenset[str]]:
-        ids = pq.read_table(self._path, columns=["qid", "docid"])
+        ids = self._file.read(columns=["qid", "docid"])
         known: dict[str, set[str]] = {}
         for qid, docid in zip(ids["qid"].to_pylist(), ids["docid"].to_pylist(), strict=True):
             known.setdefault(qid, {qid} if self.remove_query else set()).add(docid)
@@ -144,9 +157,7 @@ class Examples:
 
     def batches(self, plan: Sampling, done: int = 0) -> Iterator[list[Group]]:
         """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
-        most = (
-            pl.scan_parquet(self._path, glob=False).select(pl.col("negatives").list.len().max()).collect().item() or 0
-        )
+        most = self._table("negatives").select(pl.col("negatives").list.len().max()).item() or 0
         if 0 < most < plan.negatives:
             console.warn(
                 f"--negatives {plan.negatives}: {self._path} has at most {most} per query, so each is drawn several "
@@ -157,7 +168,7 @@ class Examples:
     def dev_rows(self, queries: int) -> pl.DataFrame:
         """Return the examples of the first `queries` queries, in file order."""
         wanted = pl.Series(list(islice(self._positives, queries)), dtype=pl.String)
-        return pl.scan_parquet(self._path, glob=False).filter(pl.col("qid").is_in(wanted.implode())).collect()
+        return self._table(*self._file.schema_arrow.names).filter(pl.col("qid").is_in(wanted.implode()))
 
 
 def passes(plan: Optimization) -> int:

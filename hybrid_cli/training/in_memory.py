@@ -1,0 +1,142 @@
+"""Training of a dense encoder on examples in memory, as `train-dense` trains on a file.
+
+encoder = train(
+    [{"query": "salt in water", "positive": "Sea water contains salt.", "negatives": ["Oxygen is in the blood."]}],
+    loss="nll", options=Sampling(max_steps=100),
+)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from hybrid_cli.encoders.loading import pick_dtype
+from hybrid_cli.encoders.options import DEVICE, MODEL
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
+from hybrid_cli.training.loop import train as run
+from hybrid_cli.training.losses import objective, usual_temperature
+from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, Sampling
+from hybrid_cli.training.start import load_start
+
+Text = str | Mapping[str, str]  # a text, or a dictionary with `text` and maybe `title` and `docid`
+_NAME = "the examples"
+
+
+def train(
+    examples: Sequence[Mapping[str, Any]],
+    model: str | Path = MODEL,
+    *,
+    loss: str = LOSS,
+    options: Sampling | None = None,
+    device: str = DEVICE,
+    callbacks: Sequence[Callback] = (),
+    **parameters: Any,
+) -> TransformerEncoder:
+    """Train a dense encoder and return it.
+
+    Args:
+        examples: dictionaries with `query`, `positive` and `negatives` (a list): texts, or dictionaries with `text` and
+            maybe `title` and `docid`. Documents with equal texts are one document.
+        model: start model: `minilm`, a folder, or a Hugging Face id.
+        loss: name of a loss that needs no scorer and no lexical index, such as `nll`, `margin` or `bpr`.
+        options: steps, batch size, negatives of a query, learning rate, seed, ...
+        device: `auto`, `cpu`, `cuda`, ...
+        callbacks: are called by the training loop; see `Callback`.
+        parameters: parameters of the loss, such as `temperature` or `xi`.
+
+    Raises:
+        InputError: unusable examples, model or loss.
+    """
+    if loss not in LOSSES:
+        raise InputError(f"loss {loss}: unknown; choices: {', '.join(LOSSES)}", code="unknown-choice", value=loss)
+    if loss in RESIDUALS:
+        raise InputError(
+            f"loss {loss}: needs the scores of a frozen scorer; use `hybrid train-dense`", code="needs-scorer"
+        )
+    plan = options or Sampling()
+    known = Examples.of(examples_table(examples), _NAME)
+    torch.manual_seed(plan.seed)
+    encoder = load_start(str(model), device=device, binary=loss == "bpr")
+    unit = encoder.contract.normalize
+    values = {"temperature": usual_temperature(unit, loss), **parameters, "unit": unit}
+    learner: DenseLearner[TransformerEncoder] = DenseLearner(
+        encoder,
+        objective(loss, **values),
+        pick_dtype(plan.precision, encoder.device.type),
+        plan.chunk_size,
+        BatchSources(),
+    )
+    with tempfile.TemporaryDirectory() as work:
+        job = Job(
+            learner,
+            lambda done: ahead(map(learner.prepare, known.batches(plan, done))),
+            steps_of(plan, len(known)),
+            lambda folder: {},
+            epoch_steps=epoch_steps(plan, len(known)),
+        )
+        run(job, plan, Path(work), callbacks)
+    learner.model.eval()
+    return encoder
+
+
+@dataclass
+class _Documents:
+    """Ids of documents: the given ones, or a number for each text."""
+
+    numbers: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def row(self, given: Any, place: str) -> dict[str, Any]:
+        """Return docid, title and text of a document."""
+        document = {"text": given} if isinstance(given, str) else given
+        if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
+            raise InputError(f"{_NAME}: {place} is no text, and no dictionary with a text", code="not-a-text")
+        title, text = str(document.get("title") or ""), document["text"]
+        number = self.numbers.setdefault((title, text), str(len(self.numbers)))
+        return {"docid": str(document.get("docid", number)), "title": title, "text": text}
+
+
+def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return examples in memory as the table of a file of training examples; see `train`.
+
+    Raises:
+        InputError: an example without query or positive, or something else in place of texts.
+    """
+    documents, queries = _Documents(), dict[str, str]()
+    rows = []
+    for number, example in enumerate(examples):
+        place = f"example {number}"
+        if not isinstance(example, Mapping) or not isinstance(example.get("query"), str):
+            raise InputError(f"{_NAME}: {place} has no query, a text", code="no-query", row=number)
+        negatives = example.get("negatives") or []
+        if "positive" not in example or isinstance(negatives, str | Mapping):
+            raise InputError(
+                f"{_NAME}: {place} needs `positive`, a document, and `negatives`, a list",
+                code="no-documents",
+                row=number,
+            )
+        more = {"lexical_score": None}
+        rows.append(
+            {
+                "qid": queries.setdefault(example["query"], str(len(queries))),
+                "query": example["query"],
+                **documents.row(example["positive"], f"the positive of {place}"),
+                **more,
+                "negatives": [
+                    {**documents.row(each, f"a negative of {place}"), **more, "source": "given"} for each in negatives
+                ],
+            }
+        )
+    from hybrid_cli.artifacts import SCHEMAS, Kind
+
+    return pa.Table.from_pylist(rows, SCHEMAS[Kind.EXAMPLES])
