@@ -17,7 +17,6 @@ import polars as pl
 import pytest
 from command import refused
 from processes import run
-from sparse_models import write_checkpoint
 
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.cli import signals
@@ -299,7 +298,7 @@ def import_files(collection: Path, *, files: list[Path], threads: int, **options
     return prepare(PrepareFiles(files, **options))
 
 
-@pytest.mark.parametrize("work", ["encode", "encode sparse", "search", "label", "mine_negatives", "prepare"])
+@pytest.mark.parametrize("work", ["encode", "mine_negatives", "prepare"])
 def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     work: str,
     machines: Any,
@@ -311,10 +310,8 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
 ) -> None:
     """The output has the bytes of one process: no block is missing or written twice."""
     small_blocks(monkeypatch)
-    sparse = write_checkpoint(tmp_path / "splade", "splade") if work == "encode sparse" else None
     stages: dict[str, tuple[Any, dict[str, Any]]] = {
         "encode": (encode, {"model": tiny_lambda, "shard_size": 1}),
-        "encode sparse": (encode, {"model": sparse, "architecture": "splade", "shard_size": 1}),
         "prepare": (import_files, {"files": files}),
         **{stage.__name__: (stage, {"index": made / "bm25", **options}) for stage, options in LEXICAL},
     }

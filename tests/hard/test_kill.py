@@ -1,4 +1,4 @@
-"""Forty of the kills of `make hard`, over the stages that start fast, and a full disk."""
+"""Twenty-four of the kills of `make hard`, over the stages that start fast, and a full disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for words in ["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "size=48m", "none",
 
 
 def killed(code: str, *options: object) -> Ended:
-    return run(code, "--stages", FAST, "--kills", 40, *options)
+    return run(code, "--stages", FAST, "--kills", 24, *options)
 
 
 def test_killed_and_failed_commands_leave_nothing_incomplete(tmp_path: Path) -> None:
