@@ -57,9 +57,20 @@ class Recipe(Combining):
             InputError: the weight is not finite, or the lengths of a sum differ.
         """
         if not math.isfinite(self.weight):
-            raise InputError(f"--weight {self.weight}: needs a finite number")
+            raise InputError(
+                f"--weight {self.weight}: needs a finite number",
+                code="not-a-number",
+                option="--weight",
+                value=self.weight,
+            )
         if self.combine == "sum" and first != second:
-            raise InputError(f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat")
+            raise InputError(
+                f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat",
+                code="other-width",
+                option="--combine",
+                value=second,
+                expected=first,
+            )
 
 
 class Combination:
@@ -132,7 +143,11 @@ def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
     """Refuse to combine an encoder with itself, whose combination has the ranking of the encoder."""
     first, second = parts
     if first.fingerprint == second.fingerprint:
-        raise InputError(f"{names[0]} and {names[1]}: the same encoder, whose ranking would not change; name another")
+        raise InputError(
+            f"{names[0]} and {names[1]}: the same encoder, whose ranking would not change; name another",
+            code="repeated-input",
+            paths=names,
+        )
 
 
 def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
@@ -175,7 +190,12 @@ def read_recipe(folder: Path) -> Recipe:
     stored = read_object(folder / CONTRACT)
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
-        raise InputError(f"{folder / CONTRACT}: has no field '{lacking[0]}'; rebuild the combination")
+        raise InputError(
+            f"{folder / CONTRACT}: has no field '{lacking[0]}'; rebuild the combination",
+            code="damaged",
+            path=folder / CONTRACT,
+            field=lacking[0],
+        )
     recipe = typed(Recipe, stored, folder / CONTRACT)
     for changed in recipe.changes:
         typed(Contract, {name: value for name, value in changed.items() if name != "weight"}, folder / CONTRACT)
@@ -204,7 +224,10 @@ class Pair:
     def __init__(self, queries: Encoder, documents: Encoder):
         if queries.dim != documents.dim:
             raise InputError(
-                f"a pair needs vectors of equal length, got {queries.dim} (queries) and {documents.dim} (documents)"
+                f"a pair needs vectors of equal length, got {queries.dim} (queries) and {documents.dim} (documents)",
+                code="other-width",
+                value=documents.dim,
+                expected=queries.dim,
             )
         self.queries, self.documents = queries, documents
         self.fingerprint = documents.fingerprint

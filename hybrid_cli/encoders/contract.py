@@ -81,10 +81,15 @@ class Encoder(Protocol):
 def refuse_single_text(*lists: Sequence[str]) -> None:
     """Refuse a text in place of a list of texts, which would be read as a list of characters; and unequal lists."""
     if any(isinstance(each, str) for each in lists):
-        raise InputError("an encoder takes lists of texts, not a single text; pass [text]")
+        raise InputError(
+            "an encoder takes lists of texts, not a single text; pass [text]", code="other-type", expected="list"
+        )
     if len({len(each) for each in lists}) > 1:
         raise InputError(
-            f"an encoder takes one title per text, not {len(lists[0]):,} titles for {len(lists[1]):,} texts"
+            f"an encoder takes one title per text, not {len(lists[0]):,} titles for {len(lists[1]):,} texts",
+            code="number-of-values",
+            value=len(lists[0]),
+            expected=len(lists[1]),
         )
 
 
@@ -149,7 +154,13 @@ class TextForm:
         new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
         for name in ("query_max_len", "doc_max_len"):
             if getattr(new, name) < 4:
-                raise InputError(f"--{name.replace('_', '-')} {getattr(new, name)}: needs at least 4 word pieces")
+                raise InputError(
+                    f"--{name.replace('_', '-')} {getattr(new, name)}: needs at least 4 word pieces",
+                    code="out-of-range",
+                    option=f"--{name.replace('_', '-')}",
+                    value=getattr(new, name),
+                    minimum=4,
+                )
         return new
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,7 +263,13 @@ def kind_of(folder: Path) -> str:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
     """
     if (folder / RERANKER).exists():
-        raise InputError(f"{folder}: is a reranker; an encoder is needed here")
+        raise InputError(
+            f"{folder}: is a reranker; an encoder is needed here",
+            code="other-kind",
+            path=folder,
+            kind="reranker",
+            expected="encoder",
+        )
     if not (folder / CONTRACT).exists():
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
@@ -287,18 +304,35 @@ def read_contract(folder: Path, route: str | None = None) -> Contract:
     if route is not None:
         return _from_sentence_transformers(folder, route)
     if (kind := kind_of(folder)) != TRANSFORMER:
-        raise InputError(f"{folder}: is a {kind} encoder; needs a transformer")
+        raise InputError(
+            f"{folder}: is a {kind} encoder; needs a transformer",
+            code="other-kind",
+            path=folder,
+            kind=kind,
+            expected=TRANSFORMER,
+        )
     if (folder / CONTRACT).exists():
         stored = read_object(folder / CONTRACT)
         stored.pop("kind", None)
         if "prefix" in stored:
-            raise InputError(f"{folder / CONTRACT}: unknown field prefix; rename it to truncate_dim")
+            raise InputError(
+                f"{folder / CONTRACT}: unknown field prefix; rename it to truncate_dim",
+                code="json-unknown-field",
+                path=folder / CONTRACT,
+                field="prefix",
+            )
         contract = typed(Contract, stored, folder / CONTRACT)
         for name in ("query_max_len", "doc_max_len", "dim", "truncate_dim"):
             least = 1 if name in ("dim", "truncate_dim") else 4
             if not least <= (getattr(contract, name) or least) <= LONGEST:
                 raise InputError(
-                    f"{folder / CONTRACT}: {name} {getattr(contract, name)} is not between {least} and {LONGEST}"
+                    f"{folder / CONTRACT}: {name} {getattr(contract, name)} is not between {least} and {LONGEST}",
+                    code="out-of-range",
+                    path=folder / CONTRACT,
+                    field=name,
+                    value=getattr(contract, name),
+                    minimum=least,
+                    limit=LONGEST,
                 )
         return contract
     if (folder / MODULES).is_file():
@@ -328,7 +362,12 @@ def _of_towers(folder: Path) -> Contract | None:
         title_separator=document.title_separator,
     )
     if found := differences(other.to_dict(), joined.to_dict()):
-        raise InputError(f"{folder}: the query tower has {found[0]} as the document tower; join towers of one encoder")
+        raise InputError(
+            f"{folder}: the query tower has {found[0]} as the document tower; join towers of one encoder",
+            code="towers-differ",
+            path=folder,
+            field=found[0],
+        )
     return joined
 
 

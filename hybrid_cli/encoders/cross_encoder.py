@@ -79,7 +79,11 @@ class PairInput:
         if new.max_length < new.query_max_len + ROOM:
             raise InputError(
                 f"--max-length {new.max_length}: needs at least {ROOM} tokens more than --query-max-len "
-                f"{new.query_max_len}"
+                f"{new.query_max_len}",
+                code="out-of-range",
+                option="--max-length",
+                value=new.max_length,
+                minimum=new.query_max_len + ROOM,
             )
         return new
 
@@ -131,14 +135,25 @@ class CrossEncoder(nn.Module):
         tokenizer = load_tokenizer(folder)
         refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
-            raise InputError(f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder")
+            raise InputError(
+                f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder",
+                code="no-such-file",
+                path=folder,
+                expected="tokenizer.json",
+            )
         longest = _positions(backbone, tokenizer)
         if not train:  # else the settings are those of an encoder
             limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
             longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
-            raise InputError(f"--max-length {stored.max_length}: the model has positions for {longest} tokens")
+            raise InputError(
+                f"--max-length {stored.max_length}: the model has positions for {longest} tokens",
+                code="out-of-range",
+                option="--max-length",
+                value=stored.max_length,
+                limit=longest,
+            )
         place = pick_device(device)
         model = cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
         return model if train else model._with_exact_head()
@@ -247,7 +262,11 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
     if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
         raise InputError(
             f"{folder / RERANKER}: query_max_len {stored.query_max_len} and max_length {stored.max_length} leave no "
-            "room for query and document"
+            "room for query and document",
+            code="out-of-range",
+            path=folder / RERANKER,
+            field="query_max_len",
+            value=stored.query_max_len,
         )
     return stored
 
@@ -256,7 +275,11 @@ def _check_files(folder: Path, train: bool) -> None:
     """Refuse folders that are not one checkpoint, and parts of sentence-transformers that are not read."""
     if not (folder / "config.json").is_file():
         kind = "an encoder without a checkpoint of its own" if (folder / CONTRACT).is_file() else "no checkpoint"
-        raise InputError(f"{folder}: has no config.json ({kind}); needs a folder with one Hugging Face checkpoint")
+        raise InputError(
+            f"{folder}: has no config.json ({kind}); needs a folder with one Hugging Face checkpoint",
+            code="model-without-config",
+            path=folder,
+        )
     refuse_pickles(folder)
     if (folder / MODULES).is_file():
         modules = read_json(folder / MODULES)
@@ -271,11 +294,18 @@ def _check_files(folder: Path, train: bool) -> None:
             raise InputError(
                 f"{folder}: has the modules {', '.join(unknown)} of sentence-transformers, so it is no cross-encoder "
                 "with a classification head; "
-                + ("start from another model" if train else "train one with `hybrid train-reranker`")
+                + ("start from another model" if train else "train one with `hybrid train-reranker`"),
+                code="module-unsupported",
+                path=folder,
+                names=unknown,
             )
     prompts = folder / "config_sentence_transformers.json"
     if not train and prompts.is_file() and read_object(prompts).get("default_prompt_name"):
-        raise InputError(f"{folder}: has a default prompt, which is not supported; use another reranker")
+        raise InputError(
+            f"{folder}: has a default prompt, which is not supported; use another reranker",
+            code="default-prompt",
+            path=folder,
+        )
 
 
 def _backbone(folder: Path, train: bool) -> PreTrainedModel:
@@ -290,7 +320,11 @@ def _backbone(folder: Path, train: bool) -> PreTrainedModel:
     if (backbone.config.num_labels or 0) > 2:
         raise InputError(
             f"{folder}: its head has {backbone.config.num_labels} labels; a reranker has one or two. Train one with "
-            "`hybrid train-reranker`"
+            "`hybrid train-reranker`",
+            code="other-kind",
+            path=folder,
+            labels=backbone.config.num_labels,
+            expected="reranker",
         )
     return backbone
 
@@ -302,14 +336,20 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
     if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
         raise InputError(
             f"{folder}: has weights that {type(backbone).__name__} does not have ({few(foreign)}); without them the "
-            "scores would be wrong. Use a checkpoint of this architecture"
+            "scores would be wrong. Use a checkpoint of this architecture",
+            code="unknown-weights",
+            path=folder,
+            names=foreign,
         )
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
     refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
         raise InputError(
-            f"{folder}: has no ranking head ({few(head)}); train one with `hybrid train-reranker --model {folder}`"
+            f"{folder}: has no ranking head ({few(head)}); train one with `hybrid train-reranker --model {folder}`",
+            code="no-ranking-head",
+            path=folder,
+            names=head,
         )
     if head:
         console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")

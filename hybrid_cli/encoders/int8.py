@@ -45,7 +45,13 @@ def quantize(encoder: TransformerEncoder) -> None:
         HybridError: ONNX cannot express the transformer, or its copy returns other vectors.
     """
     if encoder.device.type != "cpu":
-        raise InputError(f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}")
+        raise InputError(
+            f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}",
+            code="option-does-not-apply",
+            option="--dtype",
+            value="int8",
+            device=str(encoder.device),
+        )
     for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
         if isinstance(tower.backbone, TokenTable):
             raise InputError(
@@ -60,7 +66,11 @@ def quantize(encoder: TransformerEncoder) -> None:
             cosine = float(nn.functional.cosine_similarity(expected, tower(*probe)).min())
         if not cosine >= _LEAST_COSINE:
             raise HybridError(
-                f"--dtype int8: the 8-bit vectors differ from those of fp32 (cosine {cosine:.2f}); use --dtype fp32"
+                f"--dtype int8: the 8-bit vectors differ from those of fp32 (cosine {cosine:.2f}); use --dtype fp32",
+                code="int8-inexact",
+                option="--dtype",
+                value="int8",
+                cosine=cosine,
             )
 
 
@@ -100,7 +110,12 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
         import onnxscript  # noqa: F401  (of torch.onnx)
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError:
-        raise InputError("--dtype int8: needs ONNX Runtime; run pip install 'hybrid_cli[int8]'") from None
+        raise InputError(
+            "--dtype int8: needs ONNX Runtime; run pip install 'hybrid_cli[int8]'",
+            code="missing-package",
+            option="--dtype",
+            package="onnxruntime",
+        ) from None
     names = list(probe)
     rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
     with tempfile.TemporaryDirectory() as folder, _plain_attention(backbone), _without_noise():
@@ -129,7 +144,10 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
             raise HybridError(
                 f"--dtype int8: {type(backbone).__name__} has no form in ONNX ({type(error).__name__}); "
-                "use --dtype fp32"
+                "use --dtype fp32",
+                code="architecture-unsupported",
+                option="--dtype",
+                value=type(backbone).__name__,
             ) from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

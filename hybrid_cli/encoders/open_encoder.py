@@ -49,7 +49,12 @@ def open_encoder(
 def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
     if kind != COMBINATION and "weight" in changes:
-        raise InputError(f"--weight: only with a combination of two encoders; {folder} is one encoder")
+        raise InputError(
+            f"--weight: only with a combination of two encoders; {folder} is one encoder",
+            code="option-does-not-apply",
+            option="--weight",
+            path=folder,
+        )
     if changes.get("architecture") is not None:
         kind = SPARSE
     return ENCODERS[kind](folder, device, dtype, {**changes})
@@ -59,7 +64,13 @@ def _sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[s
     from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
 
     if dtype == INT8:
-        raise InputError(f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32")
+        raise InputError(
+            f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32",
+            code="option-does-not-apply",
+            option="--dtype",
+            value="int8",
+            path=folder,
+        )
     return SparseEncoder.load(folder, device=device, dtype=dtype, **{"architecture": None, **changes})
 
 
@@ -67,7 +78,13 @@ def _static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[s
     length = changes.pop("truncate_dim", None)
     _refuse(folder, changes, STATIC)
     if dtype == INT8:
-        raise InputError(f"--dtype int8: not with a static encoder, such as {folder}; omit the option")
+        raise InputError(
+            f"--dtype int8: not with a static encoder, such as {folder}; omit the option",
+            code="option-does-not-apply",
+            option="--dtype",
+            value="int8",
+            path=folder,
+        )
     return StaticEncoder.load(folder, length)
 
 

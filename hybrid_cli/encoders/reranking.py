@@ -122,7 +122,12 @@ class Reranking:
         if len(unknown):
             others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
             raise InputError(
-                f"{corpus}: has no document {unknown[0]}{others} of {self.path}; pass the collection of the run"
+                f"{corpus}: has no document {unknown[0]}{others} of {self.path}; pass the collection of the run",
+                code="other-corpus",
+                path=self.path,
+                corpus=corpus,
+                id=unknown[0],
+                count=len(unknown),
             )
         return found
 
@@ -137,7 +142,10 @@ class Reranking:
             row = int((~np.isfinite(scores)).argmax())
             raise HybridError(
                 f"query {part['qid'][row]}, document {part['docid'][row]}: the score is not finite; use --dtype fp32, "
-                "or another model"
+                "or another model",
+                code="values-not-finite",
+                query=part["qid"][row],
+                id=part["docid"][row],
             )
         facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
         table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)

@@ -120,14 +120,33 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
         contract = typed(SparseContract, stored, folder / CONTRACT)
         for name in ("query_max_len", "doc_max_len"):
             if not 4 <= getattr(contract, name) <= LONGEST:
-                raise InputError(f"{folder / CONTRACT}: {name} is not between 4 and {LONGEST}")
+                raise InputError(
+                    f"{folder / CONTRACT}: {name} is not between 4 and {LONGEST}",
+                    code="out-of-range",
+                    path=folder / CONTRACT,
+                    field=name,
+                    minimum=4,
+                    limit=LONGEST,
+                )
         if architecture not in (None, contract.architecture):
-            raise InputError(f"--architecture {architecture}: {folder} is a {contract.architecture} encoder")
+            raise InputError(
+                f"--architecture {architecture}: {folder} is a {contract.architecture} encoder",
+                code="conflicting-options",
+                option="--architecture",
+                value=architecture,
+                expected=contract.architecture,
+                path=folder,
+            )
         return contract
     if architecture is None and (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
     if architecture is None:
-        raise InputError(f"{folder}: no sparse encoder; pass --architecture for a plain checkpoint")
+        raise InputError(
+            f"{folder}: no sparse encoder; pass --architecture for a plain checkpoint",
+            code="missing-option",
+            option="--architecture",
+            path=folder,
+        )
     table = architecture == "splade" and (folder / IDF_TABLE).is_file()
     return SparseContract(
         architecture=architecture, saturation=0 if architecture == "sparterm" else 1, query_table=table
@@ -288,7 +307,12 @@ class SparseEncoder(nn.Module):
         else:
             network, new = towers.load_token_weights(body, contract.architecture)
         if new and not fresh:
-            raise InputError(f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`")
+            raise InputError(
+                f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`",
+                code="missing-weights",
+                path=folder,
+                names=new,
+            )
         assert not isinstance(network, TableWeights)
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
@@ -462,5 +486,10 @@ def _table_path(folder: Path) -> Path:
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
     known = {each.name for each in fields(SparseContract)}
     if unfit := [name for name in overrides if name not in known or name == "pooling"]:
-        raise InputError(f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {folder} is a sparse encoder")
+        raise InputError(
+            f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {folder} is a sparse encoder",
+            code="option-does-not-apply",
+            option=f"--{unfit[0].replace('_', '-')}",
+            path=folder,
+        )
     return contract.changed(**overrides)

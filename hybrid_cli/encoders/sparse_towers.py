@@ -339,7 +339,10 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
         table = _read(path / layout.WEIGHTS).get("weight")
         if table is None or table.shape != (len(tokenizer),):
             raise InputError(
-                f"{path / layout.WEIGHTS}: needs one weight for each of the {len(tokenizer):,} word pieces"
+                f"{path / layout.WEIGHTS}: needs one weight for each of the {len(tokenizer):,} word pieces",
+                code="number-of-weights",
+                path=path / layout.WEIGHTS,
+                expected=len(tokenizer),
             )
         return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
@@ -347,7 +350,13 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
         raise InputError(f"{path}: {wrong}, the weight of a word piece", code="json-type", path=path, **wrong.fields)
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
-        raise InputError(f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)")
+        raise InputError(
+            f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)",
+            code="unknown-id",
+            path=path,
+            id=unknown[0],
+            count=len(unknown),
+        )
     table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table
@@ -362,7 +371,11 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
-        raise InputError(f"{folder}: weights of other shapes ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(
+            f"{folder}: weights of other shapes ({' '.join(str(error).split())[:200]})",
+            code="weights-shape",
+            path=folder,
+        ) from None
 
 
 def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:
@@ -370,11 +383,19 @@ def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str
     if foreign := foreign_weights(config.model_type, keys, body):
         raise InputError(
             f"{folder}: has weights that this architecture does not use ({few(foreign)}); pass the --architecture of "
-            "this checkpoint, or use another one"
+            "this checkpoint, or use another one",
+            code="unknown-weights",
+            path=folder,
+            names=foreign,
         )
 
 
 def _refuse_reranker(folder: Path, config: PretrainedConfig) -> None:
     """Refuse a classifier of whole texts, whose head has the name and perhaps the shape of DeepCT's."""
     if names := [name for name in config.architectures or () if "ForSequenceClassification" in name]:
-        raise InputError(f"{folder}: {names[0]} classifies whole texts, not tokens; use it with `hybrid rerank`")
+        raise InputError(
+            f"{folder}: {names[0]} classifies whole texts, not tokens; use it with `hybrid rerank`",
+            code="other-kind",
+            path=folder,
+            kind=names[0],
+        )

@@ -133,10 +133,23 @@ class StaticEncoder(nn.Module):
             stored.pop("kind", None)
             contract = typed(StaticContract, stored, folder / CONTRACT)
             if not contract.fields or set(contract.fields) - {"title", "text"}:
-                raise InputError(f"{folder / CONTRACT}: fields need to be title, text or both")
+                raise InputError(
+                    f"{folder / CONTRACT}: fields need to be title, text or both",
+                    code="unknown-choice",
+                    path=folder / CONTRACT,
+                    field="fields",
+                    value=contract.fields,
+                )
             known = pl.read_parquet(folder / TERMS, glob=False)
             if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
-                raise InputError(f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values")
+                raise InputError(
+                    f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values",
+                    code="out-of-range",
+                    option="--truncate-dim",
+                    value=truncate_dim,
+                    limit=contract.dim,
+                    path=folder,
+                )
             tables = load_file(folder / STATIC_TABLES)
             expected = (len(known) + contract.hash_buckets, contract.dim)
             if any(tuple(table.shape) != expected for table in tables.values()):
@@ -145,7 +158,11 @@ class StaticEncoder(nn.Module):
             encoder = cls(contract, known["term"], known["idf"].to_numpy())
             encoder.load_state_dict({name: table[:, : contract.dim].contiguous() for name, table in tables.items()})
         except (OSError, TypeError, ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{folder}: incomplete or damaged static encoder ({str(error).splitlines()[0]})") from None
+            raise InputError(
+                f"{folder}: incomplete or damaged static encoder ({str(error).splitlines()[0]})",
+                code="damaged",
+                path=folder,
+            ) from None
         files = "".join(artifacts.fingerprint(folder / name) for name in (CONTRACT, TERMS, STATIC_TABLES))
         files += str(truncate_dim or "")
         encoder.fingerprint = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()

@@ -130,7 +130,12 @@ def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential
     known = parts_of(folder, side)[2] if (folder / layout.MODULES).is_file() else []
     found = known[: len(kinds)]
     if [each.kind for each in found] != list(kinds):
-        raise InputError(f"{folder / layout.MODULES}: needs the modules {', '.join(kinds)} after the pooling")
+        raise InputError(
+            f"{folder / layout.MODULES}: needs the modules {', '.join(kinds)} after the pooling",
+            code="modules-form",
+            path=folder / layout.MODULES,
+            expected=list(kinds),
+        )
     return nn.Sequential(*map(_load_module, found))
 
 
@@ -151,7 +156,9 @@ def _load_module(found: Module) -> nn.Module:
                 module = Dense(*sizes, _activation(file, config), config.get("use_residual") or False)
         module.load_state_dict(load_file(_weights(folder)), assign=True)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{folder}: damaged {kind} module ({str(error).splitlines()[0]})") from None
+        raise InputError(
+            f"{folder}: damaged {kind} module ({str(error).splitlines()[0]})", code="damaged", path=folder, kind=kind
+        ) from None
     return module
 
 
@@ -169,10 +176,14 @@ def _weights(folder: Path) -> Path:
     if not file.is_file() and (folder / "pytorch_model.bin").is_file():
         raise InputError(
             f"{folder}: pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint "
-            f"{folder.parent} OUT"
+            f"{folder.parent} OUT",
+            code="needs-unpickling",
+            path=folder,
         )
     if not file.is_file():
-        raise InputError(f"{folder}: damaged encoder; {file.name} is missing")
+        raise InputError(
+            f"{folder}: damaged encoder; {file.name} is missing", code="damaged", path=folder, missing=file.name
+        )
     return file
 
 
@@ -180,7 +191,12 @@ def refuse_missing_projection(folder: Path, contract: Contract) -> None:
     """Refuse a stored encoder without the weights of its projection, which would be random."""
     for path, _ in _projection_modules(contract) if contract.dim is not None else ():
         if not (folder / path / layout.WEIGHTS).is_file():
-            raise InputError(f"{folder}: damaged encoder; {path}/{layout.WEIGHTS} is missing")
+            raise InputError(
+                f"{folder}: damaged encoder; {path}/{layout.WEIGHTS} is missing",
+                code="damaged",
+                path=folder,
+                missing=f"{path}/{layout.WEIGHTS}",
+            )
 
 
 def load_projection(
@@ -200,7 +216,14 @@ def load_projection(
     if contract.dim is None:
         return None
     if contract.dim > inputs and not published:
-        raise InputError(f"--dim {contract.dim}: needs at most the {inputs} dimensions of {folder}")
+        raise InputError(
+            f"--dim {contract.dim}: needs at most the {inputs} dimensions of {folder}",
+            code="out-of-range",
+            option="--dim",
+            value=contract.dim,
+            limit=inputs,
+            path=folder,
+        )
     layers: list[nn.Module] = [nn.Linear(inputs, contract.dim)]
     if contract.projection_norm:
         layers.append(nn.LayerNorm(contract.dim))
@@ -214,7 +237,12 @@ def load_projection(
                 nn.init.normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
         except RuntimeError:
-            raise InputError(f"{folder}: the projection has another shape than {contract.dim} x {inputs}") from None
+            raise InputError(
+                f"{folder}: the projection has another shape than {contract.dim} x {inputs}",
+                code="weights-shape",
+                path=folder,
+                dim=contract.dim,
+            ) from None
     return nn.Sequential(*layers)
 
 
@@ -347,12 +375,22 @@ class Tower(nn.Module):
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
-            raise InputError(f"{folder}: the vocabulary has no mask token, with which queries are filled")
+            raise InputError(
+                f"{folder}: the vocabulary has no mask token, with which queries are filled",
+                code="no-mask-token",
+                path=folder,
+            )
         head = load_modules(folder, contract.modules, side)
         pooled = loaded.backbone.config.hidden_size * len(contract.poolings)
         needed = next((layer.linear.in_features for layer in head or () if isinstance(layer, Dense)), pooled)
         if needed != pooled:
-            raise InputError(f"{folder}: its Dense module needs {needed} values, and the pooling gives {pooled}")
+            raise InputError(
+                f"{folder}: its Dense module needs {needed} values, and the pooling gives {pooled}",
+                code="weights-shape",
+                path=folder,
+                value=needed,
+                expected=pooled,
+            )
         inputs = _outputs(head) or pooled
         tower = cls(loaded, tokenizer, contract, head, load_projection(folder, contract, inputs, loaded.projection))
         length = contract.truncate_dim
@@ -558,7 +596,10 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
     ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
         raise InputError(
-            f"{folder}: the vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none"
+            f"{folder}: the vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none",
+            code="no-markers",
+            path=folder,
+            name=QUERY_MARKER,
         )
     table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
@@ -649,9 +690,17 @@ class TransformerEncoder(nn.Module):
         weights = artifacts.fingerprint(folder)
         two_folders, published = is_two_folders(folder), structure(folder)
         if not (stored.tied or two_folders or published):
-            raise InputError(f"{folder}: incomplete encoder of two towers; query/ or document/ is missing")
+            raise InputError(
+                f"{folder}: incomplete encoder of two towers; query/ or document/ is missing",
+                code="damaged",
+                path=folder,
+            )
         if two_folders and contract.tied:
-            raise InputError(f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied")
+            raise InputError(
+                f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied",
+                code="two-towers",
+                path=folder,
+            )
         if contract.dim == stored.dim and "dim" not in published:
             refuse_missing_projection(folder / "query" if two_folders else folder, stored)
         query = Tower.load(folder / "query" if two_folders else folder, contract, route or "query")
@@ -661,7 +710,12 @@ class TransformerEncoder(nn.Module):
         for name, tower in (("query_max_len", query), ("doc_max_len", document)):
             if (overrides.get(name) or 0) > tower.longest:
                 raise InputError(
-                    f"--{name.replace('_', '-')} {overrides[name]}: {folder} reads at most {tower.longest} word pieces"
+                    f"--{name.replace('_', '-')} {overrides[name]}: {folder} reads at most {tower.longest} word pieces",
+                    code="out-of-range",
+                    option=f"--{name.replace('_', '-')}",
+                    value=overrides[name],
+                    limit=tower.longest,
+                    path=folder,
                 )
         if query.left_out:
             console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")

@@ -58,7 +58,12 @@ def matcher(answers: Iterable[str], mode: AnswerMatch = ANSWER_MATCH) -> Callabl
     if mode == "regex":
         patterns = [pattern for pattern in map(_compiled, answers) if pattern is not None]
         return lambda passage: any(_occurs(pattern, passage) for pattern in patterns)
-    raise InputError(f"answer match '{mode}': unknown; choices: {' or '.join(MODES)}")
+    raise InputError(
+        f"answer match '{mode}': unknown; choices: {' or '.join(MODES)}",
+        code="unknown-choice",
+        value=mode,
+        choices=MODES,
+    )
 
 
 def _compiled(answer: str) -> regex.Pattern[str] | None:
@@ -99,7 +104,9 @@ def with_answers(queries: pl.DataFrame) -> pl.DataFrame:
     """
     asked = queries.filter(pl.col("answers").list.eval(pl.element().str.strip_chars() != "").list.any())
     if len(asked) == 0:
-        raise InputError("acc@k: needs answers, and no query has any; use Success@k to measure with qrels")
+        raise InputError(
+            "acc@k: needs answers, and no query has any; use Success@k to measure with qrels", code="needs-answers"
+        )
     return asked
 
 
@@ -140,7 +147,10 @@ def evaluate_answers(
     if len(run) and not len(hits):
         raise InputError(
             f"the run has no hits for any of the questions: it starts with query '{run['qid'][0]}', and the questions "
-            f"start with '{queries['qid'][0]}'; pass the queries of the same split"
+            f"start with '{queries['qid'][0]}'; pass the queries of the same split",
+            code="other-queries",
+            id=run["qid"][0],
+            expected=queries["qid"][0],
         )
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
@@ -201,5 +211,9 @@ def _first_answer(
 
 def _passage(docid: str, found: Mapping[str, str]) -> str:
     if docid not in found:
-        raise InputError(f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched")
+        raise InputError(
+            f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched",
+            code="other-corpus",
+            id=docid,
+        )
     return found[docid]

@@ -168,7 +168,12 @@ def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
     parsed = {name: _parse(name, level) for name in names}
     bad = [f"'{name}' ({fault})" for name, fault in parsed.items() if isinstance(fault, str)]
     if bad or not parsed:
-        raise InputError(f"measures: {', '.join(bad) or 'none given'}; known: {_known()} (also trec_eval's names)")
+        raise InputError(
+            f"measures: {', '.join(bad) or 'none given'}; known: {_known()} (also trec_eval's names)",
+            code="unknown-choice",
+            option="measures",
+            value=[name for name, fault in parsed.items() if isinstance(fault, str)],
+        )
     return [measure for measure in parsed.values() if isinstance(measure, Measure)]
 
 
@@ -302,7 +307,9 @@ def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int
 def _deepest(wanted: Sequence[Measure]) -> int | None:
     """Return the number of top hits that the measures use; None for all."""
     if any(measure.family == ACCURACY for measure in wanted):
-        raise InputError("acc@k needs the answers of the queries and the texts of the documents, not qrels")
+        raise InputError(
+            "acc@k needs the answers of the queries and the texts of the documents, not qrels", code="needs-answers"
+        )
     cutoffs = [measure.cutoff for measure in wanted]
     return None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
 
@@ -359,7 +366,7 @@ def check_overlap(answered: pl.Series, qrels: pl.DataFrame, run: Path | None = N
         run: the run, for the message.
     """
     if len(qrels) == 0:
-        raise InputError("the qrels are empty")
+        raise InputError("the qrels are empty", code="no-judgments")
     if answered.is_in(qrels["qid"].unique().implode()).any():
         return
     first = f"it starts with query '{answered[0]}'" if len(answered) else "it is empty"
@@ -367,7 +374,12 @@ def check_overlap(answered: pl.Series, qrels: pl.DataFrame, run: Path | None = N
     queries = f"any of the {judged:,} judged queries" if judged > 1 else "the judged query"
     raise InputError(
         f"{f'{run}: ' if run else ''}the run has no hits for {queries}: {first}, and the qrels start with "
-        f"'{qrels['qid'][0]}'; pass the qrels of the same split"
+        f"'{qrels['qid'][0]}'; pass the qrels of the same split",
+        code="other-queries",
+        path=run,
+        count=judged,
+        id=answered[0] if len(answered) else None,
+        expected=qrels["qid"][0],
     )
 
 
@@ -395,7 +407,12 @@ def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
     twice = judged.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         qid, docid = twice.select("qid", "docid").row(0)
-        raise InputError(f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one")
+        raise InputError(
+            f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one",
+            code="duplicate-id",
+            id=docid,
+            query=qid,
+        )
     return judged
 
 

@@ -62,9 +62,18 @@ class Served:
             return
         ours, theirs = self.lexical.docids, self.dense.docids
         if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
-            raise InputError(f"{self.dense.folder}: other documents than the lexical index; encode the same corpus")
+            raise InputError(
+                f"{self.dense.folder}: other documents than the lexical index; encode the same corpus",
+                code="other-corpus",
+                path=self.dense.folder,
+            )
         if self.dense.binary:
-            raise InputError(f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type")
+            raise InputError(
+                f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type",
+                code="other-index-type",
+                path=self.dense.folder,
+                kind="binary",
+            )
 
     def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
         """Yield docid, title, text, indices and values of the impacts, and vector, in the order of the corpora.
@@ -88,7 +97,10 @@ class Served:
         if found < (total := len(self.lexical.docids)):
             raise InputError(
                 f"{self.corpora[-1]}: no texts of {console.counted(document=total - found)}; pass the collection "
-                "of the index with --collection"
+                "of the index with --collection",
+                code="other-corpus",
+                path=self.corpora[-1],
+                count=total - found,
             )
 
     def _rows(self) -> list[Rows]:
@@ -240,12 +252,20 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
     if others := [name for name in served.fields if name not in ("title", "text")]:
         raise InputError(
             f"--format opensearch: writes titles and texts, the index has the field '{others[0]}'; use --format "
-            "parquet or vespa"
+            "parquet or vespa",
+            code="other-fields",
+            option="--format",
+            value="opensearch",
+            field=others[0],
         )
     if served.lexical.language != ENGLISH:
         raise InputError(
             f"--format opensearch: BM25 is computed by an English analyzer, the index has language "
-            f"{served.lexical.language}; use --format parquet or vespa"
+            f"{served.lexical.language}; use --format parquet or vespa",
+            code="other-language",
+            option="--format",
+            value="opensearch",
+            language=served.lexical.language,
         )
     count = 0
     with disk.create_text(folder / "documents.ndjson") as file:

@@ -155,7 +155,11 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
             continue
         found = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
         if not found.is_finite().all():
-            raise InputError(f"some exact scores of list {number + 1} are not finite; rebuild its index")
+            raise InputError(
+                f"some exact scores of list {number + 1} are not finite; rebuild its index",
+                code="values-not-finite",
+                list=number + 1,
+            )
         begin = 0
         for position, block in enumerate(blocks):
             end = begin + block[score].null_count()

@@ -39,7 +39,12 @@ def check_folds(folds: int, judged: Path, queries: int) -> None:
     """
     if folds > queries:
         raise InputError(
-            f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}"
+            f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}",
+            code="out-of-range",
+            option="--folds",
+            value=folds,
+            limit=queries,
+            path=judged,
         )
 
 

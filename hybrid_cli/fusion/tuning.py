@@ -128,7 +128,14 @@ def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], W
         return
     if family.grid in PUBLISHED:
         if runs != 2:
-            raise InputError(f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}")
+            raise InputError(
+                f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}",
+                code="number-of-values",
+                option="--grid",
+                grid=family.grid,
+                value=runs,
+                expected=2,
+            )
         evaluate(PUBLISHED[family.grid])
         return
     low, high = (-_DECADES, _DECADES) if family.grid == "log" else (-1, 1)
@@ -149,7 +156,12 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
     """
     parts = round(1 / step) if step > 0 else 0
     if parts < 1 or not math.isclose(parts * step, 1, rel_tol=1e-9):
-        raise InputError(f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1")
+        raise InputError(
+            f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1",
+            code="out-of-range",
+            option="--step",
+            value=step,
+        )
     _check_size(math.comb(parts + runs - 1, runs - 1), runs)
     bars = combinations(range(parts + runs - 1), runs - 1)
     return [tuple((end - begin - 1) / parts for begin, end in pairwise((-1, *bar, parts + runs - 1))) for bar in bars]
@@ -202,7 +214,12 @@ def _check_size(points: int, runs: int) -> None:
     if points > _MOST_TRIALS:
         raise InputError(
             f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; "
-            "use --grid linear, or scaled for raw scores, with a larger --step, or fuse fewer runs"
+            "use --grid linear, or scaled for raw scores, with a larger --step, or fuse fewer runs",
+            code="grid-too-large",
+            option="--grid",
+            value=points,
+            limit=_MOST_TRIALS,
+            count=runs,
         )
 
 

@@ -113,7 +113,11 @@ def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: S
     if len(weights) != len(names):
         raise InputError(
             f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
-            f"{', '.join(names)}, in this order; got {len(weights)}"
+            f"{', '.join(names)}, in this order; got {len(weights)}",
+            code="number-of-weights",
+            option="--weights",
+            value=len(weights),
+            expected=len(names),
         )
     return replace(recipe, weights=weights)
 
@@ -130,7 +134,10 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
         return tuple(_number(weight) for weight in given.split(","))
     except ValueError:
         raise InputError(
-            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
+            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune",
+            code="not-a-number",
+            option="--weights",
+            value=given,
         ) from None
 
 
@@ -149,12 +156,26 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
         if name not in names:
             close = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}? The" if close else "the"
-            raise InputError(f"--weights {part}: no such run; {hint} runs are {', '.join(names)}")
+            raise InputError(
+                f"--weights {part}: no such run; {hint} runs are {', '.join(names)}",
+                code="unknown-choice",
+                option="--weights",
+                value=name,
+                choices=list(names),
+                suggestion=close[0] if close else None,
+            )
         if name in weights:
-            raise InputError(f"--weights {given}: {name} is given twice")
+            raise InputError(
+                f"--weights {given}: {name} is given twice", code="repeated-value", option="--weights", value=name
+            )
         weights[name] = _number(weight)
     if missing := [name for name in names if name not in weights]:
-        raise InputError(f"--weights {given}: has no weight for {', '.join(missing)}")
+        raise InputError(
+            f"--weights {given}: has no weight for {', '.join(missing)}",
+            code="missing-value",
+            option="--weights",
+            missing=missing,
+        )
     return tuple(weights[name] for name in names)
 
 
@@ -186,12 +207,29 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
         if found.get(name) != value:
             option = "--" + name.replace("_", "-")
             advice = f"omit {option}, or tune again" if not fixed else "tune again with --method weighted-sum"
-            raise InputError(f"{path}: holds {option} {found.get(name)}, not {value}; {advice}")
+            raise InputError(
+                f"{path}: holds {option} {found.get(name)}, not {value}; {advice}",
+                code="tuned-with-other-option",
+                path=path,
+                option=option,
+                value=value,
+                expected=found.get(name),
+            )
     if len(found["runs"]) != len(names):
-        raise InputError(f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again")
+        raise InputError(
+            f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again",
+            code="tuned-for-others",
+            path=path,
+            value=len(names),
+            expected=len(found["runs"]),
+        )
     if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
         raise InputError(
-            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order"
+            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order",
+            code="other-order",
+            path=path,
+            value=list(names),
+            expected=found["runs"],
         )
     k = found["rrf_k"] if fits(found.get("rrf_k"), float) else Recipe.rrf_k
     return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
@@ -214,7 +252,13 @@ def check_systems(path: Path, systems: Sequence[System]) -> None:
     tuned = [lineage.system_of(run) if run is not None and run.exists() else None for run in runs]
     before, now = [each.kind for each in tuned if each is not None], [each.kind for each in systems]
     if before != now and sorted(before) == sorted(now):
-        raise InputError(f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order")
+        raise InputError(
+            f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order",
+            code="other-order",
+            path=path,
+            value=now,
+            expected=before,
+        )
     pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
     changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
     if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
@@ -230,16 +274,31 @@ def read_tuned(path: Path) -> dict[str, Any]:
     artifacts.read_manifest(path, Kind.WEIGHTS)
     found = read_object(path)
     if "method" not in found:
-        raise InputError(f"{path}: was written by an earlier version, without the method; tune again")
+        raise InputError(
+            f"{path}: was written by an earlier version, without the method; tune again",
+            code="older-format",
+            path=path,
+            field="method",
+        )
     if wrong := mismatch_of_fields(found, _STORED):
         raise InputError(
             f"{path}: damaged weights; {wrong}; tune again", code="damaged-weights", path=path, **wrong.fields
         )
     if len(found["runs"]) != len(found["weights"]):
-        raise InputError(f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again")
+        raise InputError(
+            f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again",
+            code="damaged-weights",
+            path=path,
+            field="weights",
+        )
     if found["method"] not in METHODS:
         artifacts.refuse_missing_plugin(path, "fusion_methods", found["method"])
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
     if unknown := [name for name, allowed in known.items() if found.get(name) not in allowed]:
-        raise InputError(f"{path}: damaged weights; '{unknown[0]}' is {found.get(unknown[0])}; tune again")
+        raise InputError(
+            f"{path}: damaged weights; '{unknown[0]}' is {found.get(unknown[0])}; tune again",
+            code="damaged-weights",
+            path=path,
+            field=unknown[0],
+        )
     return found

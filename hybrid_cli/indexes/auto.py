@@ -164,7 +164,11 @@ def choose(
             raise InputError(
                 f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits in --memory "
                 f"{console.size(recipe.memory or 0)}: {candidate.index_type} needs {console.size(needed)}; "
-                "raise --memory, or lower --min-recall"
+                "raise --memory, or lower --min-recall",
+                code="no-index-fits",
+                option="--memory",
+                value=recipe.memory,
+                needed=needed,
             )
     return tried
 

@@ -164,7 +164,10 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         except RuntimeError as error:
             raise InputError(
                 f"{console.counted(vector=len(sample))}: too few to train {factory} ({reason(error)}); use "
-                "--index-type flat or sq8"
+                "--index-type flat or sq8",
+                code="too-few-vectors",
+                value=len(sample),
+                factory=factory,
             ) from None
     if nlist := inverted_lists(index):
         set_parameter(index, "nprobe", min(recipe.nprobe, nlist))

@@ -122,7 +122,11 @@ class DenseIndex:
             check_metric(index, path)
         if index.ntotal != len(self.docids):
             raise InputError(
-                f"{path}: has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite"
+                f"{path}: has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite",
+                code="damaged",
+                path=path,
+                value=index.ntotal,
+                expected=len(self.docids),
             )
         for name, option, value in (("efSearch", "--ef-search", self.ef_search), ("nprobe", "--nprobe", self.nprobe)):
             if value is not None:
@@ -145,7 +149,9 @@ class DenseIndex:
             return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
             raise InputError(
-                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite"
+                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite",
+                code="damaged",
+                path=path,
             ) from None
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
@@ -168,7 +174,13 @@ class DenseIndex:
             InputError: the length of the vectors differs from the index's.
         """
         if vectors.shape[1] != self.dim:
-            raise InputError(f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}")
+            raise InputError(
+                f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}",
+                code="other-width",
+                path=self.folder,
+                value=vectors.shape[1],
+                expected=self.dim,
+            )
         depth = min(hits + _BEYOND, len(self.docids))
         size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index

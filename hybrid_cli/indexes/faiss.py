@@ -38,7 +38,9 @@ def load_faiss() -> Any:
         import faiss
     except ImportError:
         raise HybridError(
-            "FAISS is not installed; run: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)"
+            "FAISS is not installed; run: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)",
+            code="missing-package",
+            package="faiss",
         ) from None
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
@@ -53,7 +55,13 @@ def _code_bytes(recipe: VectorIndex, dim: int) -> int:
     """Return the bytes of a product code: the set value, or the largest divisor of `dim` up to dim / 4."""
     size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
     if dim % size:
-        raise InputError(f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}")
+        raise InputError(
+            f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}",
+            code="out-of-range",
+            option="--pq-bytes",
+            value=size,
+            dim=dim,
+        )
     return size
 
 
@@ -134,7 +142,11 @@ def empty_index(factory: str, dim: int) -> Any:
     except RuntimeError as error:
         raise InputError(
             f"--factory {factory}: not a FAISS factory string for {dim} dimensions, such as OPQ16,IVF256,PQ16 "
-            f"({reason(error)})"
+            f"({reason(error)})",
+            code="invalid-value",
+            option="--factory",
+            value=factory,
+            dim=dim,
         ) from None
     check_metric(index, f"--factory {factory}")
     codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
@@ -194,7 +206,12 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
     try:
         load_faiss().ParameterSpace().set_index_parameter(index, name, value)
     except RuntimeError:
-        raise InputError(f"{option or name} {value}: this type of index has no such parameter") from None
+        raise InputError(
+            f"{option or name} {value}: this type of index has no such parameter",
+            code="unknown-parameter",
+            option=option or name,
+            value=value,
+        ) from None
 
 
 def inverted_lists(index: Any) -> int:

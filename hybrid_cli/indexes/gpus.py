@@ -24,18 +24,33 @@ def pick_gpus(device: str) -> list[int]:
         return []
     numbers = [part.strip() for part in device.split(",")]
     if device not in ("auto", "gpu") and not all(part.isdecimal() for part in numbers):
-        raise InputError(f"--faiss-device {device}: unknown; use auto, cpu, gpu, or numbers of GPUs such as 0,1")
+        raise InputError(
+            f"--faiss-device {device}: unknown; use auto, cpu, gpu, or numbers of GPUs such as 0,1",
+            code="unknown-choice",
+            option="--faiss-device",
+            value=device,
+            choices=("auto", "cpu", "gpu"),
+        )
     faiss = load_faiss()
     visible = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
     if device == "auto":
         return list(range(visible))
     if not hasattr(faiss, "StandardGpuResources"):
         raise InputError(
-            f"--faiss-device {device}: this FAISS has no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu"
+            f"--faiss-device {device}: this FAISS has no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu",
+            code="no-gpu",
+            option="--faiss-device",
+            value=device,
         )
     found = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
     if not found or found[-1] >= visible:
-        raise InputError(f"--faiss-device {device}: FAISS sees {visible} GPUs; use a number below, or cpu")
+        raise InputError(
+            f"--faiss-device {device}: FAISS sees {visible} GPUs; use a number below, or cpu",
+            code="no-gpu",
+            option="--faiss-device",
+            value=device,
+            limit=visible,
+        )
     return found
 
 

@@ -68,7 +68,12 @@ def shards(folder: Path) -> list[Path]:
     """
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
-        raise InputError(f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`")
+        raise InputError(
+            f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`",
+            code="no-such-file",
+            path=folder,
+            expected=f"{VECTORS}/{PARTS}",
+        )
     artifacts.check_listed(folder, found, f"{VECTORS}/{PARTS}")
     return found
 
@@ -94,7 +99,10 @@ def read_shard(path: Path) -> Vectors:
     column = _read(path, "vector")["vector"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_floating(column.type.value_type):
         raise DamageError(
-            f"{path}: the column 'vector' is {column.type}, no list of numbers of a fixed length; restore it"
+            f"{path}: the column 'vector' is {column.type}, no list of numbers of a fixed length; restore it",
+            code="damaged",
+            path=path,
+            column="vector",
         )
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
@@ -111,7 +119,11 @@ def read_shards(folder: Path) -> Iterator[Vectors]:
         vectors = read_shard(path)
         if dim not in (None, vectors.shape[1]):
             raise DamageError(
-                f"{path}: has vectors of {vectors.shape[1]} values, and the first shard of {dim}; restore it"
+                f"{path}: has vectors of {vectors.shape[1]} values, and the first shard of {dim}; restore it",
+                code="damaged",
+                path=path,
+                value=vectors.shape[1],
+                expected=dim,
             )
         dim = vectors.shape[1]
         yield vectors
@@ -133,7 +145,12 @@ def _read(path: Path, *columns: str) -> pa.Table:
     with artifacts.reading(path):
         table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
     if lost := [name for name in columns if name not in table.column_names]:
-        raise DamageError(f"{path}: has no column {lost[0]!r}; restore or rebuild the artifact")
+        raise DamageError(
+            f"{path}: has no column {lost[0]!r}; restore or rebuild the artifact",
+            code="damaged",
+            path=path,
+            column=lost[0],
+        )
     return table
 
 
@@ -269,7 +286,10 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
     if not finite.all():
         raise HybridError(
             f"{what} {ids[int(finite.argmin())]}: the vector is not finite, the first of {int((~finite).sum()):,} such "
-            f"vectors; {remedy}"
+            f"vectors; {remedy}",
+            code="values-not-finite",
+            id=ids[int(finite.argmin())],
+            count=int((~finite).sum()),
         )
 
 

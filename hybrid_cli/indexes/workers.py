@@ -35,12 +35,24 @@ def pick_devices(names: Sequence[str]) -> list[str]:
 
         names = [str(number) for number in range(torch.cuda.device_count())]
         if not names:
-            raise InputError("--devices all: no GPU is visible; pass --device cpu")
+            raise InputError(
+                "--devices all: no GPU is visible; pass --device cpu", code="no-gpu", option="--devices", value="all"
+            )
     found = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
     if len({name.partition(":")[0] for name in found}) > 1:
-        raise InputError(f"--devices {','.join(names)}: vectors differ between types of devices; use one type")
+        raise InputError(
+            f"--devices {','.join(names)}: vectors differ between types of devices; use one type",
+            code="conflicting-options",
+            option="--devices",
+            value=names,
+        )
     if repeated := [name for name in set(found) if name != "cpu" and found.count(name) > 1]:
-        raise InputError(f"--devices {','.join(names)}: {repeated[0]} is named twice; one process uses a GPU")
+        raise InputError(
+            f"--devices {','.join(names)}: {repeated[0]} is named twice; one process uses a GPU",
+            code="repeated-value",
+            option="--devices",
+            value=repeated[0],
+        )
     return found
 
 
@@ -77,7 +89,9 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[s
             else:
                 receive[message[0]](message[1])
     except BrokenPipeError:  # it ended before it read its job
-        raise HybridError(f"the process of {label} ended at its start; repeat the command") from None
+        raise HybridError(
+            f"the process of {label} ended at its start; repeat the command", code="worker-ended", worker=label
+        ) from None
     finally:
         for process in processes.values():
             process.kill()
@@ -97,9 +111,19 @@ def _check_end(label: str, code: int) -> None:
     if code < 0:
         cause = signal.Signals(-code).name
         advice = "; less memory is needed with fewer devices" if cause == "SIGKILL" else ""
-        raise HybridError(f"the process of {label} was ended by {cause}; repeat the command to resume{advice}")
+        raise HybridError(
+            f"the process of {label} was ended by {cause}; repeat the command to resume{advice}",
+            code="worker-ended",
+            worker=label,
+            signal=cause,
+        )
     if code:
-        raise HybridError(f"the process of {label} failed (exit code {code}); repeat the command to resume")
+        raise HybridError(
+            f"the process of {label} failed (exit code {code}); repeat the command to resume",
+            code="worker-ended",
+            worker=label,
+            status=code,
+        )
 
 
 def serve(work: Callable[[dict[str, Any], Send], None]) -> None:

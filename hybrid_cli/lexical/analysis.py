@@ -154,11 +154,22 @@ def _java_analyzer(language: str) -> Any:
     table = jvm.java_class("io.anserini.analysis.AnalyzerMap")
     known = sorted({ENGLISH, *table.analyzerMap.keySet().toArray()})
     if language not in known:
-        raise InputError(f"--language {language}: unknown. Anserini's analyzers: {', '.join(known)}")
+        raise InputError(
+            f"--language {language}: unknown. Anserini's analyzers: {', '.join(known)}",
+            code="unknown-choice",
+            option="--language",
+            value=language,
+            choices=known,
+        )
     try:
         found = table.getLanguageSpecificAnalyzer(language)
         jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(found, "a")
     except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
-        raise HybridError(f"--language {language}: the analyzer does not run in this Java runtime ({reason})") from None
+        raise HybridError(
+            f"--language {language}: the analyzer does not run in this Java runtime ({reason})",
+            code="java-failed",
+            option="--language",
+            value=language,
+        ) from None
     return found

@@ -141,7 +141,12 @@ def build_shards(
         InputError: the language has an analyzer whose document lengths only Lucene knows.
     """
     if language in STACKING:
-        raise InputError(f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards")
+        raise InputError(
+            f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards",
+            code="option-does-not-apply",
+            option="--shards",
+            language=language,
+        )
     analyzer, batches = Analyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
     for number, size in enumerate(sizes, first):
@@ -150,7 +155,11 @@ def build_shards(
         while missing:
             batch = rest if rest is not None and len(rest) else next(batches, None)
             if batch is None:
-                raise HybridError(f"{folder}: the corpus lost documents while the command ran; repeat the command")
+                raise HybridError(
+                    f"{folder}: the corpus lost documents while the command ran; repeat the command",
+                    code="input-replaced",
+                    path=folder,
+                )
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
             if not done:
@@ -269,7 +278,9 @@ def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> No
     if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
         raise HybridError(
             f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
-            f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus"
+            f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus",
+            code="lucene-differs",
+            path=folder,
         )
 
 
@@ -316,7 +327,13 @@ def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], b
     columns = [evaluate(setting).sort("qid")["value"].to_numpy() for setting in settings]
     values = np.stack(columns)  # [settings, queries]
     if values.shape[1] < 2:
-        raise InputError(f"--tune: needs two or more judged queries, got {values.shape[1]}")
+        raise InputError(
+            f"--tune: needs two or more judged queries, got {values.shape[1]}",
+            code="too-few-queries",
+            option="--tune",
+            value=values.shape[1],
+            expected=2,
+        )
     nearness = [abs(k1 - baseline[0]) + abs(b - baseline[1]) for k1, b in settings]
     halves = (values[:, 0::2], values[:, 1::2])
     gains = [

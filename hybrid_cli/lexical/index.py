@@ -150,7 +150,10 @@ class LexicalIndex:
         """
         if isinstance(queries := self._shared.queries, TextAnalyzer):
             return queries.analyze(texts)
-        raise InputError("an index of learned weights does not count tokens; use an index of `hybrid index-bm25`")
+        raise InputError(
+            "an index of learned weights does not count tokens; use an index of `hybrid index-bm25`",
+            code="learned-weights",
+        )
 
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analyze queries: the terms in the dictionary, boosted by their frequency in the query, or by their weight."""
@@ -360,10 +363,17 @@ def read_parameters(folder: Path) -> dict[str, Any]:
     try:
         found = read_object(folder / layout.PARAMETERS)
     except InputError as error:
-        raise HybridError(f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`") from None
+        raise HybridError(
+            f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`",
+            code="damaged",
+            path=folder / layout.PARAMETERS,
+        ) from None
     if wrong := [name for name in ("k1", "b") if not (fits(found.get(name), float) and found[name] >= 0)]:
         raise HybridError(
             f"{folder / layout.PARAMETERS}: {wrong[0]} is {named(found.get(wrong[0]))}, not a number >= 0; "
-            "rebuild the index with `hybrid index-bm25 --overwrite`"
+            "rebuild the index with `hybrid index-bm25 --overwrite`",
+            code="damaged",
+            path=folder / layout.PARAMETERS,
+            field=wrong[0],
         )
     return found

@@ -66,11 +66,17 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
         indexing = jvm.java_class("io.anserini.index.IndexCollection")(settings)
         indexing.run()
     except jvm.java_errors() as error:
-        raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
+        raise HybridError(
+            f"{folder}: Lucene failed: {str(error).splitlines()[0]}", code="lucene-failed", path=folder
+        ) from None
     failed = indexing.getCounters().errors.get()
     if failed:
         raise HybridError(
-            f"{folder}: Lucene could not index {console.counted(document=failed)}; raise --java-heap, or check the disk"
+            f"{folder}: Lucene could not index {console.counted(document=failed)}; raise --java-heap, or check the "
+            "disk",
+            code="lucene-failed",
+            path=folder,
+            count=failed,
         )
     _check_written(folder)
 
@@ -109,7 +115,9 @@ def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
             writer.addIndexes(directory(added))
         writer.close()
     except jvm.java_errors() as error:
-        raise HybridError(f"{folder}: Lucene failed: {str(error).splitlines()[0]}") from None
+        raise HybridError(
+            f"{folder}: Lucene failed: {str(error).splitlines()[0]}", code="lucene-failed", path=folder
+        ) from None
     _check_written(folder)
 
 
@@ -118,7 +126,9 @@ def _check_written(folder: Path) -> None:
     try:
         _reader(folder).close()
     except HybridError as error:
-        raise HybridError(f"{folder}: Lucene wrote no complete index; check the disk") from error
+        raise HybridError(
+            f"{folder}: Lucene wrote no complete index; check the disk", code="lucene-failed", path=folder
+        ) from error
 
 
 def statistics(folder: Path) -> Statistics:
@@ -150,7 +160,9 @@ def _reader(folder: Path) -> Any:
         return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder.absolute()))
     except jvm.java_errors() as error:
         raise HybridError(
-            f"{folder}: not a Lucene index ({str(error).splitlines()[0]}); rebuild it with `index-bm25 --overwrite`"
+            f"{folder}: not a Lucene index ({str(error).splitlines()[0]}); rebuild it with `index-bm25 --overwrite`",
+            code="damaged",
+            path=folder,
         ) from None
 
 

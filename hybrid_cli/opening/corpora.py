@@ -108,7 +108,13 @@ def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
             _refuse_updates_of_one(first, corpora_of_first, index, corpora)
         elif corpus.fingerprint != corpus_of_first.fingerprint:
             paths = f"{corpus.path}, not {corpus_of_first.path}"
-            raise InputError(f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus")
+            raise InputError(
+                f"{index}: has another corpus than {first} ({paths}); build both indexes from one corpus",
+                code="other-corpus",
+                path=index,
+                other=first,
+                corpus=corpus.path,
+            )
 
 
 def _only_corpus(shards: Sequence[Manifest]) -> Recorded | None:
@@ -124,7 +130,12 @@ def _refuse_other_documents(index: Path, first: Path) -> None:
     if found := [f"{len(side):,} {name}: {side[0]}, ..." for name, side in sides.items() if len(side)]:
         raise InputError(
             f"{index}: has other documents than {first} ({'; '.join(found)}); append and delete the same documents in "
-            "both indexes"
+            "both indexes",
+            code="other-corpus",
+            path=index,
+            other=first,
+            more=len(sides["more"]),
+            fewer=len(sides["fewer"]),
         )
 
 
@@ -141,7 +152,13 @@ def _refuse_updates_of_one(
         if corpus.is_unchanged and len(replaced := ids.filter(ids.is_in(collections.docids(corpus.path).implode()))):
             raise InputError(
                 f"{other}: lacks {console.counted(document=len(replaced))} of {corpus.path} that {index} has "
-                f"({replaced[0]}, ...); append them with `hybrid append --replace`"
+                f"({replaced[0]}, ...); append them with `hybrid append --replace`",
+                code="other-corpus",
+                path=other,
+                other=index,
+                corpus=corpus.path,
+                id=replaced[0],
+                count=len(replaced),
             )
 
 
@@ -165,5 +182,8 @@ def check_corpus(index: Path, corpus: Path) -> None:
         same = not known or artifacts.fingerprint(corpus) in known
     if not same:
         raise InputError(
-            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`"
+            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`",
+            code="other-corpus",
+            path=index,
+            corpus=corpus,
         )

@@ -40,7 +40,12 @@ def info_of(manifest: Manifest) -> IndexInfo:
     values = {each.name: stored[each.name] for each in fields(IndexInfo) if each.name in stored}
     if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
         facts = ", ".join(sorted(missing))
-        raise InputError(f"{manifest.location}: {facts} missing in the manifest; encode again with --overwrite")
+        raise InputError(
+            f"{manifest.location}: {facts} missing in the manifest; encode again with --overwrite",
+            code="damaged-manifest",
+            path=manifest.location,
+            missing=sorted(missing),
+        )
     return IndexInfo(**values, recall={name: value for name, value in stored.items() if name.startswith("recall@")})
 
 

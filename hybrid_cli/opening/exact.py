@@ -63,10 +63,19 @@ def index_manifest(path: Path, sharded: bool = False) -> Manifest:
             return manifest
         raise InputError(
             f"{path}: {manifest.kind.predicate}, which only `search`, `append` and `delete` read; build it without "
-            "--shards"
+            "--shards",
+            code="other-kind",
+            path=path,
+            kind=manifest.kind,
         )
     if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); an index is needed here")
+        raise InputError(
+            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); an index is needed here",
+            code="other-kind",
+            path=path,
+            kind=manifest.kind,
+            stage=manifest.stage,
+        )
     return manifest
 
 
@@ -108,17 +117,39 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> ExactSo
     made = artifacts.find_manifest(run)
     if made is None:
         if queries is None:
-            raise InputError(f"{run}: the queries are not recorded; pass them with --queries")
+            raise InputError(
+                f"{run}: the queries are not recorded; pass them with --queries", code="queries-missing", path=run
+            )
         return ExactSource(index, manifest, queries, {})
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
         if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
-            raise InputError(f"{run}: was searched in shards, which give no exact scores; use another --missing")
+            raise InputError(
+                f"{run}: was searched in shards, which give no exact scores; use another --missing",
+                code="no-exact-scores",
+                path=run,
+                cause="shards",
+            )
         if before is not None and before.exists() and before.samefile(index):
-            raise InputError(f"{run}: {index} has changed since the search{_change(made, manifest)}; search again")
-        raise InputError(f"{run}: was not searched in {index}; pass --index in the order of the runs")
+            raise InputError(
+                f"{run}: {index} has changed since the search{_change(made, manifest)}; search again",
+                code="index-changed",
+                path=run,
+                index=index,
+            )
+        raise InputError(
+            f"{run}: was not searched in {index}; pass --index in the order of the runs",
+            code="other-index",
+            path=run,
+            index=index,
+        )
     if made.options.get("rm3"):
-        raise InputError(f"{run}: was searched with --rm3, which has no exact scores; use another --missing")
+        raise InputError(
+            f"{run}: was searched with --rm3, which has no exact scores; use another --missing",
+            code="no-exact-scores",
+            path=run,
+            cause="rm3",
+        )
     if queries is not None:
         refuse_other_queries(run, queries)
     return ExactSource(
@@ -133,7 +164,13 @@ def exact_sources(runs: Mapping[str, Path], indexes: Sequence[Path], queries: Pa
         InputError: not one index per run.
     """
     if len(indexes) != len(runs):
-        raise InputError(f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order")
+        raise InputError(
+            f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order",
+            code="number-of-values",
+            option="--index",
+            value=len(indexes),
+            expected=len(runs),
+        )
     return [exact_source(run, index, queries) for run, index in zip(runs.values(), indexes, strict=True)]
 
 
@@ -153,7 +190,13 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
         where = f"no longer at {made.input_label('queries')}" if "queries" in made.inputs else "not recorded"
         raise InputError(f"{run}: its queries are {where}; pass them with --queries", code="queries-missing", path=run)
     if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
-        raise InputError(f"{run}: its queries at {path} have changed; search again, or pass them with --queries")
+        raise InputError(
+            f"{run}: its queries at {path} have changed; search again, or pass them with --queries",
+            code="input-changed",
+            path=run,
+            queries=path,
+            option="--queries",
+        )
     return path
 
 
@@ -235,7 +278,9 @@ def query_encoder(
     if not index.fingerprint:
         raise InputError(
             f"{index.folder}: its vectors come from another tool, so it has no encoder; pass query vectors with "
-            "--queries (`encode --from-vectors`), or import it again with --model"
+            "--queries (`encode --from-vectors`), or import it again with --model",
+            code="no-encoder",
+            path=index.folder,
         )
     options = _options(index)
     model = model or model_of(index)
@@ -244,7 +289,9 @@ def query_encoder(
     dtype = "fp32" if dtype == INT8 and not of_documents else dtype
     encoder = open_encoder(model, device=device, dtype=dtype, overrides=changes)
     if encoder.fingerprint != index.fingerprint:
-        raise InputError(refusal(index, str(model), encoder.describe()))
+        raise InputError(
+            refusal(index, str(model), encoder.describe()), code="other-encoder", path=index.folder, model=str(model)
+        )
     return encoder
 
 

@@ -71,7 +71,11 @@ def open_bm25(folder: Path, k1: float | None = None, b: float | None = None) -> 
     """
     manifest = artifacts.read_manifest(folder, Kind.LEXICAL_INDEX)
     if quantization(manifest) is not None:
-        raise InputError(f"{folder}: has learned weights; needs an index of BM25, built by `hybrid index-bm25`")
+        raise InputError(
+            f"{folder}: has learned weights; needs an index of BM25, built by `hybrid index-bm25`",
+            code="learned-weights",
+            path=folder,
+        )
     with artifacts.one_version(folder, manifest):
         artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
         recorded = read_parameters(folder)
@@ -115,5 +119,11 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
             if differ
             else f"with other weights than those of {model or found}"
         )
-        raise InputError(f"{folder}: was encoded {what}; encode again, or pass the model of the index with --model")
+        raise InputError(
+            f"{folder}: was encoded {what}; encode again, or pass the model of the index with --model",
+            code="other-encoder",
+            path=folder,
+            model=model,
+            differ=differ,
+        )
     return encoder

@@ -157,13 +157,24 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
     whole = {"--rm3": options.rm3, "--engine lucene": options.engine == "lucene", "--impact-bits": options.impact_bits}
     if "shard" in index_manifest(shards[0]).counts and any(whole.values()):
         option = next(name for name, chosen in whole.items() if chosen)
-        raise InputError(f"{option}: not with shards; build one index with `index-bm25`, without --shards")
+        raise InputError(
+            f"{option}: not with shards; build one index with `index-bm25`, without --shards",
+            code="option-does-not-apply",
+            option=option,
+            kind="shards",
+        )
     from hybrid_cli.lexical.feedback import Rm3
 
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None
     if options.engine == "lucene":
         if not (path / layout.LUCENE).is_dir():
-            raise InputError(f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene")
+            raise InputError(
+                f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene",
+                code="option-does-not-apply",
+                option="--engine",
+                value="lucene",
+                path=path,
+            )
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads)
     opened = tuple(open_lexical(each, options.k1, options.b, options.model, options.device) for each in shards)
     if options.impact_bits:
@@ -213,9 +224,18 @@ def open_stored_queries(
     index = indexes[0]
     info = read_info(vectors, Kind.VECTORS)
     if info.dim != index.dim:
-        raise InputError(f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}")
+        raise InputError(
+            f"{vectors}: vectors of {info.dim} values; those of {path} have {index.dim}",
+            code="other-width",
+            path=vectors,
+            value=info.dim,
+            expected=index.dim,
+            index=path,
+        )
     if info.encoder != index.fingerprint:
-        raise InputError(refusal(index, str(vectors), info.contract))
+        raise InputError(
+            refusal(index, str(vectors), info.contract), code="other-encoder", path=index.folder, model=str(vectors)
+        )
     stored = read_vectors(vectors)
     return StoredQueriesSearcher(indexes, stored)
 

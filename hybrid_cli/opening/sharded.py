@@ -28,7 +28,7 @@ def shards_of(index: Path) -> tuple[Path, ...]:
         folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
         found = tuple(shard for folder in folders for shard in shards_of(folder))
         if not found:
-            raise InputError(f"{index}: no index has such a name")
+            raise InputError(f"{index}: no index has such a name", code="no-such-file", path=index)
     elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
         found = tuple(sorted(index.glob(layout.SHARDS)))
     else:
@@ -36,7 +36,13 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     manifests = [index_manifest(path) for path in found]
     for path, manifest in zip(found[1:], manifests[1:], strict=True):
         if manifest.kind != manifests[0].kind:
-            raise InputError(f"{path}: {manifest.kind.predicate}, {found[0]} is {manifests[0].kind.phrase}")
+            raise InputError(
+                f"{path}: {manifest.kind.predicate}, {found[0]} is {manifests[0].kind.phrase}",
+                code="other-kind",
+                path=path,
+                kind=manifest.kind,
+                expected=manifests[0].kind,
+            )
     if manifests[0].kind == Kind.LEXICAL_INDEX:
         _check_lexical(index, found, manifests)
     else:
@@ -80,22 +86,33 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
         if "shard" not in manifest.counts:
             raise InputError(
                 f"{path}: has statistics of its own documents only, so its scores differ from those of one index; "
-                "build shards with `index-bm25 --shards`"
+                "build shards with `index-bm25 --shards`",
+                code="other-statistics",
+                path=path,
             )
         if not artifacts.same_call(manifest, first) or _parameters(manifest) != _parameters(first):
             raise InputError(
                 f"{path}: has other statistics than {shards[0]} (another corpus, or other options); use the shards "
-                "of one sharded index"
+                "of one sharded index",
+                code="other-statistics",
+                path=path,
+                other=shards[0],
             )
     numbers = [manifest.counts["shard"] for manifest in manifests]
     absent = sorted(set(range(first.counts["shards"])) - set(numbers))
     if absent:
         raise InputError(
             f"{pattern}: shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
-            "shards again with `index-bm25 --shards --overwrite`"
+            "shards again with `index-bm25 --shards --overwrite`",
+            code="missing-shard",
+            path=pattern,
+            shard=absent[0],
+            count=first.counts["shards"],
         )
     if len(set(numbers)) < len(numbers):
-        raise InputError(f"{pattern}: contains a shard twice; name each shard once")
+        raise InputError(
+            f"{pattern}: contains a shard twice; name each shard once", code="repeated-input", path=pattern
+        )
 
 
 def _parameters(manifest: Manifest) -> tuple[float, ...]:
@@ -107,14 +124,29 @@ def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     infos = [info_of(manifest) for manifest in manifests]
     for path, info in zip(shards, infos, strict=True):
         if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
-            raise InputError(f"{path}: has vectors of another encoder than {shards[0]}; encode both with one model")
+            raise InputError(
+                f"{path}: has vectors of another encoder than {shards[0]}; encode both with one model",
+                code="other-encoder",
+                path=path,
+                other=shards[0],
+            )
         if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
             raise InputError(
                 f"{path}: has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "
-                "`encode INDEX --index-type`"
+                "`encode INDEX --index-type`",
+                code="other-index-type",
+                path=path,
+                value=info.factory,
+                expected=infos[0].factory,
             )
     known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
     repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
     if len(repeated):
         docid, second = repeated.row(0)[0], repeated.row(1)[1]
-        raise InputError(f"{second}: document {docid} is in {repeated.row(0)[1]} too; remove it from one of them")
+        raise InputError(
+            f"{second}: document {docid} is in {repeated.row(0)[1]} too; remove it from one of them",
+            code="duplicate-id",
+            path=second,
+            other=repeated.row(0)[1],
+            id=docid,
+        )

@@ -37,14 +37,24 @@ def open_sum(
     kinds = [artifacts.read_manifest(folder).kind for folder in folders]
     if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
         named = ", ".join(map(str, folders))
-        raise InputError(f"{named}: exact search needs one or more dense indexes, and at most one lexical index")
+        raise InputError(
+            f"{named}: exact search needs one or more dense indexes, and at most one lexical index",
+            code="needs-indexes",
+            paths=folders,
+            kinds=kinds,
+        )
     opened = [
         open_lexical(folder, k1, b, device=device) if kind == Kind.LEXICAL_INDEX else open_dense(folder)
         for folder, kind in zip(folders, kinds, strict=True)
     ]
     for folder, index in zip(folders, opened, strict=True):
         if not index.docids.equals(opened[0].docids):
-            raise InputError(f"{folder}: other documents than {folders[0]}; build both indexes from one corpus")
+            raise InputError(
+                f"{folder}: other documents than {folders[0]}; build both indexes from one corpus",
+                code="other-corpus",
+                path=folder,
+                other=folders[0],
+            )
     dense = [(index, weight) for index, weight in zip(opened, weights, strict=True) if isinstance(index, DenseIndex)]
     lexical = [pair for pair in zip(opened, weights, strict=True) if isinstance(pair[0], LexicalIndex)]
     return HybridIndex(*zip(*dense, strict=True), *(lexical[0] if lexical else ()))  # type: ignore[arg-type]

@@ -48,7 +48,11 @@ class Table:
             given = (other.strip() for other in others)
             self._synonyms.setdefault(word.strip().lower(), []).extend(other for other in given if other)
         if not self._synonyms:
-            raise InputError(f"{path}: no synonyms; each line needs a word and its synonyms, separated by tabs")
+            raise InputError(
+                f"{path}: no synonyms; each line needs a word and its synonyms, separated by tabs",
+                code="no-rows",
+                path=path,
+            )
 
     def synonyms(self, word: str) -> Sequence[str]:
         """Return the synonyms in the order of the table."""

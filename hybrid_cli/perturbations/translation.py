@@ -56,7 +56,9 @@ class Translator:
             raise InputError(
                 f"{folder}: no model.safetensors; pickle files (pytorch_model.bin) are not loaded; convert a model "
                 'that you trust: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
-                "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
+                "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
+                code="no-weights",
+                path=folder,
             )
         self.tokenizer: Any = open_tokenizer(folder)
         model, report = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
@@ -68,7 +70,12 @@ class Translator:
         codes = getattr(self.tokenizer, "supported_language_codes", ())
         if codes and not any(prefix.startswith(code) for code in codes):
             raise InputError(
-                f"{self.folder}: translates to several languages; --translation-prefix needs one of {', '.join(codes)}"
+                f"{self.folder}: translates to several languages; --translation-prefix needs one of {', '.join(codes)}",
+                code="unknown-choice",
+                path=self.folder,
+                option="--translation-prefix",
+                value=prefix,
+                choices=codes,
             )
 
     @torch.inference_mode()

@@ -40,7 +40,11 @@ def find(named: Path | None = None) -> Path:
     """
     if named is not None:
         if not _database(named):
-            raise InputError(f"{named}: does not contain WordNet (index.noun, data.noun, ...); {_HOW_TO_INSTALL}")
+            raise InputError(
+                f"{named}: does not contain WordNet (index.noun, data.noun, ...); {_HOW_TO_INSTALL}",
+                code="no-wordnet",
+                path=named,
+            )
         return named
     for path in places():
         if _database(path):
@@ -103,7 +107,7 @@ class WordNet:
     def __init__(self, path: Path):
         folder = _database(path)
         if folder is None:
-            raise InputError(f"{path}: does not contain WordNet")
+            raise InputError(f"{path}: does not contain WordNet", code="no-wordnet", path=path)
         self._parts = [_read(folder, name) for name in _ENDINGS]
 
     def synonyms(self, word: str) -> list[str]:

@@ -81,7 +81,13 @@ def combine(settings: Combine) -> Path:
 def _refuse_sparse(models: Sequence[str], folders: Sequence[Path]) -> None:
     for model, folder in zip(models, folders, strict=True):
         if kind_of(folder) == SPARSE:
-            raise InputError(f"{model}: is a sparse encoder; combine dense encoders, and fuse runs with sparse ones")
+            raise InputError(
+                f"{model}: is a sparse encoder; combine dense encoders, and fuse runs with sparse ones",
+                code="other-kind",
+                path=model,
+                kind=SPARSE,
+                expected="dense encoder",
+            )
 
 
 def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
@@ -102,13 +108,15 @@ def _tune(
     """
     if index.fingerprint != encoder.fingerprint:
         raise InputError(
-            f"{index.folder}: was not built with this combination of these models; encode with both models first"
+            f"{index.folder}: was not built with this combination of these models; encode with both models first",
+            code="other-encoder",
+            path=index.folder,
         )
     qrels = collections.read_qrels(judged["qrels"])
     queries = collections.read_queries(judged["queries"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
-        raise InputError(f"{judged['qrels']}: has no judged query")
+        raise InputError(f"{judged['qrels']}: has no judged query", code="no-judgments", path=judged["qrels"])
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
 
     def measured(places: pl.DataFrame) -> np.ndarray:
@@ -122,7 +130,11 @@ def _tune(
     if not values.any():
         raise InputError(
             f"--tune: {settings.measure} is 0 for {console.counted(**{'judged query': len(queries)})} of "
-            f"{judged['qrels']} with every weight; pass the collection of the index, or another --measure"
+            f"{judged['qrels']} with every weight; pass the collection of the index, or another --measure",
+            code="measure-always-zero",
+            option="--tune",
+            path=judged["qrels"],
+            measure=settings.measure,
         )
     both = [row for row, choice in enumerate(choices) if choice.single is None]
     table = Table([choices[row] for row in both], values[both])
@@ -142,7 +154,13 @@ def _tune(
 def _judged(collection: Path, split: str | None) -> dict[str, Path]:
     """Return the files with the queries and judgments to tune on."""
     if collection.is_file():
-        raise InputError(f"--tune {collection}: is a file; pass a collection, which has the texts of the queries too")
+        raise InputError(
+            f"--tune {collection}: is a file; pass a collection, which has the texts of the queries too",
+            code="other-kind",
+            option="--tune",
+            path=collection,
+            expected="collection",
+        )
     split = collections.tuning_split(collection, split)
     return {
         "queries": collections.queries_path(collection, split),

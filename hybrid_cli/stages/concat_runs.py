@@ -30,7 +30,9 @@ def concat_runs(settings: ConcatRuns) -> Path:
             is no passage.
     """
     if len(settings.runs) < 2 and settings.max_per is None:
-        raise InputError("concat-runs: needs two or more runs, got 1")
+        raise InputError(
+            "concat-runs: needs two or more runs, got 1", code="too-few-runs", option="concat-runs", value=1, expected=2
+        )
     refuse_other_corpora({str(path): path for path in settings.runs})
     output = artifacts.output_of(
         settings, Kind.RUN, {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
@@ -44,7 +46,12 @@ def concat_runs(settings: ConcatRuns) -> Path:
         if again := [qid for qid in qids if qid in home]:
             raise InputError(
                 f"{path}: query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); "
-                "use `hybrid fuse` for runs of the same queries"
+                "use `hybrid fuse` for runs of the same queries",
+                code="duplicate-query",
+                path=path,
+                id=again[0],
+                other=home[again[0]],
+                count=len(again),
             )
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregated(block, settings) for part in parts for block in part.blocks())
@@ -64,7 +71,11 @@ def _aggregated(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
     if len(other):
         raise InputError(
             f"--max-per {settings.max_per}: document {other['docid'][0]} of query {other['qid'][0]} is no passage "
-            "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`"
+            "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
+            code="not-a-passage",
+            option="--max-per",
+            id=other["docid"][0],
+            query=other["qid"][0],
         )
     whole = block.with_columns(pl.col("docid").str.replace(_PASSAGE, ""))
     return runs.ranked(whole.group_by("qid", "docid", maintain_order=True).agg(pl.col("score").max()))

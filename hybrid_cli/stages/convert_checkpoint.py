@@ -86,7 +86,11 @@ def _refuse_repeated(sources: Sequence[NameOrPath]) -> None:
     places = [_place(source).resolve() for source in sources]
     for number, place in enumerate(places):
         if place in places[:number]:
-            raise InputError(f"{sources[number]}: is given twice; each tower or learner needs a checkpoint of its own")
+            raise InputError(
+                f"{sources[number]}: is given twice; each tower or learner needs a checkpoint of its own",
+                code="repeated-input",
+                path=sources[number],
+            )
 
 
 def _place(source: NameOrPath) -> Path:
@@ -106,7 +110,11 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     counts = [len(shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
         if not count:
-            raise InputError(f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json")
+            raise InputError(
+                f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json",
+                code="no-weights",
+                path=source,
+            )
     return counts
 
 
@@ -123,7 +131,10 @@ def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Pa
     else:
         if not (source.parent / "config.json").is_file() and base is None:
             raise InputError(
-                f"{source}: has no config.json next to it; pass --base, the model from which it was trained"
+                f"{source}: has no config.json next to it; pass --base, the model from which it was trained",
+                code="missing-option",
+                path=source,
+                option="--base",
             )
         if base is None:
             _copy([file for pattern in _TOKENIZER for file in source.parent.glob(pattern)], folder)
@@ -141,7 +152,14 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
     """
     for source in sources:
         if (place := _place(source)).is_dir() and (kind := kind_of(place)) != TRANSFORMER:
-            raise InputError(f"{source}: is a {kind} encoder; --documents joins transformer encoders")
+            raise InputError(
+                f"{source}: is a {kind} encoder; --documents joins transformer encoders",
+                code="other-kind",
+                path=source,
+                kind=kind,
+                expected=TRANSFORMER,
+                option="--documents",
+            )
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
     try:
         contract = read_contract(work)
@@ -150,11 +168,16 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         text = str(error)
         for side, source in zip(SIDES, sources, strict=True):
             text = text.replace(str(work / side), str(source))
-        raise InputError(text.replace(str(work), f"{sources[0]} and {sources[1]}")) from None
+        text = text.replace(str(work), f"{sources[0]} and {sources[1]}")
+        raise InputError(text, code=error.code, **error.fields) from None
     query, document = (tower.dim for tower in towers.values())
     if query != document:
         raise InputError(
-            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join towers of one encoder"
+            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join towers of one encoder",
+            code="other-width",
+            path=sources[1],
+            value=document,
+            expected=query,
         )
     for tower, source in zip(towers.values(), sources, strict=True):
         if tower.left_out:
@@ -170,7 +193,10 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
             raise InputError(
-                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})"
+                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})",
+                code="unknown-weights",
+                path=sources[0],
+                names=unknown,
             )
         folders = composite.learners(work, len(numbers))
         _split(work, folders)
@@ -178,7 +204,14 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
         return {"weights": weights}
     for number, folder in enumerate(folders, 1):
         if (form := layout_of(shapes(folder))) != _LEARNER:
-            raise InputError(f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'")
+            raise InputError(
+                f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'",
+                code="other-kind",
+                path=sources[0],
+                learner=number,
+                kind=form,
+                expected=_LEARNER,
+            )
     composite.write_ensemble(work, len(folders), PRESETS["drboost"].contract)
     return {"weights": weights, "learners": len(folders)}
 

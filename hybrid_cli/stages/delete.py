@@ -38,10 +38,15 @@ def delete(settings: Delete) -> Path:
     if len(unknown):
         raise InputError(
             f"{settings.ids}: {console.counted(id=len(unknown))} not in {index} ('{unknown[0]}', ...); remove "
-            "their lines"
+            "their lines",
+            code="unknown-id",
+            path=settings.ids,
+            index=index,
+            id=unknown[0],
+            count=len(unknown),
         )
     if not len(ids):
-        raise InputError(f"{settings.ids}: contains no ids; write one per line")
+        raise InputError(f"{settings.ids}: contains no ids; write one per line", code="no-ids", path=settings.ids)
     if artifacts.fingerprint(settings.ids) != given:
         raise HybridError(
             f"{settings.ids}: was replaced while it was read; run the command again", code="input-replaced",

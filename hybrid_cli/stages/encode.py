@@ -135,7 +135,7 @@ def _encode(settings: Encode) -> Path:
     recipe, encoder = opened(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, kind)
     if not total:
-        raise InputError(f"{source}: has no texts to encode")
+        raise InputError(f"{source}: has no texts to encode", code="no-documents", path=source)
     if kind == Kind.DENSE_INDEX:
         _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
@@ -210,9 +210,21 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
 def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
     """Refuse inputs that a sparse encoder does not have."""
     if len(models) > 1:
-        raise InputError("--model: a sparse encoder is not combined with another; search both and fuse the runs")
+        raise InputError(
+            "--model: a sparse encoder is not combined with another; search both and fuse the runs",
+            code="other-kind",
+            option="--model",
+            kind="sparse",
+            expected="dense encoder",
+        )
     if kind == Kind.VECTORS:
-        raise InputError(f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries")
+        raise InputError(
+            f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries",
+            code="option-does-not-apply",
+            path=models[0],
+            kind="sparse",
+            options=("--split", "--queries"),
+        )
 
 
 def _import(settings: Encode, path: Path) -> Path:
@@ -247,7 +259,14 @@ def _import(settings: Encode, path: Path) -> Path:
     if model is not None:
         encoder = open_encoder(resolve(model), device=settings.device, dtype=dtype, overrides=changes)
         if encoder.dim != info.dim:
-            raise InputError(f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}")
+            raise InputError(
+                f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}",
+                code="other-width",
+                path=path,
+                value=info.dim,
+                expected=encoder.dim,
+                model=model,
+            )
         info = _info(encoder, info.vectors, 0)
     if kind == Kind.DENSE_INDEX:
         _check_recipe(settings, info.dim, info.vectors, output)
@@ -283,7 +302,14 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     check_indexes(settings, {old: made})
     info, length = info_of(made), settings.truncate_dim
     if length is not None and length > info.dim:
-        raise InputError(f"--truncate-dim {length}: the vectors of {old} have {info.dim} values")
+        raise InputError(
+            f"--truncate-dim {length}: the vectors of {old} have {info.dim} values",
+            code="out-of-range",
+            option="--truncate-dim",
+            value=length,
+            limit=info.dim,
+            path=old,
+        )
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
     kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
@@ -321,7 +347,12 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     """Combine two dense indexes of one corpus into an index of the combined encoder."""
     opened = [open_dense(path) for path in folders]
     if not opened[0].docids.equals(opened[1].docids):
-        raise InputError(f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models")
+        raise InputError(
+            f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models",
+            code="other-corpus",
+            path=folders[1],
+            other=folders[0],
+        )
     manifests = [artifacts.read_manifest(path) for path in folders]
     check_indexes(settings, dict(zip(folders, manifests, strict=True)))
     settings = _with_type(settings, False)

@@ -73,11 +73,21 @@ def export(settings: Export) -> Path:
         ours = ", ".join(_formats(path, kind)) or "none"
         subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'}"
         raise InputError(
-            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, kind, settings.form)}"
+            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, kind, settings.form)}",
+            code="unknown-choice",
+            option="--format",
+            value=settings.form,
+            path=path,
+            choices=_formats(path, kind),
         )
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
     if settings.form == "dpr" and settings.collection is None:
-        raise InputError("--format dpr: needs --collection, for texts and answers")
+        raise InputError(
+            "--format dpr: needs --collection, for texts and answers",
+            code="missing-option",
+            option="--collection",
+            value="dpr",
+        )
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     inputs |= {"collection": settings.collection} if settings.collection else {}
@@ -177,13 +187,23 @@ def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportForma
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):
             raise InputError(
-                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause}; rename such ids in the collection"
+                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause}; rename such ids in the collection",
+                code="unsafe-name",
+                path=path,
+                id=bad[0],
+                column=name,
+                format=form,
             )
 
 
 def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
     if settings.tag.split() != [settings.tag]:
-        raise InputError(f"--tag {settings.tag!r}: needs one word without white space")
+        raise InputError(
+            f"--tag {settings.tag!r}: needs one word without white space",
+            code="invalid-name",
+            option="--tag",
+            value=settings.tag,
+        )
 
     def lines(hits: pl.DataFrame) -> pl.DataFrame:
         _refuse_ids(hits, r"\s", path, "trec", "whose columns are separated by white space")
@@ -224,7 +244,12 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     if len(missing):
         raise InputError(
             f"{collection}: lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their "
-            "--split"
+            "--split",
+            code="other-queries",
+            path=collection,
+            run=path,
+            id=missing[0],
+            count=len(missing),
         )
     queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
     run = run.in_order(queries["qid"])
@@ -243,7 +268,14 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
     texts = collections.texts(collection, docids)
     absent = docids.filter(~docids.is_in(texts["docid"].implode())).unique().sort()
     if len(absent):
-        raise InputError(f"{collection}: lacks {console.counted(document=len(absent))} of {path} ({absent[0]}, ...)")
+        raise InputError(
+            f"{collection}: lacks {console.counted(document=len(absent))} of {path} ({absent[0]}, ...)",
+            code="other-corpus",
+            path=collection,
+            run=path,
+            id=absent[0],
+            count=len(absent),
+        )
     return texts
 
 
@@ -294,11 +326,22 @@ def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> I
 
 def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     if (kind := kind_of(path)) != TRANSFORMER:
-        raise InputError(f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has")
+        raise InputError(
+            f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has",
+            code="other-kind",
+            path=path,
+            kind=kind,
+            expected=TRANSFORMER,
+        )
     towers = [path] if (path / layout.MODULES).is_file() else [path / "query", path / "document"]
     for tower in towers:
         if not (tower / layout.MODULES).is_file():
-            raise InputError(f"{path}: no sentence-transformers model (modules.json); train or save the encoder again")
+            raise InputError(
+                f"{path}: no sentence-transformers model (modules.json); train or save the encoder again",
+                code="no-such-file",
+                path=path,
+                expected=layout.MODULES,
+            )
     artifacts.check_parts(path)
     ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
     with disk.noted(scratch):  # copytree collects the errors of all files
@@ -321,11 +364,20 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     index = open_dense(path)
     if index.binary:
         raise InputError(
-            f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type"
+            f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type",
+            code="other-index-type",
+            path=path,
+            kind="binary",
         )
     bad = index.docids.filter(index.docids.str.contains(r"[\r\n]|\s$") | (index.docids == ""))
     if len(bad):
-        raise InputError(f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it")
+        raise InputError(
+            f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it",
+            code="unsafe-name",
+            path=path,
+            id=bad[0],
+            column="docid",
+        )
     artifacts.check_parts(path, FAISS_INDEX, DOCIDS)
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")
@@ -344,11 +396,22 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
 
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
-        raise InputError(f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`")
+        raise InputError(
+            f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`",
+            code="learned-weights",
+            path=path,
+            option="--format",
+            value=settings.form,
+        )
     recorded = corpora_of([[manifest]])
     corpora = [settings.collection] if settings.collection else found(recorded)
     if not corpora:
-        raise InputError(f"{path}: its corpus is no longer at the recorded path; pass it with --collection")
+        raise InputError(
+            f"{path}: its corpus is no longer at the recorded path; pass it with --collection",
+            code="corpus-missing",
+            path=path,
+            option="--collection",
+        )
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     dense = open_dense(settings.dense) if settings.dense else None
@@ -360,7 +423,12 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     queries = None
     if settings.split is not None:
         if settings.collection is None:
-            raise InputError(f"--split {settings.split}: needs --collection")
+            raise InputError(
+                f"--split {settings.split}: needs --collection",
+                code="missing-option",
+                option="--collection",
+                value=settings.split,
+            )
         read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
         queries = served.queries(read, query_encoder(dense, settings.model) if dense else None)
     scratch.mkdir()

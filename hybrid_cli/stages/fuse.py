@@ -96,7 +96,9 @@ class FusionInputs:
         """Check the runs and the options."""
         named = runs.named_once(settings.runs)
         if len(named) < 2:
-            raise InputError("fuse: needs two or more runs, got 1")
+            raise InputError(
+                "fuse: needs two or more runs, got 1", code="too-few-runs", option="fuse", value=1, expected=2
+            )
         families = (
             families_to_try(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
         )
@@ -163,7 +165,12 @@ def _methods(settings: Fuse) -> list[str]:
     if "method" in settings.given:
         return [settings.method]
     if "normalize" in settings.given:
-        raise InputError("--normalize: with --tune, pass --method too; other methods have a fixed normalization")
+        raise InputError(
+            "--normalize: with --tune, pass --method too; other methods have a fixed normalization",
+            code="missing-option",
+            option="--method",
+            other="--normalize",
+        )
     if list(settings.methods) == ["auto"]:
         return [*tuning.AUTO, *(["weighted-sum"] if settings.index else [])]
     return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
@@ -196,7 +203,11 @@ def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settin
         )
         raise InputError(
             f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B)"
-            + ("" if weights_path(settings.weights) else other)
+            + ("" if weights_path(settings.weights) else other),
+            code="missing-option",
+            option="--index",
+            method=recipe.method,
+            missing="exact",
         )
     if recipe is None:
         return []
@@ -274,7 +285,12 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.runs[number].rising > 0.5:
-            raise InputError(f"{path}: scores rise with the rank, as distances do; negate them")
+            raise InputError(
+                f"{path}: scores rise with the rank, as distances do; negate them",
+                code="scores-rise",
+                path=path,
+                run=name,
+            )
         if joined.runs[number].deviation > 0:
             spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
@@ -312,7 +328,12 @@ def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: i
 
 def _tune(job: FusionInputs, judged: Path | None) -> Path:
     if judged is None:
-        raise InputError("--tune: needs --qrels, a file or a collection with --split; never the queries reported on")
+        raise InputError(
+            "--tune: needs --qrels, a file or a collection with --split; never the queries reported on",
+            code="missing-option",
+            option="--qrels",
+            other="--tune",
+        )
     settings = job.settings
     output = artifacts.open_output(
         settings.output,
@@ -349,7 +370,11 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     if not any(values.any() for values in alone.values()):
         raise InputError(
             f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
-            f"{judged}; pass the judgments of these runs' queries, or another --measure"
+            f"{judged}; pass the judgments of these runs' queries, or another --measure",
+            code="measure-always-zero",
+            option="--tune",
+            path=judged,
+            measure=settings.measure,
         )
     for name, run in zip(job.runs, opened, strict=True):
         if not alone[name].any() and retrieved(run, qrels, 0).judged.is_empty():

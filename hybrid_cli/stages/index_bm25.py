@@ -136,7 +136,14 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         return target.path
     total = collections.document_count(settings.collection)
     if shards > total:
-        raise InputError(f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards")
+        raise InputError(
+            f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards",
+            code="out-of-range",
+            option="--shards",
+            value=shards,
+            limit=total,
+            path=inputs["corpus"],
+        )
     collections.docids(settings.collection)  # refuses repeated ids
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     _forecast(settings, corpus, total, shards, target.partial)
@@ -189,7 +196,12 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
     queries, qrels = collections.read_queries(inputs["queries"]), collections.read_qrels(inputs["qrels"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
-        raise InputError(f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}")
+        raise InputError(
+            f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}",
+            code="no-judgments",
+            path=inputs["qrels"],
+            queries=inputs["queries"],
+        )
     qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
     bags = index.bags(queries["text"].to_list())
     measure = settings.tune_measure

@@ -71,7 +71,13 @@ def inspect(settings: Inspect) -> Description:
         return {"memory_table": _memory_table(settings, settings.memory_table)}
     paths = as_names(settings.paths)
     if len(paths) != 1:
-        raise InputError(f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs")
+        raise InputError(
+            f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs",
+            code="number-of-values",
+            option="inspect",
+            value=len(paths),
+            expected=1,
+        )
     path = _located(Path(paths[0]))
     manifest = artifacts.find_manifest(path)
     described: Description = {
@@ -252,7 +258,11 @@ def _static_tables(folder: Path) -> Description:
                     "longest": list(map(list, longest)),
                 }
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{folder / layout.STATIC_TABLES}: damaged ({error}); build the encoder again") from None
+        raise InputError(
+            f"{folder / layout.STATIC_TABLES}: damaged ({error}); build the encoder again",
+            code="damaged",
+            path=folder / layout.STATIC_TABLES,
+        ) from None
     return found
 
 
@@ -356,10 +366,14 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
 def _indexes(run: Path) -> list[Held]:
     """Return the indexes behind a run."""
     if not run.exists():
-        raise InputError(f"{run}: no such file; a run is needed here")
+        raise InputError(f"{run}: no such file; a run is needed here", code="no-such-file", path=run)
     found = list(indexes_of(run).values())
     if not found:
-        raise InputError(f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`")
+        raise InputError(
+            f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`",
+            code="no-index-recorded",
+            path=run,
+        )
     return found
 
 

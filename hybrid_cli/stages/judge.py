@@ -32,7 +32,12 @@ def judge(settings: Judge) -> Path:
         InputError: inputs cannot be used together, or a line of standard input is no answer.
     """
     if any(measure.family == ACCURACY for measure in parse_measures([settings.measure])):
-        raise InputError(f"--measure {settings.measure}: needs answers in the texts; name a measure of judgments")
+        raise InputError(
+            f"--measure {settings.measure}: needs answers in the texts; name a measure of judgments",
+            code="needs-answers",
+            option="--measure",
+            value=settings.measure,
+        )
     queries = collection.queries_path(settings.collection, settings.split)
     corpus = collection.corpus_path(settings.collection)
     named = runs.named(settings.runs)
@@ -59,10 +64,16 @@ def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[
     found = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
     known = [pool for pool in found if pool.qid in texts.queries]
     if not known:
-        raise InputError("judge: no query of the runs is in the collection; pass its --split")
+        raise InputError(
+            "judge: no query of the runs is in the collection; pass its --split", code="other-queries", option="--split"
+        )
     for name in (name for pool in known for name in (pool.qid, *pool.docids)):
         if any(mark in name for mark in "\t\n\r"):
-            raise InputError(f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it")
+            raise InputError(
+                f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it",
+                code="unsafe-name",
+                id=name,
+            )
     texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
 
@@ -103,7 +114,13 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
                 value=line,
             )
         if notice := session.answer(line, *hit):
-            raise InputError(f"standard input, line {number}: {notice}")
+            raise InputError(
+                f"standard input, line {number}: {notice}",
+                code="not-an-answer",
+                path="standard input",
+                line=number,
+                value=line,
+            )
         count += 1
     if hit is not None and not count:
         console.warn(f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}")

@@ -63,7 +63,12 @@ def label(settings: Label) -> Path:
         start = partial(_labeller, settings.of_worker(), inputs, None if settings.ray_address else run)
         counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
-            raise InputError(f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries")
+            raise InputError(
+                f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries",
+                code="no-hits",
+                path=settings.collection,
+                count=counts["queries"],
+            )
     console.note(
         f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
         f"; {console.counted(query=counts['without_hits'])} without a hit dropped"

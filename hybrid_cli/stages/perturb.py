@@ -41,7 +41,13 @@ def perturb(settings: Perturb) -> Path:
     queries = collection.queries_path(settings.collection, settings.split)
     several = len(names) > 1 or not settings.output.suffix
     if several and settings.output.suffix == ".parquet":
-        raise InputError(f"{settings.output}: several attacks need a folder; pass --output without .parquet")
+        raise InputError(
+            f"{settings.output}: several attacks need a folder; pass --output without .parquet",
+            code="conflicting-options",
+            path=settings.output,
+            option="--output",
+            attacks=names,
+        )
     inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -111,9 +117,20 @@ def _names(settings: Perturb) -> list[str]:
     """Return the attacks, with sets expanded; refuse options of attacks that are not computed."""
     names = [each for name in settings.attacks for each in _members(name)]
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
-        raise InputError(f"--attack {','.join(settings.attacks)}: contains {repeated} twice; list each attack once")
+        raise InputError(
+            f"--attack {','.join(settings.attacks)}: contains {repeated} twice; list each attack once",
+            code="repeated-value",
+            option="--attack",
+            value=repeated,
+        )
     if unknown := [name for name in settings.attacked_queries if name not in names]:
-        raise InputError(f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})")
+        raise InputError(
+            f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})",
+            code="unknown-choice",
+            option="--attacked-queries",
+            value=unknown[0],
+            choices=names,
+        )
     computed = tuple(name for name in names if name not in settings.attacked_queries)
     settings.check_facts("the attack is read from --attacked-queries", **facts_of(computed))
     return names
@@ -181,7 +198,12 @@ def _from_file(inputs: Inputs) -> Rewrite:
     path = inputs.files["attacked"]
     texts = dict(collection.read_queries(path).select("qid", "text").iter_rows())
     if texts.keys().isdisjoint(inputs.queries["qid"]):
-        raise InputError(f"{path}: contains none of the queries; its first id is {next(iter(texts), 'missing')}")
+        raise InputError(
+            f"{path}: contains none of the queries; its first id is {next(iter(texts), 'missing')}",
+            code="other-queries",
+            path=path,
+            id=next(iter(texts), None),
+        )
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         return Attacked(texts.get(qid, "").strip() or text, {"not_in_file": int(qid not in texts)})

@@ -75,7 +75,11 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
     """Return the contract of the model; coCondenser compares [CLS] vectors by inner product."""
     contract = read_contract(start)
     if not contract.tied:
-        raise InputError(f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}")
+        raise InputError(
+            f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}",
+            code="two-towers",
+            path=start,
+        )
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
 
 
@@ -83,7 +87,13 @@ def _check_length(length: int, tower: Tower) -> None:
     config = tower.backbone.config
     most = min(tower.tokenizer.model_max_length, getattr(config, "max_position_embeddings", length))
     if length > most:
-        raise InputError(f"--max-length {length}: the model has positions for {most} tokens")
+        raise InputError(
+            f"--max-length {length}: the model has positions for {most} tokens",
+            code="out-of-range",
+            option="--max-length",
+            value=length,
+            limit=most,
+        )
 
 
 def _gain(state: State) -> str:

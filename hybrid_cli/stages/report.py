@@ -78,7 +78,13 @@ def _refuse_overlap(page_path: Path, figures: Path | None) -> None:
     if figures is not None:
         whole, folder = page_path.resolve(), figures.resolve()
         if whole.is_relative_to(folder) or folder.is_relative_to(whole):
-            raise InputError(f"--png {figures}: would contain or replace the page {page_path}; name another folder")
+            raise InputError(
+                f"--png {figures}: would contain or replace the page {page_path}; name another folder",
+                code="replaces-input",
+                option="--png",
+                path=figures,
+                other=page_path,
+            )
 
 
 def _title(settings: Report) -> str:
@@ -103,7 +109,13 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or name not in named:
-            raise InputError(f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}")
+            raise InputError(
+                f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}",
+                code="unknown-choice",
+                option="--index",
+                value=text,
+                choices=list(named),
+            )
         lineage.refuse_other_index(named[name], Path(folder))
         chosen.setdefault(name, []).append(lineage.held(Path(folder)))
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
@@ -116,7 +128,13 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
     models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / layout.CURVE).is_file():
-            raise InputError(f"--model {folder}: has no {layout.CURVE}; pass an encoder of a training command")
+            raise InputError(
+                f"--model {folder}: has no {layout.CURVE}; pass an encoder of a training command",
+                code="no-such-file",
+                option="--model",
+                path=folder,
+                expected=layout.CURVE,
+            )
     return models
 
 

@@ -88,7 +88,12 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     else:
         source = corpus_of(settings.run)
         if source is None or not source.path.exists():
-            raise InputError(f"{settings.run}: its corpus is not recorded, or is gone; pass --collection")
+            raise InputError(
+                f"{settings.run}: its corpus is not recorded, or is gone; pass --collection",
+                code="corpus-missing",
+                path=settings.run,
+                option="--collection",
+            )
         corpus = collections.corpus_path(source.path)
         refuse_other_corpus([settings.run], corpus)
     queries = settings.queries
@@ -96,7 +101,12 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
         queries = collections.queries_path(settings.collection, settings.split)
     queries = queries or texts_of(settings.run)
     if queries is None:
-        raise InputError(f"{settings.run}: its queries are not recorded, or have changed; pass --queries")
+        raise InputError(
+            f"{settings.run}: its queries are not recorded, or have changed; pass --queries",
+            code="queries-missing",
+            path=settings.run,
+            option="--queries",
+        )
     return {"run": settings.run, "queries": queries, "corpus": corpus, "model": model_input(settings.model)}
 
 
@@ -112,7 +122,12 @@ def _check_depth(settings: Rerank, run: Run) -> None:
     if above := [depth for depth in settings.depths if depth > longest]:
         raise InputError(
             f"--depths {','.join(map(str, above))}: {settings.run} has at most {longest} hits per query; pass depths "
-            f"up to {longest}, or search with a larger --hits"
+            f"up to {longest}, or search with a larger --hits",
+            code="out-of-range",
+            option="--depths",
+            value=above,
+            limit=longest,
+            path=settings.run,
         )
     if "top_k" in settings.given and settings.top_k > longest:
         console.warn(f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored")

@@ -60,7 +60,13 @@ def search(settings: Search) -> Any:
     if settings.exact and (
         several := [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
     ):
-        raise InputError(f"--exact: {several[0]} has shards; build one index of all documents")
+        raise InputError(
+            f"--exact: {several[0]} has shards; build one index of all documents",
+            code="conflicting-options",
+            option="--exact",
+            path=several[0],
+            kind="shards",
+        )
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
@@ -115,10 +121,20 @@ def _queries_source(settings: Search) -> Path:
         manifest = artifacts.find_manifest(queries)
         if manifest is not None and manifest.kind == Kind.VECTORS:
             if settings.split is not None:
-                raise InputError(f"{queries}: query vectors have no splits; omit --split {settings.split}")
+                raise InputError(
+                    f"{queries}: query vectors have no splits; omit --split {settings.split}",
+                    code="option-does-not-apply",
+                    option="--split",
+                    value=settings.split,
+                    path=queries,
+                )
             return queries
     if queries is None and settings.collection is None:
-        raise InputError("search: no queries; pass a collection with --split, a file with --queries, or use --query")
+        raise InputError(
+            "search: no queries; pass a collection with --split, a file with --queries, or use --query",
+            code="no-queries",
+            options=("--split", "--queries", "--query"),
+        )
     return collections.queries_path(queries or settings.collection or Path(), settings.split)
 
 
@@ -127,10 +143,21 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
     if not settings.exact:
         return None
     if source.is_dir():
-        raise InputError(f"{source}: a folder of vectors; --exact needs the texts of the queries")
+        raise InputError(
+            f"{source}: a folder of vectors; --exact needs the texts of the queries",
+            code="other-kind",
+            option="--exact",
+            path=source,
+            expected="queries",
+        )
     dense = [manifest.kind for manifest in manifests].count(Kind.DENSE_INDEX)
     if dense > 1 and (unfit := sorted({"model", "weight"} & settings.given)):
-        raise InputError(f"--{unfit[0]}: only with one dense index; --exact searches {dense}")
+        raise InputError(
+            f"--{unfit[0]}: only with one dense index; --exact searches {dense}",
+            code="option-does-not-apply",
+            option=f"--{unfit[0]}",
+            count=dense,
+        )
     names = [path.name for path in settings.indexes]
     return chosen_weights(settings.weights, Recipe("weighted-sum", (1.0,) * len(names), "exact"), names)
 
@@ -187,7 +214,12 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
 
 def _qrels(settings: Search) -> Path:
     if settings.qrels is None and settings.collection is None:
-        raise InputError("--tune: needs judgments; pass a collection with --split, or --qrels")
+        raise InputError(
+            "--tune: needs judgments; pass a collection with --split, or --qrels",
+            code="missing-option",
+            option="--qrels",
+            other="--tune",
+        )
     split = None if settings.qrels else settings.split
     return collections.qrels_path(settings.qrels or settings.collection or Path(), split)
 
@@ -209,7 +241,13 @@ def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
     if not source.is_dir():
         return collections.read_queries(source).select("qid", "text")
     if manifest.kind != Kind.DENSE_INDEX:
-        raise InputError(f"{source}: query vectors need a dense index, not {manifest.kind.phrase}")
+        raise InputError(
+            f"{source}: query vectors need a dense index, not {manifest.kind.phrase}",
+            code="other-kind",
+            path=source,
+            kind=manifest.kind,
+            expected=Kind.DENSE_INDEX,
+        )
     return stored_queries(source)
 
 
@@ -297,7 +335,13 @@ def _fusion(settings: Search) -> Recipe:
         return chosen_weights(settings.weights, Recipe("minmax", (1.0,) * len(names), "zero"), names)
     recipe = stored_recipe(path, names, {})
     if recipe.missing == "exact":
-        raise InputError(f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact")
+        raise InputError(
+            f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact",
+            code="option-does-not-apply",
+            path=path,
+            option="--missing",
+            value="exact",
+        )
     return recipe
 
 

@@ -85,14 +85,29 @@ def _names(settings: Split) -> list[str]:
     """Return the splits whose queries are divided."""
     present = collection.splits(settings.collection)
     if not present:
-        raise InputError(f"{settings.collection}: no split with judgments; create one with `hybrid prepare`")
+        raise InputError(
+            f"{settings.collection}: no split with judgments; create one with `hybrid prepare`",
+            code="no-judgments",
+            path=settings.collection,
+        )
     if settings.splits == (folds.WHOLE,) and folds.WHOLE not in present:
         return present
     if folds.WHOLE in settings.splits and folds.WHOLE not in present:
         others = " or ".join(name for name in settings.splits if name != folds.WHOLE)
-        raise InputError(f"--split {folds.WHOLE}: includes every split; omit --split {others}")
+        raise InputError(
+            f"--split {folds.WHOLE}: includes every split; omit --split {others}",
+            code="conflicting-options",
+            option="--split",
+            value=folds.WHOLE,
+        )
     if not settings.splits and len(present) > 1:
-        raise InputError(f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all")
+        raise InputError(
+            f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all",
+            code="missing-option",
+            option="--split",
+            path=settings.collection,
+            choices=present,
+        )
     return list(dict.fromkeys(settings.splits)) or present
 
 
@@ -106,7 +121,13 @@ def _read(files: dict[str, Path], names: list[str]) -> tuple[pl.DataFrame, pl.Da
     if len(repeated):
         qid = repeated["qid"][0]
         homes = " and ".join(repeated.filter(pl.col("qid") == qid)["split"])
-        raise InputError(f"query {qid} is in the splits {homes}; select the splits to divide with --split")
+        raise InputError(
+            f"query {qid} is in the splits {homes}; select the splits to divide with --split",
+            code="duplicate-query",
+            id=qid,
+            option="--split",
+            splits=homes,
+        )
     return queries, qrels.join(queries, on="qid", how="semi", maintain_order="left")
 
 
@@ -116,7 +137,14 @@ def _folds(queries: pl.DataFrame, qrels: pl.DataFrame, settings: Split) -> folds
         return folds.random_folds(judged, settings.folds, settings.seed)
     found = folds.predefined_folds(settings.folds_file, judged, set(queries["qid"]) - judged)
     if "folds" in settings.given and settings.folds != len(found):
-        raise InputError(f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}")
+        raise InputError(
+            f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}",
+            code="conflicting-options",
+            path=settings.folds_file,
+            option="--folds",
+            value=settings.folds,
+            expected=len(found),
+        )
     return found
 
 

@@ -129,7 +129,12 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have "
                 f"{'none' if learner[name] is None else learner[name]}, and learners of an ensemble are alike; remove "
-                "the option"
+                "the option",
+                code="conflicting-options",
+                option=f"--{name.replace('_', '-')}",
+                value=value,
+                expected=learner[name],
+                path=ensemble,
             )
     return learner
 
@@ -248,7 +253,11 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         was, now = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (trained, wanted))
         raise InputError(
             f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
-            "the model, or another start model"
+            "the model, or another start model",
+            code="other-projection",
+            path=file.parent,
+            value=wanted,
+            expected=trained,
         )
 
 

@@ -120,7 +120,10 @@ def _train_static(settings: TrainLambda) -> Path:
     fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
     if others := [name for name in fields if name not in ("title", "text")]:
         raise InputError(
-            f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"
+            f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those",
+            code="other-fields",
+            path=settings.index,
+            field=others[0],
         )
     rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
     tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"

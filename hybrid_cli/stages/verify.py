@@ -39,7 +39,11 @@ def verify(settings: Verify) -> list[Description]:
             inside = list(_artifacts(given, set()))
             if not inside:
                 problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
-                raise InputError(f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts")
+                raise InputError(
+                    f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts",
+                    code="no-artifact",
+                    path=given,
+                )
             for path in inside:
                 _verify(path, str(path), found)
                 advance(1)
@@ -49,7 +53,7 @@ def verify(settings: Verify) -> list[Description]:
 def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
     """Yield `path` if it is an artifact, else the artifacts below it."""
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
+        raise InputError(f"{path}: no such file or folder", code="no-such-file", path=path)
     if not path.is_dir():
         opened(path).close()
     if path.resolve() in seen:

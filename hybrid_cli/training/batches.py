@@ -70,7 +70,7 @@ class Examples:
         self._file, self._path, self.remove_query = file, path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
-            raise InputError(f"{path}: has no training examples")
+            raise InputError(f"{path}: has no training examples", code="no-rows", path=path)
         self._positives = self._known_positives()
 
     def __len__(self) -> int:
@@ -83,7 +83,11 @@ class Examples:
             InputError: the examples were mined without a lexical index.
         """
         if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
-            raise InputError(f"{self._path}: has no lexical scores; mine with --index, or train with another --loss")
+            raise InputError(
+                f"{self._path}: has no lexical scores; mine with --index, or train with another --loss",
+                code="no-scores",
+                path=self._path,
+            )
 
     def docids(self) -> pl.Series:
         """Return the ids of all documents of the examples."""
@@ -141,7 +145,10 @@ class Examples:
         pool = row["negatives"] or []
         if not pool and negatives:
             raise InputError(
-                f"{self._path}: query {row['qid']} has no negatives; mine again from more documents or hits"
+                f"{self._path}: query {row['qid']} has no negatives; mine again from more documents or hits",
+                code="no-negatives",
+                path=self._path,
+                id=row["qid"],
             )
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
         documents = [row, *chosen]

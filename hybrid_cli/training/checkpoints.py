@@ -117,5 +117,7 @@ def _refuse_damage(path: Path, written: str | None, found: str | None) -> None:
     if written != found:
         raise DamageError(
             f"{path}: the checkpoint of this training changed on the disk after it was written; restore it, or remove "
-            f"{path.parent} to train from the start"
+            f"{path.parent} to train from the start",
+            code="damaged",
+            path=path,
         )

@@ -158,7 +158,9 @@ def sentence_queries(corpus: Path, questions: Path | None, language: str, option
     found = Sentences(corpus, options.queries_from, options.seed, lengths=lengths, language=language)
     counts = found.count()
     if not counts["queries"]:
-        raise InputError(f"{corpus}: has no sentence of {sentences.LEAST_WORDS} words or more")
+        raise InputError(
+            f"{corpus}: has no sentence of {sentences.LEAST_WORDS} words or more", code="no-text", path=corpus
+        )
     return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, options)
 
 
@@ -246,7 +248,12 @@ class RunTeacher:
         self.run, self._depth = opened.of_queries(queries["qid"]), options.depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
-            raise InputError(f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries")
+            raise InputError(
+                f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries",
+                code="other-queries",
+                path=path,
+                count=len(queries),
+            )
         documents = min(collections.document_count(corpus), self.run.hits)
         console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids", "use fewer queries at once")
         found = _hashed(self.run, corpus, path)
@@ -301,6 +308,11 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
         raise InputError(
-            f"{run}: {console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
+            f"{run}: {console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus",
+            code="other-corpus",
+            path=run,
+            corpus=corpus,
+            id=unknown[0],
+            count=len(unknown),
         )
     return found

@@ -44,7 +44,11 @@ class LabeledQueries:
             given = " and ".join(f"--{name} {getattr(plan, name)}" for name in bounds)
             raise InputError(
                 f"{folder}: its lists have at most {depth} hits, fewer than the {least} of {given}; pass smaller "
-                f"numbers, or `hybrid label --depth {least}`"
+                f"numbers, or `hybrid label --depth {least}`",
+                code="out-of-range",
+                path=folder,
+                value=least,
+                limit=depth,
             )
         console.forecast(collections.text_bytes(corpus), "train-lambda: texts", SAMPLE, work / layout.TEXTS)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
@@ -53,7 +57,12 @@ class LabeledQueries:
         self._sizes = [int(kept.sum()) for kept in self._kept]
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
-            raise InputError(f"{folder}: no query has {least} hits; pass a smaller --{' or --'.join(bounds)}")
+            raise InputError(
+                f"{folder}: no query has {least} hits; pass a smaller --{' or --'.join(bounds)}",
+                code="no-hits",
+                path=folder,
+                value=least,
+            )
         self._known(0)  # checks that the labels belong to this corpus
 
     def __len__(self) -> int:
@@ -79,7 +88,12 @@ class LabeledQueries:
         found = hits.join(self._rows, on="docid", how="left", maintain_order="left")["row"]
         if found.null_count():
             lost = hits["docid"].filter(found.is_null())[0]
-            raise InputError(f"{self._labels.folder}: document {lost} is not in the corpus; label this corpus")
+            raise InputError(
+                f"{self._labels.folder}: document {lost} is not in the corpus; label this corpus",
+                code="other-corpus",
+                path=self._labels.folder,
+                id=lost,
+            )
         bounds = np.cumsum(table["docids"].list.len().to_numpy())[:-1]
         scores = table["scores"].explode().to_numpy()
         return table["text"].to_list(), np.split(found.to_numpy(), bounds), np.split(scores, bounds)

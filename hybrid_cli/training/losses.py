@@ -346,7 +346,13 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
         InputError: a prefix is longer than `dim`.
     """
     if bad := [each for each in dims if not 0 < each <= dim]:
-        raise InputError(f"--matryoshka-dims {bad[0]}: the vectors have {dim} values")
+        raise InputError(
+            f"--matryoshka-dims {bad[0]}: the vectors have {dim} values",
+            code="out-of-range",
+            option="--matryoshka-dims",
+            value=bad[0],
+            limit=dim,
+        )
 
 
 def added(*objectives: Objective) -> Objective:

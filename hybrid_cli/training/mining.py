@@ -246,7 +246,12 @@ class Miner:
         texts = collections.texts(collection, wanted)
         if len(texts) < len(wanted):
             missing = wanted.filter(~wanted.is_in(texts["docid"].implode())).sort()[0]
-            raise InputError(f"{collection}: has no document {missing}, which a run of --sources retrieved")
+            raise InputError(
+                f"{collection}: has no document {missing}, which a run of --sources retrieved",
+                code="other-corpus",
+                path=collection,
+                id=missing,
+            )
         return texts
 
     def _scored(self, found: pl.DataFrame) -> pl.DataFrame:
@@ -266,7 +271,11 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
     if len(found.qids) and not found.qids.is_in(queries["qid"].implode()).any():
         raise InputError(
             f"{path}: has no query of the split: it starts with query '{found.qids[0]}', the split with "
-            f"'{queries['qid'][0]}'; pass a run of the same queries"
+            f"'{queries['qid'][0]}'; pass a run of the same queries",
+            code="other-queries",
+            path=path,
+            id=found.qids[0],
+            expected=queries["qid"][0],
         )
     in_order = found.in_order(queries["qid"])
     return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
@@ -279,7 +288,11 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
     missing, empty = found.filter(pl.col("hash").is_null()), found.filter(hash=blank)
     if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
-        raise InputError(f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection")
+        raise InputError(
+            f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection",
+            code="other-corpus",
+            path=where,
+        )
     for skipped, what in ((missing, "outside of the corpus"), (empty, "without title and text")):
         if len(skipped):
             count = console.counted(**{"relevant document": skipped["docid"].n_unique()})

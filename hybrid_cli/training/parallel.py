@@ -86,7 +86,12 @@ def start(name: str) -> bool:
     elif device.type == "cpu":
         distributed.init_process_group("gloo", timeout=_PATIENCE)
     else:
-        raise InputError(f"--device {device.type}: trains in one process; omit torchrun, or use --device cpu")
+        raise InputError(
+            f"--device {device.type}: trains in one process; omit torchrun, or use --device cpu",
+            code="option-does-not-apply",
+            option="--device",
+            value=device.type,
+        )
     return True
 
 

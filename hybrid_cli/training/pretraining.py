@@ -66,7 +66,10 @@ class MaskedLanguageModel(nn.Module):
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
             raise InputError(
-                f"{folder}: pretrain supports BERT, RoBERTa and similar models, not {type(whole).__name__}"
+                f"{folder}: pretrain supports BERT, RoBERTa and similar models, not {type(whole).__name__}",
+                code="architecture-unsupported",
+                path=folder,
+                value=type(whole).__name__,
             )
         if is_new:
             console.note(f"{folder}: has no masked-language-model head; a new one is tied to the embeddings")
@@ -109,7 +112,13 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
     config = whole.config
     skip = config.num_hidden_layers // 2 if skip_layer is None else skip_layer
     if not 0 <= skip < config.num_hidden_layers:
-        raise InputError(f"--skip-layer {skip}: needs a number below {config.num_hidden_layers}, the number of layers")
+        raise InputError(
+            f"--skip-layer {skip}: needs a number below {config.num_hidden_layers}, the number of layers",
+            code="out-of-range",
+            option="--skip-layer",
+            value=skip,
+            limit=config.num_hidden_layers,
+        )
     layer = nn.TransformerEncoderLayer(
         d_model=config.hidden_size,
         nhead=config.num_attention_heads,

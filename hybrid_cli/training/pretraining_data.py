@@ -231,7 +231,11 @@ class Corpus:
                 if sum(int(counts.sum()) for counts in found.values()) >= enough:
                     break
         if not any(counts.any() for counts in found.values()):
-            raise InputError(f"{self._path}: has no words to train on; pretrain needs documents with text")
+            raise InputError(
+                f"{self._path}: has no words to train on; pretrain needs documents with text",
+                code="no-text",
+                path=self._path,
+            )
         return found
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Unit | None]:

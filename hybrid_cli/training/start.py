@@ -33,7 +33,13 @@ def load_start(model: str, layers: int | None = None, device: str = DEVICE, **ch
 def check_layers(layers: int, count: int) -> None:
     """Refuse more layers than the `count` of the start model."""
     if layers > count:
-        raise InputError(f"--layers {layers}: the model has {count} layers")
+        raise InputError(
+            f"--layers {layers}: the model has {count} layers",
+            code="out-of-range",
+            option="--layers",
+            value=layers,
+            limit=count,
+        )
 
 
 def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
@@ -53,7 +59,12 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
         if isinstance(child, nn.ModuleList) and len(child) == count
     ]
     if len(stacks) != 1:
-        raise InputError(f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers")
+        raise InputError(
+            f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers",
+            code="architecture-unsupported",
+            option="--layers",
+            value=type(backbone).__name__,
+        )
     parent, name, stack = stacks[0]
     setattr(parent, name, stack[:layers])
     backbone.config.num_hidden_layers = layers

@@ -59,7 +59,11 @@ class Bm25Scorer:
         try:
             impacts = index.rows(docids)
         except InputError as error:
-            raise InputError(f"{error}; pass the --index that the examples were mined with") from None
+            raise InputError(
+                f"{error}; pass the --index that the examples were mined with",
+                code="other-index",
+                id=error.fields.get("id"),
+            ) from None
         self._impacts, self._places = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
@@ -113,7 +117,11 @@ def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.in
         places = known.search_sorted(ids)
         found = known.gather(places.clip(0, len(known) - 1))
         if not found.equals(ids):
-            raise InputError(f"the lexical index has no document {ids.filter(found != ids)[0]}")
+            raise InputError(
+                f"the lexical index has no document {ids.filter(found != ids)[0]}",
+                code="unknown-id",
+                id=ids.filter(found != ids)[0],
+            )
         chosen: npt.NDArray[np.int64] = rows[places.to_numpy()]
         return chosen
 

@@ -58,7 +58,9 @@ class SurrogatePool:
         lists = hits.sort("qid", "rank").group_by("qid", maintain_order=True).agg("docid")
         lists = queries.join(lists, on="qid", maintain_order="left").filter(pl.col("docid").list.len() > 1)
         if not len(lists):
-            raise InputError("no dev query has two hits of the teacher; use another --dev split")
+            raise InputError(
+                "no dev query has two hits of the teacher; use another --dev split", code="no-hits", option="--dev"
+            )
         rng = draws.rng(seed)
         drawn = []
         for docids in lists["docid"].to_list():

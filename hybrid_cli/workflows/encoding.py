@@ -94,7 +94,12 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
     """
     if settings.dtype == INT8:
         if not quantized:
-            raise InputError("--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32")
+            raise InputError(
+                "--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32",
+                code="option-does-not-apply",
+                option="--dtype",
+                value=INT8,
+            )
         return INT8
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     here = settings.ray_address is None
@@ -160,7 +165,12 @@ def on_cluster(settings: Encode) -> Encode:
     if settings.ray_address is None:
         return settings
     if settings.device.startswith("cuda") and settings.dtype == "auto":
-        raise InputError("--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16")
+        raise InputError(
+            "--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16",
+            code="conflicting-options",
+            option="--dtype",
+            value="auto",
+        )
     return settings.changed(device="cpu") if settings.device == "auto" else settings
 
 

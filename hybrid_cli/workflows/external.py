@@ -84,14 +84,33 @@ def rows_of(
         return _positions(own, path, wanted, texts)
     if ids is None:
         if count != len(wanted):
-            raise InputError(f"{path}: {count:,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE")
+            raise InputError(
+                f"{path}: {count:,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE",
+                code="missing-option",
+                path=path,
+                option="--ids",
+                value=count,
+                expected=len(wanted),
+            )
         return np.arange(count)
     listed = pl.Series("id", text_lines(ids), pl.String)
     if len(listed) != count:
-        raise InputError(f"{ids}: {len(listed):,} ids, {path} has {count:,} vectors; one id per line is needed")
+        raise InputError(
+            f"{ids}: {len(listed):,} ids, {path} has {count:,} vectors; one id per line is needed",
+            code="number-of-values",
+            path=ids,
+            value=len(listed),
+            expected=count,
+        )
     if listed.n_unique() < len(listed):
         line = int(listed.is_first_distinct().arg_min() or 0)
-        raise InputError(f"{ids}, line {line + 1}: id '{listed[line]}' occurs twice")
+        raise InputError(
+            f"{ids}, line {line + 1}: id '{listed[line]}' occurs twice",
+            code="duplicate-id",
+            path=ids,
+            line=line + 1,
+            id=listed[line],
+        )
     return _positions(listed, ids, wanted, texts)
 
 
@@ -100,7 +119,14 @@ def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) 
     for some, others, where, lack in ((listed, wanted, source, texts), (wanted, listed, texts, source)):
         unknown = some.filter(~some.is_in(others.implode()))
         if len(unknown):
-            raise InputError(f"{where}: {console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)")
+            raise InputError(
+                f"{where}: {console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)",
+                code="unknown-id",
+                path=where,
+                other=lack,
+                id=unknown[0],
+                count=len(unknown),
+            )
     found = pl.DataFrame({"id": wanted}).join(
         listed.to_frame().with_row_index("row"), on="id", how="left", maintain_order="left"
     )
@@ -131,7 +157,11 @@ def write_external(
             at = int(finite.argmin())
             raise InputError(
                 f"{settings.from_vectors}: row {rows[begin + at] + 1:,} (id {names[at]}) is not finite; correct the "
-                "file"
+                "file",
+                code="values-not-finite",
+                path=settings.from_vectors,
+                row=rows[begin + at] + 1,
+                id=names[at],
             )
         with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
             part = given.astype(settings.vector_dtype)

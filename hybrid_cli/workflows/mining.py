@@ -41,12 +41,17 @@ class MinedCollection:
             check_corpus(index, inputs["corpus"])
         self.queries = collections.read_queries(inputs["queries"])
         if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            raise InputError(f"--answer-filter: no query of {inputs['queries']} has answers")
+            raise InputError(
+                f"--answer-filter: no query of {inputs['queries']} has answers",
+                code="needs-answers",
+                option="--answer-filter",
+                path=inputs["queries"],
+            )
         qrels = collections.read_qrels(inputs["qrels"])
         judged = pairs(self.queries, qrels)
         if not len(judged):
             none = f"has no relevant document for any of the {len(self.queries):,} queries"
-            raise InputError(f"{inputs['qrels']}: {none}")
+            raise InputError(f"{inputs['qrels']}: {none}", code="no-judgments", path=inputs["qrels"])
         sources = Sources(
             collection=settings.collections[0],
             plan=settings.plan(),

@@ -136,7 +136,10 @@ class RecommendedPath:
         if found:
             raise InputError(
                 f"{', '.join(found)}: not written by an earlier call of auto, since {self.at('collection')} is "
-                "missing; choose another --output"
+                "missing; choose another --output",
+                code="foreign-output",
+                paths=found,
+                option="--output",
             )
 
     # ------------------------------------------------------------------------------------------------- collections
@@ -151,11 +154,20 @@ class RecommendedPath:
         self.run(self._source(documents))
         texts = collection.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
         if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
-            raise InputError(f"{documents}: every document is empty; check where the source has titles and texts")
+            raise InputError(
+                f"{documents}: every document is empty; check where the source has titles and texts",
+                code="no-text",
+                path=documents,
+            )
         judged = self._judged(documents)
         if judged >= ENOUGH:
             if self.settings.pseudo_queries is not None:
-                raise InputError(f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it")
+                raise InputError(
+                    f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it",
+                    code="option-does-not-apply",
+                    option="--pseudo-queries",
+                    limit=ENOUGH,
+                )
             folds = self.at("folds")
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
@@ -223,7 +235,11 @@ class RecommendedPath:
             return 0
         qrels = collection.read_qrels(collection.qrels_path(documents, JUDGED))
         if not (qrels["relevance"] > 0).any():
-            raise InputError(f"{self.settings.qrels}: has no relevant document: no judgment is above 0")
+            raise InputError(
+                f"{self.settings.qrels}: has no relevant document: no judgment is above 0",
+                code="no-judgments",
+                path=self.settings.qrels,
+            )
         return qrels["qid"].n_unique()
 
     # ---------------------------------------------------------------------------------------------------- training
@@ -285,7 +301,11 @@ class RecommendedPath:
             if not self.settings.overwrite:
                 raise InputError(
                     f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
-                    f"them again, or --max-steps {stored.max_steps} to keep them"
+                    f"them again, or --max-steps {stored.max_steps} to keep them",
+                    code="changed-option",
+                    path=file,
+                    option="--minutes",
+                    value=stored.minutes,
                 )
         minutes = self.settings.minutes
         seconds, per_text = self._speed(examples)

@@ -50,7 +50,13 @@ class TunedFeedback:
     ):
         self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
         if len(self.judged) < 2:
-            raise InputError(f"--tune: needs two or more judged queries, got {len(self.judged)}")
+            raise InputError(
+                f"--tune: needs two or more judged queries, got {len(self.judged)}",
+                code="too-few-queries",
+                option="--tune",
+                value=len(self.judged),
+                expected=2,
+            )
         self._index, self._queries, self._hits, self._threads = index, queries, hits, threads
         weighted = index.weighted(queries["text"].to_list())
         self._first = index.feedback(weighted, len(queries), max(SIZES), threads)

@@ -62,7 +62,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     kept = {shard: mask for shard, mask in masks.items() if mask.any()}
     total = collections.document_count(change.added) if change.added else 0
     if not kept and not total:
-        raise InputError(f"{index}: no documents would be left; name fewer ids")
+        raise InputError(f"{index}: no documents would be left; name fewer ids", code="no-documents", path=index)
     number = len(kept) + (total > 0)
     options = manifest.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
     output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)

@@ -60,7 +60,13 @@ def quantization_steps(settings: Encode, counts: bool) -> int:
     """
     steps = settings.quantization or (100 if counts else 128)
     if not counts and steps & (steps - 1):
-        raise InputError(f"--quantization {steps}: needs a power of two, so that sums of weights are exact")
+        raise InputError(
+            f"--quantization {steps}: needs a power of two, so that sums of weights are exact",
+            code="out-of-range",
+            option="--quantization",
+            value=steps,
+            expected="a power of two",
+        )
     return steps
 
 

@@ -101,10 +101,18 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     """
     manifest = change.manifest
     if "shard" in manifest.counts:
-        raise InputError(f"{change.index}: is a shard; name the sharded index, {change.index.parent}")
+        raise InputError(
+            f"{change.index}: is a shard; name the sharded index, {change.index.parent}",
+            code="other-kind",
+            path=change.index,
+            kind="shard",
+            expected=change.index.parent,
+        )
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
-        raise InputError(f"{change.index}: no documents would be left; name fewer ids")
+        raise InputError(
+            f"{change.index}: no documents would be left; name fewer ids", code="no-documents", path=change.index
+        )
     given = getattr(settings, "model", None)
     model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
     output = artifacts.output_of(

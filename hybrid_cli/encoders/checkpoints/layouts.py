@@ -106,7 +106,10 @@ def structure(folder: Path) -> dict[str, Any]:
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
         raise InputError(
             f"{folder}: has the {side} tower only ({layout.towers[side]}*); join both towers: hybrid "
-            "convert-checkpoint QUERY OUT --documents DOCUMENT"
+            "convert-checkpoint QUERY OUT --documents DOCUMENT",
+            code="one-tower",
+            path=folder,
+            side=side,
         )
     return {**found, "tied": False} if layout is not None and len(layout.towers) == 2 else found
 

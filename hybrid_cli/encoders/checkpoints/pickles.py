@@ -33,10 +33,17 @@ def convert(files: Mapping[Path, Sequence[Path]]) -> None:
     listed = json.dumps([[str(target), *map(str, sources)] for target, sources in files.items()])
     done = subprocess.run([sys.executable, "-m", __name__, listed], capture_output=True, text=True, check=False)
     if done.returncode == _REFUSED:
-        raise InputError(done.stdout.strip().splitlines()[-1])
+        raise InputError(
+            done.stdout.strip().splitlines()[-1], code="checkpoint-refused", path=next(iter(files.values()))[0]
+        )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise InputError(f"{next(iter(files.values()))[0]}: the process that reads it failed ({last})")
+        raise InputError(
+            f"{next(iter(files.values()))[0]}: the process that reads it failed ({last})",
+            code="worker-ended",
+            path=next(iter(files.values()))[0],
+            status=done.returncode,
+        )
 
 
 def read_weights(file: Path) -> dict[str, Any]:
@@ -52,16 +59,32 @@ def read_weights(file: Path) -> dict[str, Any]:
     except Exception as error:  # damaged archives raise every class
         if found := _GLOBAL.search(str(error)):
             raise InputError(
-                f"{file}: needs unpickling of objects ({found[1]}), which can run any code; ask for safetensors"
+                f"{file}: needs unpickling of objects ({found[1]}), which can run any code; ask for safetensors",
+                code="needs-unpickling",
+                path=file,
+                name=found[1],
             ) from None
-        raise InputError(f"{file}: is not a readable PyTorch file, or needs unpickling of objects") from None
+        raise InputError(
+            f"{file}: is not a readable PyTorch file, or needs unpickling of objects",
+            code="needs-unpickling",
+            path=file,
+        ) from None
     for name in _WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]
     if not isinstance(loaded, Mapping) or not loaded:
-        raise InputError(f"{file}: has no weights; needs a mapping of names and tensors, or one under state_dict")
+        raise InputError(
+            f"{file}: has no weights; needs a mapping of names and tensors, or one under state_dict",
+            code="no-weights",
+            path=file,
+        )
     if others := [str(name) for name, value in loaded.items() if not isinstance(value, torch.Tensor)]:
-        raise InputError(f"{file}: {others[0]} is no tensor; needs a mapping of names and tensors")
+        raise InputError(
+            f"{file}: {others[0]} is no tensor; needs a mapping of names and tensors",
+            code="not-a-tensor",
+            path=file,
+            name=others[0],
+        )
     return {str(name): value for name, value in loaded.items()}
 
 

@@ -117,22 +117,48 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
         return {}
     preset = PRESETS[name]
     if (folder / CONTRACT).is_file():
-        raise InputError(f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset")
+        raise InputError(
+            f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset",
+            code="option-does-not-apply",
+            option="--preset",
+            value=name,
+            path=folder,
+        )
     layouts.structure(folder)  # refuses one tower of two
     form = layouts.find(folder)
     if form not in preset.layouts:
         raise InputError(
             f"--preset {name}: does not fit {folder}, whose weights have the form '{form}'; the preset needs "
-            f"'{' or '.join(preset.layouts)}'"
+            f"'{' or '.join(preset.layouts)}'",
+            code="other-preset",
+            option="--preset",
+            value=name,
+            path=folder,
+            kind=form,
+            expected=preset.layouts,
         )
     config = (folder / layouts.SIDES[0] if layouts.is_two_folders(folder) else folder) / "config.json"
     kind = read_object(config).get("model_type") if config.is_file() else None
     if kind is not None and kind not in preset.types:
-        raise InputError(f"--preset {name}: does not fit {folder}, a {kind} model; needs {' or '.join(preset.types)}")
+        raise InputError(
+            f"--preset {name}: does not fit {folder}, a {kind} model; needs {' or '.join(preset.types)}",
+            code="other-preset",
+            option="--preset",
+            value=name,
+            path=folder,
+            kind=kind,
+            expected=preset.types,
+        )
     if (modules := read_contract(folder).modules) != preset.modules:
         listed, needed = (", ".join(each) or "no module" for each in (modules, preset.modules))
         raise InputError(
             f"--preset {name}: does not fit {folder}, which has {listed} after the pooling (modules.json); "
-            f"the preset needs {needed}"
+            f"the preset needs {needed}",
+            code="other-preset",
+            option="--preset",
+            value=name,
+            path=folder,
+            kind=modules,
+            expected=preset.modules,
         )
     return dict(preset.contract)
