@@ -95,12 +95,12 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     corpora = tuple(found(recorded))
     if len(folders) != 1:
         if not folders:
-            raise InputError("open_index: needs the path of an index")
+            raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
         every = Recipe("weighted-sum", (1.0,) * len(folders), "exact")
         chosen = chosen_weights(weights, every, [folder.name for folder in folders])
         return Index(open_hybrid(folders, chosen.weights, settings), corpora)
     if weights is not None:
-        raise InputError("open_index: weights need several indexes")
+        raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
     return Index(open_searcher(folders[0], settings), corpora)
 
 

@@ -133,12 +133,17 @@ def _connected(where: Workers) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
     address, handler, faults = where.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
     if not address:
-        raise InputError("--ray-address: is empty; pass HOST:PORT, auto, or local")
+        raise InputError(
+            "--ray-address: is empty; pass HOST:PORT, auto, or local", code="missing-value", option="ray_address"
+        )
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by SIGSEGV
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'") from None
+        raise InputError(
+            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'",
+            code="missing-package", option="ray_address", package="ray",
+        ) from None  # fmt: skip
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -147,7 +152,10 @@ def _connected(where: Workers) -> Iterator[Any]:
     try:
         ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--ray-address {address}: {str(error).splitlines()[0]}") from None
+        raise InputError(
+            f"--ray-address {address}: {str(error).splitlines()[0]}",
+            code="unreachable", option="ray_address", value=address,
+        ) from None  # fmt: skip
     if not faults:
         faulthandler.disable()  # Ray enables it, which replaces Java's handlers
     signal.signal(signal.SIGTERM, handler)  # Ray replaces it, here and at the end
@@ -166,8 +174,9 @@ def _check_reachable(address: str) -> None:
     except (OSError, ValueError) as error:
         raise InputError(
             f"--ray-address {address}: cannot connect ({error}); start a cluster with `ray start --head`, which prints "
-            "its address"
-        ) from None
+            "its address",
+            code="unreachable", option="ray_address", value=address,
+        ) from None  # fmt: skip
 
 
 def _result(ray: Any, reference: Any) -> Any:
@@ -179,10 +188,13 @@ def _result(ray: Any, reference: Any) -> Any:
         if isinstance(error.cause, HybridError):
             raise error.cause from None
         if isinstance(error.cause, MemoryError):
-            raise HybridError(f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}") from None
+            raise HybridError(
+                f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}", code="no-memory"
+            ) from None
         raise
     except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0]
         raise HybridError(
-            f"a process of the Ray cluster ended {RETRIES + 1} times ({reason}); {_LESS_MEMORY}"
-        ) from None
+            f"a process of the Ray cluster ended {RETRIES + 1} times ({reason}); {_LESS_MEMORY}",
+            code="worker-ended", count=RETRIES + 1,
+        ) from None  # fmt: skip

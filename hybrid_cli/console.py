@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -92,14 +92,23 @@ def log_to(path: Path | None) -> None:
     if path is None:
         return
     if kind := special(path):
-        raise InputError(f"--log-file {path}: is {kind}, not a regular file; pass another path")
+        raise InputError(
+            f"--log-file {path}: is {kind}, not a regular file; pass another path",
+            code="not-a-regular-file", option="log_file", path=path,
+        )  # fmt: skip
     try:
         if path.exists() and not _is_log(path):
-            raise InputError(f"--log-file {path}: exists and is not a log of hybrid; pass another path")
+            raise InputError(
+                f"--log-file {path}: exists and is not a log of hybrid; pass another path",
+                code="foreign-file", option="log_file", path=path,
+            )  # fmt: skip
         with path.open("a", encoding="utf-8"):
             _log.set(path)
     except OSError as error:
-        raise InputError(f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path") from None
+        raise InputError(
+            f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path",
+            code="not-writable", option="log_file", path=path,
+        ) from None  # fmt: skip
 
 
 def _is_log(path: Path) -> bool:
@@ -147,9 +156,10 @@ def _print(message: str) -> None:
     print(plain(message), file=sys.stderr, flush=True)
 
 
-def error(message: str) -> None:
-    """Print the error that ends the command, in one line on stderr."""
-    print(f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
+def error(message: str, code: str = "", fields: Mapping[str, object] | None = None, as_json: bool = False) -> None:
+    """Print the error that ends the command, in one line on stderr: for people, or as a JSON object for programs."""
+    content = {"error": shortened(message), "code": code, **(fields or {})}
+    print(json_text(content) if as_json else f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
 
 
 def trace(text: str) -> None:

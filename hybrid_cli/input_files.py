@@ -58,6 +58,11 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}, {self.unit} {self.number}"
 
+    @property
+    def fields(self) -> dict[str, object]:
+        """The location as fields of an error: `path`, and `line` or the name of another unit."""
+        return {"path": self.file, self.unit: self.number}
+
 
 def special(path: Path) -> str | None:
     """Return `a pipe`, `a socket` or `a device`; None for a file, a folder and a missing path."""
@@ -75,7 +80,10 @@ def refuse_special(path: Path) -> None:
         InputError: such a path.
     """
     if kind := special(path):
-        raise InputError(f"{path}: is {kind}, not a regular file; save its content to a file and pass that file")
+        raise InputError(
+            f"{path}: is {kind}, not a regular file; save its content to a file and pass that file",
+            code="not-a-regular-file", path=path,
+        )  # fmt: skip
 
 
 def refuse_unsafe_name(name: str, source: object) -> None:
@@ -92,10 +100,8 @@ def refuse_unsafe_name(name: str, source: object) -> None:
         raise InputError(
             f"{source}: the name {name!r} could lead out of its folder: it has an empty part, `.`, `..`, a drive, a "
             "backslash or a NUL; rename it",
-            code="unsafe-name",
-            path=str(source),
-            value=name,
-        )
+            code="unsafe-name", path=str(source), value=name,
+        )  # fmt: skip
 
 
 class _Input(io.FileIO):
@@ -133,11 +139,13 @@ def opened(path: Path) -> BufferedReader:
     try:
         return BufferedReader(_Input(path), _BUFFER)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"{path}: no such file", code="no-such-file", path=path) from None
     except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; a file is needed") from None
+        raise InputError(f"{path}: is a folder; a file is needed", code="is-a-folder", path=path) from None
     except PermissionError:
-        raise InputError(f"{path}: permission denied; change the permissions of the file") from None
+        raise InputError(
+            f"{path}: permission denied; change the permissions of the file", code="permission-denied", path=path
+        ) from None
 
 
 # ------------------------------------------------------------------------------------------------------------- limits

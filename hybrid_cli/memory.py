@@ -120,8 +120,9 @@ def require_threads(threads: int | None) -> None:
     most = most_threads()
     if threads is not None and most is not None and threads > most:
         raise InputError(
-            f"--threads {threads}: `ulimit -v` leaves addresses for {most}; use --threads {most}, or raise the limit"
-        )
+            f"--threads {threads}: `ulimit -v` leaves addresses for {most}; use --threads {most}, or raise the limit",
+            code="out-of-range", option="threads", value=threads, maximum=most,
+        )  # fmt: skip
 
 
 def economize(environment: MutableMapping[str, str]) -> None:
@@ -174,8 +175,9 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
         if free < needed and (not mapped or "ulimit" in name):
             raise HybridError(
                 f"not enough memory: {purpose} needs about {shown(needed)} more, and {name} leaves {shown(free)}; "
-                f"{advice}{f', or {remedy}' if remedy else ''}"
-            )
+                f"{advice}{f', or {remedy}' if remedy else ''}",
+                code="no-memory", needed=needed, free=free,
+            )  # fmt: skip
 
 
 def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> None:
@@ -195,8 +197,9 @@ def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> N
     if (free := shutil.disk_usage(folder).free) < needed - written:
         raise HybridError(
             f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "
-            f"{shown(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}"
-        )
+            f"{shown(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
+            code="no-space", path=folder, needed=needed - written, free=free,
+        )  # fmt: skip
 
 
 def available() -> Iterator[tuple[int, str, str]]:

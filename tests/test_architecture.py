@@ -58,6 +58,10 @@ LIBRARY = (
     "retrieval",
     "runs",
 )
+WITHOUT_CODES = (
+    "encoders", "evaluation", "exports", "fusion", "indexes", "lexical", "opening", "perturbations", "stages", "training",
+    "workflows",
+)  # fmt: skip
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",
@@ -277,6 +281,19 @@ def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
     ]
     assert checks
     assert [f"{path}:{node.lineno}" for path, node in checks if "super().check()" not in ast.unparse(node)] == []
+
+
+def test_every_error_has_a_code() -> None:
+    wrong = []
+    for file in FILES:
+        if named(file).split("/")[0] in WITHOUT_CODES:
+            continue
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                makes_error = node.func.id in ("HybridError", "InputError", "DamageError")
+                if makes_error and not any(each.arg == "code" for each in node.keywords):
+                    wrong.append(f"{named(file)}, line {node.lineno}: {node.func.id} without code=")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_exceptions_are_caught_by_name() -> None:

@@ -45,22 +45,33 @@ def check_replaceable(
     refuse_foreign_file(path, existing)
     special = path.exists() and not path.is_file() and not path.is_dir()
     if special or (foreign and not compare and path.is_dir() and not is_empty_folder(path)):
-        raise InputError(f"{path}: not a regular file, and --overwrite replaces files only; name another output")
+        raise InputError(
+            f"{path}: not a regular file, and --overwrite replaces files only; name another output",
+            code="not-a-regular-file", path=path,
+        )  # fmt: skip
     if compare:
         return
     if existing is not None and (foreign or existing.kind != wanted.kind):
         replaced = "files of other tools" if foreign else wanted.kind.phrase
         raise InputError(
-            f"{path}: {existing.kind.predicate}; --overwrite replaces {replaced} only; name another output"
-        )
+            f"{path}: {existing.kind.predicate}; --overwrite replaces {replaced} only; name another output",
+            code="other-kind", path=path, kind=existing.kind, expected=wanted.kind,
+        )  # fmt: skip
     if existing is None and path.is_dir() and not is_empty_folder(path):
         if (path / MANIFEST).exists():
             raise InputError(
-                f"{path}: is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another"
-            )
-        raise InputError(f"{path}: is a folder that hybrid did not write; remove it, or name another")
+                f"{path}: is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another",
+                code="damaged-manifest", path=path,
+            )  # fmt: skip
+        raise InputError(
+            f"{path}: is a folder that hybrid did not write; remove it, or name another",
+            code="foreign-output", path=path,
+        )  # fmt: skip
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
-        raise InputError(f"{path}: is a file that hybrid did not write, and the output is a folder; name another")
+        raise InputError(
+            f"{path}: is a file that hybrid did not write, and the output is a folder; name another",
+            code="foreign-output", path=path,
+        )  # fmt: skip
     if path.exists() and not overwrite:
         code, difference, fields = _difference(path, existing, wanted)
         raise InputError(
@@ -71,7 +82,10 @@ def check_replaceable(
 def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
     """Refuse to replace a folder with files that hybrid did not write."""
     if existing is not None and (name := foreign_file(path, existing)):
-        raise InputError(f"{path}: {name} is not part of the {existing.kind}; move it, or name another output")
+        raise InputError(
+            f"{path}: {name} is not part of the {existing.kind}; move it, or name another output",
+            code="foreign-file", path=path, file=name,
+        )  # fmt: skip
 
 
 def _refuse_inside(path: Path) -> None:
@@ -84,13 +98,19 @@ def _refuse_inside(path: Path) -> None:
             whole = find_manifest(folder, any_format=True)
         except DamageError as error:
             if b'"checksum"' in read_bytes(folder / MANIFEST):  # else it belongs to another tool
-                raise InputError(f"{path}: may be a part of an artifact ({error}); name another output") from None
+                raise InputError(
+                    f"{path}: may be a part of an artifact ({error}); name another output",
+                    code="inside-artifact", path=path,
+                ) from None  # fmt: skip
             continue
         except InputError:
             continue
         if whole is not None:
             where = "a part of" if real.relative_to(folder).as_posix() in (whole.files or ()) else "inside"
-            raise InputError(f"{path}: is {where} the {whole.kind} {folder}; name an output next to it")
+            raise InputError(
+                f"{path}: is {where} the {whole.kind} {folder}; name an output next to it",
+                code="inside-artifact", path=path, artifact=folder,
+            )  # fmt: skip
 
 
 def place_of(path: Path) -> Path:
@@ -100,10 +120,13 @@ def place_of(path: Path) -> Path:
         InputError: the path is no name for a file or folder.
     """
     if path.name in ("", ".."):
-        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME")
+        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME", code="invalid-name", path=path)
     for folder in reversed(path.parents):
         if folder.name == ".." and not folder.parent.exists():
-            raise InputError(f"{path}: no such folder: {folder.parent}; name another output")
+            raise InputError(
+                f"{path}: no such folder: {folder.parent}; name another output",
+                code="no-such-folder", path=path, folder=folder.parent,
+            )  # fmt: skip
     try:
         str(path).encode()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -112,10 +135,14 @@ def place_of(path: Path) -> Path:
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             os.lstat(lock_file(place))  # the longest name that is written next to an output
     except UnicodeEncodeError:
-        raise InputError(f"{str(path)!a}: the name is not valid UTF-8; name another output") from None
+        raise InputError(
+            f"{str(path)!a}: the name is not valid UTF-8; name another output", code="not-utf-8", path=path
+        ) from None
     except OSError as error:
         shown = path if len(str(path)) < _LONG_NAME else f"{str(path)[:_LONG_NAME]}..."
-        raise InputError(f"{shown}: {(error.strerror or str(error)).lower()}; name another output") from None
+        raise InputError(
+            f"{shown}: {(error.strerror or str(error)).lower()}; name another output", code="invalid-name", path=path
+        ) from None
     return place
 
 
@@ -123,7 +150,10 @@ def check_name(path: Path, kind: Kind) -> None:
     """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
     suffix = _suffix(kind)
     if not path.name.endswith(suffix):
-        raise InputError(f"{path}: the name must end with {suffix}; the output is of the kind {kind}")
+        raise InputError(
+            f"{path}: the name must end with {suffix}; the output is of the kind {kind}",
+            code="other-suffix", path=path, expected=suffix,
+        )  # fmt: skip
 
 
 def _suffix(kind: Kind) -> str:
@@ -138,18 +168,25 @@ def check_place(path: Path, inputs: Mapping[str, Input]) -> None:
         source_path = source if isinstance(source, Path) else source.path
         if source_path.resolve().is_relative_to(place):
             raise InputError(
-                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output"
-            )
+                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output",
+                code="replaces-input", path=path, role=role, input=source_path,
+            )  # fmt: skip
         if source_path.is_dir() and place.is_relative_to(source_path.resolve()):
             raise InputError(
-                f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output"
-            )
+                f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output",
+                code="inside-input", path=path, role=role, input=source_path,
+            )  # fmt: skip
     _refuse_inside(path)
     folder = next(parent for parent in place.parents if parent.exists())
     if not folder.is_dir():
-        raise InputError(f"{folder}: is a file, so it cannot contain {path}; name another output")
+        raise InputError(
+            f"{folder}: is a file, so it cannot contain {path}; name another output", code="not-a-folder", path=folder
+        )
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise InputError(f"{folder}: not writable; name another output, or change the permissions of the folder")
+        raise InputError(
+            f"{folder}: not writable; name another output, or change the permissions of the folder",
+            code="not-writable", path=folder,
+        )  # fmt: skip
 
 
 def existing_manifest(path: Path) -> Manifest | None:

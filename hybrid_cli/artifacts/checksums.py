@@ -75,7 +75,10 @@ def check(path: Path) -> None:
     """
     place = _place(path)
     if _digest(path, place[0]) != place[1] if place else has_key(path):
-        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
+        raise DamageError(
+            f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
+            code="damaged", path=path,
+        )  # fmt: skip
 
 
 def hash_file(path: Path) -> str:

@@ -53,9 +53,9 @@ def check_parts(folder: Path, *parts: str) -> None:
         if any(part == "." or name == part or name.startswith(f"{part}/") for part in wanted)
     }
     with ThreadPool(_THREADS) as pool:
-        for problem in pool.map(_small_damage, files, files.values()):
+        for file, problem in zip(files, pool.map(_small_damage, files, files.values()), strict=True):
             if problem is not None:
-                raise DamageError(problem)
+                raise DamageError(problem, code="damaged", path=file)
 
 
 def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
@@ -74,9 +74,12 @@ def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
         return
     listed = {root / name for name in known.files if PurePosixPath(name).match(pattern)}
     if listed and (lost := sorted(listed - set(found))):
-        raise DamageError(_missing(lost[0]))
+        raise DamageError(_missing(lost[0]), code="damaged", path=lost[0])
     if listed and (foreign := sorted(set(found) - listed)):
-        raise DamageError(f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact")
+        raise DamageError(
+            f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact",
+            code="foreign-file", path=foreign[0],
+        )  # fmt: skip
 
 
 def refuse_lost(paths: Iterable[Path]) -> None:
@@ -86,7 +89,9 @@ def refuse_lost(paths: Iterable[Path]) -> None:
         HybridError: a file is missing.
     """
     if lost := next((path for path in paths if not path.exists()), None):
-        raise HybridError(f"{lost}: was removed while the command ran; repeat the command")
+        raise HybridError(
+            f"{lost}: was removed while the command ran; repeat the command", code="removed-meanwhile", path=lost
+        )
 
 
 def refuse_lost_rows(place: Path, what: str, found: int, expected: int) -> None:
@@ -98,8 +103,9 @@ def refuse_lost_rows(place: Path, what: str, found: int, expected: int) -> None:
     if found != expected:
         raise HybridError(
             f"{place}: {found:,} {what} instead of {expected:,}, because files were removed while the command ran; "
-            "repeat the command"
-        )
+            "repeat the command",
+            code="rows-lost", path=place, found=found, expected=expected,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -131,7 +137,9 @@ def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
     except InputError:
         now = None
     if now is None or now.fingerprint != manifest.fingerprint:
-        raise HybridError(f"{folder}: was replaced while it was read; run the command again")
+        raise HybridError(
+            f"{folder}: was replaced while it was read; run the command again", code="input-replaced", path=folder
+        )
 
 
 def _missing(file: Path) -> str:

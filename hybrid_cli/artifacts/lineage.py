@@ -143,7 +143,10 @@ def held(index: Path, lucene: bool = False) -> Held:
     """
     manifest = read_manifest(index)
     if manifest.kind not in _INDEXES:
-        raise InputError(f"{index}: {manifest.kind.predicate} (written by `{manifest.stage}`); an index is needed here")
+        raise InputError(
+            f"{index}: {manifest.kind.predicate} (written by `{manifest.stage}`); an index is needed here",
+            code="other-kind", path=index, kind=manifest.kind,
+        )  # fmt: skip
     parts = sizes(index)
     needed = _LUCENE_READS if lucene else _READ[manifest.kind]
     documents = manifest.counts.get("documents", manifest.counts.get("vectors", 0))
@@ -163,7 +166,10 @@ def refuse_other_index(run: Path, index: Path) -> None:
         if recorded["kind"] in _INDEXES and role.startswith("index")
     }
     if searched and fingerprint(index) not in searched:
-        raise InputError(f"{run}: was not searched in {index}; pass its own index, or omit --index")
+        raise InputError(
+            f"{run}: was not searched in {index}; pass its own index, or omit --index",
+            code="other-index", path=run, index=index,
+        )  # fmt: skip
 
 
 def curves(run: Path) -> list[Path]:

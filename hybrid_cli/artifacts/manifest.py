@@ -184,9 +184,15 @@ def read_manifest(path: str | Path, kind: Kind | None = None, any_format: bool =
         else "an artifact of hybrid is needed here"
     )
     if manifest is None:
-        raise InputError(f"{path}: has no manifest, so it was not written by hybrid; {wanted}")
+        raise InputError(
+            f"{path}: has no manifest, so it was not written by hybrid; {wanted}",
+            code="no-manifest", path=path, expected=kind,
+        )  # fmt: skip
     if kind is not None and manifest.kind != kind:
-        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); {wanted}")
+        raise InputError(
+            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); {wanted}",
+            code="other-kind", path=path, kind=manifest.kind, expected=kind,
+        )  # fmt: skip
     return manifest
 
 
@@ -202,7 +208,7 @@ def find_manifest(path: str | Path, any_format: bool = False) -> Manifest | None
     path = Path(path)
     refuse_special(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
+        raise InputError(f"{path}: no such file or folder", code="no-such-file", path=path)
     text = _manifest_text(path)
     return None if text is None else _parse_manifest(text, path, any_format)
 
@@ -235,7 +241,10 @@ def _manifest_in_json(path: Path) -> str | None:
     content = parse_json(text, path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        raise DamageError(f"{path}: the content changed on the disk after it was written; restore or rebuild the file")
+        raise DamageError(
+            f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
+            code="damaged", path=path,
+        )  # fmt: skip
     return json.dumps(embedded) if embedded else None
 
 
@@ -255,30 +264,36 @@ def _parse_manifest(text: str, path: Path, any_format: bool) -> Manifest:
         manifest = None if newer else replace(typed(Manifest, fields, MANIFEST), location=path.resolve())
         for role, source in ({} if manifest is None else manifest.inputs).items():
             if not role.strip() or "fingerprint" not in source or not {"path", "name"} & set(source):
-                raise InputError(f"input '{role}' needs a role, a fingerprint, and a path or a name")
+                raise InputError(
+                    f"input '{role}' needs a role, a fingerprint, and a path or a name",
+                    code="invalid-field", element=role,
+                )  # fmt: skip
             if "\0" in source.get("path", ""):
-                raise InputError(f"input '{role}' has a NUL in its path")
+                raise InputError(f"input '{role}' has a NUL in its path", code="invalid-field", element=role)
         for name in () if manifest is None else (*(manifest.files or ()), *(manifest.checksums or ())):
             refuse_unsafe_name(name, MANIFEST)
     except InputError as error:
         _refuse_newer(text, path)
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
-            code="damaged-manifest",
-            **{**error.fields, "path": path},
-        ) from None
+            code="damaged-manifest", **{**error.fields, "path": path},
+        ) from None  # fmt: skip
     if manifest is None:
         raise InputError(
             f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid",
             code="newer-format", path=path, format=written,
         )  # fmt: skip
     if stored not in (_IN_FOOTER, hash_json(fields)):
-        raise DamageError(f"{path}: its manifest changed on the disk after it was written; restore or rebuild it")
+        raise DamageError(
+            f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
+            code="damaged-manifest", path=path,
+        )  # fmt: skip
     if manifest.format < FORMAT and not any_format:
         raise InputError(
             f"{path}: {manifest.kind} written by an older hybrid (manifest format {manifest.format}, now {FORMAT}); "
-            f"rebuild it with `hybrid {manifest.stage} ... --overwrite`"
-        )
+            f"rebuild it with `hybrid {manifest.stage} ... --overwrite`",
+            code="older-format", path=path, format=manifest.format,
+        )  # fmt: skip
     return manifest
 
 
@@ -310,7 +325,9 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path)
     except PermissionError:
-        raise InputError(f"{path}: permission denied; change the permissions of the file") from None
+        raise InputError(
+            f"{path}: permission denied; change the permissions of the file", code="permission-denied", path=path
+        ) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         if path.is_file() and getattr(error, "errno", None) != errno.EIO and checksums.has_key(path):
             checksums.check(path)
@@ -319,7 +336,9 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
             raise HybridError(
                 f"{path}: cannot be read ({first}); check the disk", code="read-error", path=path
             ) from None
-        raise InputError(f"{path}: is not a complete Parquet file ({first}); rebuild it") from None
+        raise InputError(
+            f"{path}: is not a complete Parquet file ({first}); rebuild it", code="not-parquet", path=path
+        ) from None
 
 
 def enclosing_artifact(path: Path) -> Path:

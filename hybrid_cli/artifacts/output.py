@@ -236,7 +236,9 @@ class Output:
         """Keep an existing output that equals the new one; refuse another one."""
         if not files.equal(self.partial, self.place):
             remedy = "name another output" if self.path.is_dir() else "pass --overwrite to replace it, or name another"
-            raise InputError(f"{self.path}: already exists with other content; {remedy}")
+            raise InputError(
+                f"{self.path}: already exists with other content; {remedy}", code="output-differs", path=self.path
+            )
         disk.remove(self.partial)
         console.note(f"{self.manifest.stage}: {self.path} is up to date")
 
@@ -283,14 +285,18 @@ def _acquired(path: Path, place: Path) -> BaseFileLock:
         _write_lock(file, os.O_CREAT)  # first: the library takes a file that cannot be created for one that is held
     except (FileNotFoundError, PermissionError) as error:
         reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: no file can be created in {place.parent} ({reason}); name another output") from None
+        raise InputError(
+            f"{path}: no file can be created in {place.parent} ({reason}); name another output",
+            code="not-writable", path=path, folder=place.parent,
+        ) from None  # fmt: skip
     lock = FileLock(file, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
         raise HybridError(
-            f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it"
-        ) from None
+            f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it",
+            code="locked", path=path,
+        ) from None  # fmt: skip
     with suppress(OSError):  # the lock holds without its text, for example on a full disk
         _write_lock(file, os.O_TRUNC, f"{os.getpid()}\n{socket.gethostname()}\n")
     return lock

@@ -29,7 +29,7 @@ _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time
 def validate_parquet(path: Path) -> Path:
     """Check that a Parquet file of an artifact exists and has its footer, and return its path."""
     if not path.is_file():
-        raise InputError(f"{path}: is missing; rebuild {path.parent}")
+        raise InputError(f"{path}: is missing; rebuild {path.parent}", code="no-such-file", path=path)
     check_file(path)
     parquet_metadata(path)
     return path
@@ -50,7 +50,10 @@ def reading(path: Path) -> Iterator[None]:
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         kind = DamageError if isinstance(error, OSError) else InputError
-        raise kind(f"{path}: is not readable ({reason}); write the file again, or restore a copy") from None
+        raise kind(
+            f"{path}: is not readable ({reason}); write the file again, or restore a copy",
+            code="damaged-parquet", path=path,
+        ) from None  # fmt: skip
 
 
 def row_count(path: Path) -> int:
@@ -79,19 +82,28 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
     """
     refuse_special(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file; a {kind} file is needed here")
+        raise InputError(
+            f"{path}: no such file; a {kind} file is needed here", code="no-such-file", path=path, expected=kind
+        )
     check_file(path)
     manifest = find_manifest(path)
     if path.is_dir():
         found_kind = f"the folder of {manifest.kind.phrase}" if manifest else "a folder"
-        raise InputError(f"{path}: is {found_kind}; a {kind} file is needed here")
+        raise InputError(
+            f"{path}: is {found_kind}; a {kind} file is needed here",
+            code="other-kind", path=path, kind=manifest and manifest.kind, expected=kind,
+        )  # fmt: skip
     if manifest is not None and manifest.kind != kind:
         raise InputError(
-            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here"
-        )
+            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here",
+            code="other-kind", path=path, kind=manifest.kind, expected=kind,
+        )  # fmt: skip
     if not is_parquet(path):
         advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
-        raise InputError(f"{path}: is not a Parquet file; a {kind} file is needed here{advice}")
+        raise InputError(
+            f"{path}: is not a Parquet file; a {kind} file is needed here{advice}",
+            code="not-parquet", path=path, expected=kind,
+        )  # fmt: skip
     found = parquet_metadata(path).schema.to_arrow_schema()
     limits().refuse_columns(path, path, len(found.names))
     for column in SCHEMAS[kind]:
@@ -114,10 +126,8 @@ def _check_column(path: Path, found: pa.Schema, kind: Kind, column: pa.Field, na
         raise InputError(
             f"{path}: has no column '{name}' (found: {', '.join(found.names[:50])}); a {kind} file needs "
             + ", ".join(SCHEMAS[kind].names),
-            code="no-such-column",
-            path=path,
-            column=name,
-        )
+            code="no-such-column", path=path, column=name,
+        )  # fmt: skip
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
     if not (_fits(found.field(name).type, column.type) or (numbers and _is_integer(found, name))):
         raise InputError(
@@ -196,7 +206,10 @@ def _refuse_infinite(rows: pa.Table) -> None:
     """
     if "score" in rows.column_names and not pc.all(finite := pc.is_finite(rows["score"])).as_py():
         qid, docid, _, score = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
-        raise InputError(f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores")
+        raise InputError(
+            f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores",
+            code="score-not-finite", query=qid, document=docid, value=score,
+        )  # fmt: skip
 
 
 class _HashSink:

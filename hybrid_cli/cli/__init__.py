@@ -66,11 +66,11 @@ def main() -> None:
         if isinstance(error.__cause__, EOFError):  # of a library that reads a file; Typer takes it for Ctrl-D
             _stop_at(error.__cause__, debug)
         stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
-        _stop(str(stopped), stopped.exit_code, error, debug)
+        _stop(stopped, error, debug)
     except _UsageError as error:
         _refuse_usage(error)
     except HybridError as error:
-        _stop(str(error), error.exit_code, error, debug)
+        _stop(error, error, debug)
     except BrokenPipeError:  # `hybrid inspect ... | head`: the reader has seen enough
         streams.drop_stdout()
         raise SystemExit(128 + signal.SIGPIPE) from None
@@ -80,9 +80,14 @@ def main() -> None:
 
 def _stop_at(error: Exception, debug: bool) -> NoReturn:
     """Print the line of an error that is none of hybrid's own, and exit."""
-    if explained := _trouble_with_memory(error) or trouble_with_files(error):
-        _stop(*explained, error, debug)
-    _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+    code, explained = "no-memory", _trouble_with_memory(error)
+    if explained is None:
+        code, explained = "unusable-file", trouble_with_files(error)
+    if explained is None:
+        code, explained = "bug", (f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1)
+    line = HybridError(explained[0], code=code)
+    line.exit_code = explained[1]
+    _stop(line, error, debug)
 
 
 @cache
@@ -175,7 +180,8 @@ def _refuse_usage(error: typer.BadParameter) -> None:
         message = f"no option {name}" + _suggestion(name, error.ctx.command)
     if message:
         command = error.ctx.command_path if error.ctx else "hybrid"
-        console.error(f"{message}; see `{command} --help`")
+        fields = {"option": name} if name else {}
+        _print(HybridError(f"{message}; see `{command} --help`", code="no-such-option" if name else "usage", **fields))
     raise SystemExit(error.exit_code)
 
 
@@ -186,12 +192,19 @@ def _suggestion(name: str, command: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _stop(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
+def _print(error: HybridError) -> None:
+    """Print the line of an error: a JSON object if the command was asked for JSON."""
+    as_json = "json" in plugin_files.values_of(sys.argv[1:], "--format")
+    console.error(str(error), error.code, error.fields, as_json)
+
+
+def _stop(line: HybridError, error: BaseException, debug: bool) -> NoReturn:
+    """Print the line that explains an error, and exit."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     if debug:
         console.trace(trace)
-    console.log("error", console.shortened(message))
+    console.log("error", console.shortened(str(line)))
     if not isinstance(error, HybridError):
         console.log("error", trace)
-    console.error(message)
-    raise SystemExit(code)
+    _print(line)
+    raise SystemExit(line.exit_code)

@@ -36,7 +36,10 @@ class _Loader(yaml.SafeLoader):
         """Compose the next node."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise InputError(f"{self.path}, {_line(event)}: *{event.anchor} is an alias; write the value itself")
+            raise InputError(
+                f"{self.path}, {_line(event)}: *{event.anchor} is an alias; write the value itself",
+                code="not-yaml", path=self.path,
+            )  # fmt: skip
         return super().compose_node(parent, index)
 
 
@@ -58,12 +61,15 @@ def read_config(path: Path) -> dict[str, Any]:
         loader.path = path
         node = loader.get_single_node()
         for name, key in _repeated(node, options=True):
-            raise InputError(f"{path}, {_line(key)}: '{name}' is set twice; keep one line")
+            raise InputError(
+                f"{path}, {_line(key)}: '{name}' is set twice; keep one line",
+                code="repeated-option", path=path, option=name,
+            )  # fmt: skip
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, *NOT_JSON) as error:
-        raise InputError(f"{path}: not a readable YAML file ({reason(error)})") from None
+        raise InputError(f"{path}: not a readable YAML file ({reason(error)})", code="not-yaml", path=path) from None
     if content is not None and not isinstance(content, dict):
-        raise InputError(f"{path}: needs lines of 'option: value'")
+        raise InputError(f"{path}: needs lines of 'option: value'", code="not-yaml", path=path)
     return content or {}
 
 
@@ -107,11 +113,17 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
         hint = f"; did you mean {close[0]}?" if close else ""
         if positive := _positive(bare_name(unknown[0]), kind):
             hint = f"; write `{positive}: false`"
-        raise InputError(f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}")
+        raise InputError(
+            f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}",
+            code="no-such-option", path=config, option=unknown[0],
+        )  # fmt: skip
     found: dict[str, str] = {}
     for name in content:
         if (other := found.setdefault(fields[bare_name(name)], name)) != name:
-            raise InputError(f"{config}: '{other}' and '{name}' are the same option; keep one")
+            raise InputError(
+                f"{config}: '{other}' and '{name}' are the same option; keep one",
+                code="repeated-option", path=config, option=name,
+            )  # fmt: skip
     return {fields[bare_name(name)]: value for name, value in content.items()}
 
 
@@ -149,9 +161,15 @@ def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict
     if other := sorted(str(name) for name in content.keys() - sections):
         close = get_close_matches(other[0], commands - sections, n=1)
         hint = f"did you mean {close[0]}?" if close else "put each option below a command"
-        raise InputError(f"{config}: has options by command, and {', '.join(other)}; {hint}")
+        raise InputError(
+            f"{config}: has options by command, and {', '.join(other)}; {hint}",
+            code="no-such-command", path=config, value=other[0],
+        )  # fmt: skip
     if kind.command not in content:
-        raise InputError(f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}")
+        raise InputError(
+            f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}",
+            code="no-such-command", path=config, value=kind.command, choices=list(content),
+        )  # fmt: skip
     section: dict[str, Any] = content[kind.command]
     return section
 

@@ -157,7 +157,9 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             for line in details.before(settings):
                 console.detail(line)
             if shared["dry_run"] and getattr(settings, "output", None) is None:
-                raise InputError("--dry-run: needs --output")
+                raise InputError(
+                    "--dry-run: needs --output", code="missing-option", option="output", needed_by="dry_run"
+                )
             with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
             console.detail(details.after(time.monotonic() - started))
@@ -186,7 +188,10 @@ def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) ->
     for name, declared in kind.declared().items():
         value = typed.get(name)
         if found := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
-            raise InputError(f"{spelling(name, declared)}: needs a value, got the option {found.pop()}")
+            raise InputError(
+                f"{spelling(name, declared)}: needs a value, got the option {found.pop()}",
+                code="missing-value", option=name,
+            )  # fmt: skip
 
 
 def _limit_polars(threads: object) -> None:
@@ -200,10 +205,13 @@ def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool
     found = {}
     for key in (*FLAGS, "dry_run"):
         if not isinstance(from_file := configured.pop(key, False), bool):
-            raise InputError(f"{spelling(key, _FLAG)} {from_file}: needs true or false")
+            raise InputError(
+                f"{spelling(key, _FLAG)} {from_file}: needs true or false",
+                code="not-true-or-false", option=key, value=from_file,
+            )  # fmt: skip
         found[key] = typed.pop(key, False) or from_file
     if found["quiet"] and found["verbose"]:
-        raise InputError("--quiet: not with --verbose")
+        raise InputError("--quiet: not with --verbose", code="conflicting-options", option="quiet", others=("verbose",))
     log, from_file = typed.pop("log_file", None), configured.pop("log_file", None)
     console.set_quiet(found["quiet"])  # `main` reads --debug before parsing can fail
     console.set_verbose(found["verbose"])
@@ -217,17 +225,20 @@ def _log_path(given: Any, output: Any) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str) or not given:
-        raise InputError("--log-file: needs a path")
+        raise InputError("--log-file: needs a path", code="missing-value", option="log_file")
     if has_url(given):
         problem = "object stores cannot append to an object; name a local file"
         raise InputError(f"--log-file {given}: {problem}", code="log-in-object-store", path=given)
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
-        raise InputError(f"--log-file {given}: is the output; pass another path")
+        raise InputError(
+            f"--log-file {given}: is the output; pass another path",
+            code="replaces-input", option="log_file", path=given,
+        )  # fmt: skip
     if not os.path.exists(given):
         try:
             artifacts.check_place(Path(given), {})
         except InputError as error:
-            raise InputError(f"--log-file {error}") from None
+            raise InputError(f"--log-file {error}", code=error.code, **error.fields) from None
     return Path(given)
 
 
@@ -313,9 +324,12 @@ def _naming(configs: Sequence[str], fields: Set[str], kind: type[Settings]) -> I
     try:
         yield
     except InputError as error:
-        option = str(error).split(" ")[0].rstrip(":")
-        if option in {spelling(name, kind.declared()[name]) for name in fields & kind.declared().keys()}:
-            raise InputError(f"{error} ({option} is set in {' or '.join(configs)})") from None
+        name = str(error.fields.get("needed_by", error.fields.get("option")))
+        if name in fields & kind.declared().keys():
+            option = spelling(name, kind.declared()[name])
+            raise InputError(
+                f"{error} ({option} is set in {' or '.join(configs)})", code=error.code, **error.fields
+            ) from None
         raise
 
 
@@ -399,7 +413,10 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     if list(missing) == ["output"]:
         kind(**{**values, "output": _MISSING})  # an error in another option is reported first
     if missing:
-        raise InputError(f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`")
+        raise InputError(
+            f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`",
+            code="missing-option", option=next(iter(missing)), options=list(missing),
+        )  # fmt: skip
     return values
 
 

@@ -11,13 +11,13 @@ OPTION, CONFIG = "--plugin", "--config"
 
 def requested(words: Sequence[str]) -> list[str]:
     """Return the plugin files of a command line, and those that its config files name."""
-    found = list(_values(words, OPTION))
-    for config in _values(words, CONFIG):
+    found = list(values_of(words, OPTION))
+    for config in values_of(words, CONFIG):
         found += import_module("hybrid_cli.cli.config").plugin_files(config, words)
     return found
 
 
-def _values(words: Sequence[str], option: str) -> Iterator[str]:
+def values_of(words: Sequence[str], option: str) -> Iterator[str]:
     """Yield the values of an option that may be repeated."""
     end = words.index("--") if "--" in words else len(words)
     for number, word in enumerate(words[:end]):

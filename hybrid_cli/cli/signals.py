@@ -32,7 +32,7 @@ class Interrupted(HybridError):
     def __init__(self, cause: KeyboardInterrupt, resumes: bool = True):
         number = cause.number if isinstance(cause, Ended) else signal.SIGINT
         word = "interrupted" if number == signal.SIGINT else "terminated"
-        super().__init__(f"{word}; run the same command again to resume" if resumes else word)
+        super().__init__(f"{word}; run the same command again to resume" if resumes else word, code=word)
         self.exit_code = 128 + number
 
 

@@ -50,7 +50,10 @@ def parts(path: Path) -> list[Path]:
     """Return the Parquet files of a corpus, in order."""
     refuse_special(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; a collection is needed")
+        raise InputError(
+            f"{path}: no such file or folder; a collection is needed",
+            code="no-such-file", path=path, expected=Kind.COLLECTION,
+        )  # fmt: skip
     if path.is_file():
         return [path]
     if (path / layout.CORPUS_FILE).is_file():
@@ -63,14 +66,18 @@ def parts(path: Path) -> list[Path]:
     _refuse_other_artifact(path)
     raise InputError(
         f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
-        "create a collection with `hybrid prepare`"
-    )
+        "create a collection with `hybrid prepare`",
+        code="no-corpus", path=path,
+    )  # fmt: skip
 
 
 def _refuse_other_artifact(path: Path) -> None:
     manifest = artifacts.find_manifest(path)
     if manifest is not None and manifest.kind != Kind.COLLECTION:
-        raise InputError(f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a collection is needed here")
+        raise InputError(
+            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a collection is needed here",
+            code="other-kind", path=path, kind=manifest.kind, expected=Kind.COLLECTION,
+        )  # fmt: skip
 
 
 def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -89,7 +96,11 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
         while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
             if docids.null_count:
-                raise InputError(f"{part}, row {row + pc.index(docids.is_null(), True).as_py() + 1}: no docid")
+                raise InputError(
+                    f"{part}, row {row + pc.index(docids.is_null(), True).as_py() + 1}: no docid",
+                    code="missing-value", path=part, row=row + pc.index(docids.is_null(), True).as_py() + 1,
+                    column="docid",
+                )  # fmt: skip
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
@@ -107,7 +118,10 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
         texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
         present = [each.name for each in found if each.name != "docid" and any(test(each.type) for test in texts)]
         if missing := [name for name in fields if name not in present]:
-            raise InputError(f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}")
+            raise InputError(
+                f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}",
+                code="no-such-field", path=part, field=missing[0], choices=present,
+            )  # fmt: skip
 
 
 def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:
@@ -143,7 +157,7 @@ def docids(path: Path) -> pl.Series:
     with artifacts.reading(corpus):
         frame = _scan(path).select(pl.col("docid").cast(pl.String)).collect()
     if not len(frame):
-        raise InputError(f"{corpus}: no documents; a corpus needs at least one")
+        raise InputError(f"{corpus}: no documents; a corpus needs at least one", code="no-documents", path=corpus)
     _refuse_nulls(frame, ("docid",), corpus)
     _refuse_repeated(frame, ["docid"], corpus)
     return frame["docid"]
@@ -179,7 +193,10 @@ def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:
     """
     found = texts(path, docids)
     if len(docids) and not len(found):
-        raise InputError(f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus")
+        raise InputError(
+            f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus",
+            code="other-corpus", path=path, id=docids[0],
+        )  # fmt: skip
     return found
 
 
@@ -223,25 +240,40 @@ def qrels_path(path: Path, split: str | None = None) -> Path:
 def _split_file(path: Path, split: str | None, role: str) -> Path:
     refuse_special(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; a collection or a {role} file is needed")
+        raise InputError(
+            f"{path}: no such file or folder; a collection or a {role} file is needed",
+            code="no-such-file", path=path, expected=role,
+        )  # fmt: skip
     if path.is_file():
         if split is not None:
             made = artifacts.find_manifest(path)
             if made is not None and made.kind == Kind.RUN:
                 _refuse_other_artifact(path)
-            raise InputError(f"{path}: a file has no splits; omit --split {split}")
+            raise InputError(
+                f"{path}: a file has no splits; omit --split {split}",
+                code="option-does-not-apply", path=path, option="split", value=split,
+            )  # fmt: skip
         return path
     present = _splits(path, role)
     if not present:
         _refuse_other_artifact(path)
-        raise InputError(f"{path}: no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file")
+        raise InputError(
+            f"{path}: no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file",
+            code="no-such-split", path=path, role=role, choices=[],
+        )  # fmt: skip
     if split is None:
         candidates = [name for name in splits(path) if name in present] or present
         if len(candidates) > 1:
-            raise InputError(f"{path}: several splits ({', '.join(present)}); pass --split NAME")
+            raise InputError(
+                f"{path}: several splits ({', '.join(present)}); pass --split NAME",
+                code="missing-option", path=path, option="split", choices=present,
+            )  # fmt: skip
         split = candidates[0]
     if split not in present:
-        raise InputError(f"{path}: no {role} of split '{split}'; splits: {', '.join(present)}")
+        raise InputError(
+            f"{path}: no {role} of split '{split}'; splits: {', '.join(present)}",
+            code="no-such-split", path=path, role=role, split=split, choices=present,
+        )  # fmt: skip
     return path / f"{role}.{split}.parquet"
 
 
@@ -291,7 +323,7 @@ def read_queries(file: Path) -> pl.DataFrame:
     else:
         frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
     if frame.is_empty():
-        raise InputError(f"{file}: no queries; pass a file with some")
+        raise InputError(f"{file}: no queries; pass a file with some", code="no-queries", path=file)
     _refuse_nulls(frame, ("qid", "text"), file)
     _refuse_repeated(frame, ["qid"], file)
     return frame
@@ -315,7 +347,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
         frame = _of_rows((row[1:] for row in judgment_rows(file)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
-        raise InputError(f"{file}: no judgments; pass a file with some")
+        raise InputError(f"{file}: no judgments; pass a file with some", code="no-judgments", path=file)
     frame = frame.unique(maintain_order=True)
     _refuse_repeated(frame, ["qid", "docid"], file)
     return frame
@@ -354,7 +386,10 @@ def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> No
         if name in ("qid", "docid"):
             lacking |= frame[name] == ""
         if lacking.any():
-            raise InputError(f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}")
+            raise InputError(
+                f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}",
+                code="missing-value", path=file, row=(lacking.arg_max() or 0) + 1, column=name,
+            )  # fmt: skip
 
 
 def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
@@ -365,11 +400,8 @@ def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
         row, value = (lost.arg_max() or 0) + 1, grades.filter(lost)[0]
         raise InputError(
             f"{file}, row {row}: relevance {value} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range",
-            path=file,
-            line=row,
-            value=value,
-        )
+            code="grade-out-of-range", path=file, line=row, value=value,
+        )  # fmt: skip
 
 
 def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
@@ -379,4 +411,7 @@ def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
     if len(repeated):
         name = " ".join(repeated.select(key).row(0))
         again = repeated.filter(pl.struct(key) == pl.struct(key).first())["row"][1]
-        raise InputError(f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row")
+        raise InputError(
+            f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row",
+            code="duplicate-id", path=file, row=again + 1, id=name,
+        )  # fmt: skip

@@ -30,8 +30,9 @@ def random_folds(qids: Set[str], count: int, seed: int) -> Folds:
     """
     if count > len(qids):
         raise InputError(
-            f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds"
-        )
+            f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds",
+            code="out-of-range", option="folds", value=count, maximum=len(qids),
+        )  # fmt: skip
     drawn = sorted(qids, key=lambda qid: (draw(seed, qid), qid))
     return [drawn[first::count] for first in range(count)]
 
@@ -47,15 +48,24 @@ def predefined_folds(file: Path, judged: Set[str], unjudged: Set[str]) -> Folds:
     for number, fold in enumerate(folds, 1):
         for qid in fold:
             if qid in home:
-                raise InputError(f"{file}: query {qid} is in folds {home[qid]} and {number}; keep it in one")
+                raise InputError(
+                    f"{file}: query {qid} is in folds {home[qid]} and {number}; keep it in one",
+                    code="duplicate-id", path=file, id=qid, folds=(home[qid], number),
+                )  # fmt: skip
             home[qid] = number
     if unknown := home.keys() - judged - unjudged:
-        raise InputError(f"{file}: unknown: {_counted(unknown)}; select the splits that contain them with --split")
+        raise InputError(
+            f"{file}: unknown: {_counted(unknown)}; select the splits that contain them with --split",
+            code="unknown-id", path=file, id=min(unknown), count=len(unknown),
+        )  # fmt: skip
     if missing := judged - home.keys():
-        raise InputError(f"{file}: judged, but in no fold: {_counted(missing)}; add each to one fold")
+        raise InputError(
+            f"{file}: judged, but in no fold: {_counted(missing)}; add each to one fold",
+            code="missing-id", path=file, id=min(missing), count=len(missing),
+        )  # fmt: skip
     kept = [[qid for qid in fold if qid in judged] for fold in folds]
     if empty := [number for number, fold in enumerate(kept, 1) if not fold]:
-        raise InputError(f"{file}: fold {empty[0]} has no judged query")
+        raise InputError(f"{file}: fold {empty[0]} has no judged query", code="empty-fold", path=file, fold=empty[0])
     return kept
 
 
@@ -75,7 +85,7 @@ def read(file: Path) -> Folds:
     """
     folds = _json_folds(file) if plain_suffix(file) == ".json" else _line_folds(file)
     if len(folds) < 2:
-        raise InputError(f"{file}: fewer than two folds")
+        raise InputError(f"{file}: fewer than two folds", code="too-few-folds", path=file)
     return folds
 
 
@@ -95,7 +105,10 @@ def _line_folds(file: Path) -> Folds:
     for place, line in lines(file):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) != 2:
-            raise InputError(f"{place}: {console.counted(column=len(fields))}; needs query id and fold")
+            raise InputError(
+                f"{place}: {console.counted(column=len(fields))}; needs query id and fold",
+                code="other-width", **place.fields, found=len(fields), expected=2,
+            )  # fmt: skip
         folds.setdefault(fields[1], []).append(fields[0])
     numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}
     order = sorted(folds, key=lambda name: (numbers.get(name, float("inf")), name))

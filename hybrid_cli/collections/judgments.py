@@ -44,7 +44,10 @@ class Judgments:
             InputError: another file extension, no regular file, or a file without judgments.
         """
         if path.suffix not in _SUFFIXES:
-            raise InputError(f"{path}: the name must end with {' or '.join(_SUFFIXES)}")
+            raise InputError(
+                f"{path}: the name must end with {' or '.join(_SUFFIXES)}",
+                code="other-suffix", path=path, choices=_SUFFIXES,
+            )  # fmt: skip
         begun = skipped_path(path).exists()
         for each in (path, skipped_path(path)):  # before either file is started
             if each.exists():
@@ -98,7 +101,10 @@ def _check_rows(path: Path) -> None:
     seen: set[Pair] = set()
     for place, qid, docid, _ in judgment_rows(path):
         if (qid, docid) in seen:
-            raise InputError(f"{place}: query {qid} and document {docid} are repeated; keep one of their grades")
+            raise InputError(
+                f"{place}: query {qid} and document {docid} are repeated; keep one of their grades",
+                code="duplicate-id", **place.fields, id=f"{qid} {docid}",
+            )  # fmt: skip
         seen.add((qid, docid))
 
 
@@ -106,14 +112,16 @@ def _check_columns(path: Path) -> None:
     if has_header(path):
         raise InputError(
             f"{path}: has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not "
-            "fit. Name a new file, or remove the header of a file in that order"
-        )
+            "fit. Name a new file, or remove the header of a file in that order",
+            code="has-header", path=path,
+        )  # fmt: skip
     for _, line in lines(path):
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
             raise InputError(
                 f"{path}: has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid "
-                "relevance), and readers refuse a mixture. Name a new file, or add the column to this one"
-            )
+                "relevance), and readers refuse a mixture. Name a new file, or add the column to this one",
+                code="other-width", path=path, found=3, expected=4,
+            )  # fmt: skip
 
 
 def _open(path: Path) -> disk.Growing:

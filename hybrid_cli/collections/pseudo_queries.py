@@ -125,7 +125,10 @@ class _PseudoQueries:
         """Draw the queries by a hash of their text; a larger train split contains the smaller ones."""
         texts, too_frequent, changed, left_out = self.found
         if not texts:
-            raise InputError(f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind")
+            raise InputError(
+                f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind",
+                code="no-queries", option="pseudo_queries", value=self._form,
+            )  # fmt: skip
         train, dev = self._options.pseudo_train, self._options.pseudo_dev
         dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
         splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)

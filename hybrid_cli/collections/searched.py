@@ -55,8 +55,9 @@ def _refuse(runs: Mapping[str, Path], find: Callable[[Path], Source | None], wha
         if source.fingerprint != other.fingerprint and not (find is queries_of and _same_texts(source, other)):
             raise InputError(
                 f"{runs[name]}: has {what} than {runs[first]} ({source.path}, not {other.path}); use runs of the "
-                "same collection and split, or export this run with --format trec to use it anyway"
-            )
+                "same collection and split, or export this run with --format trec to use it anyway",
+                code="other-queries" if find is queries_of else "other-corpus", path=runs[name], other=runs[first],
+            )  # fmt: skip
 
 
 def _refuse_other_kind(run: Path) -> None:
@@ -84,8 +85,9 @@ def refuse_other_queries(run: Path, queries: Path) -> None:
         return
     if not _same_texts(Source(known, ""), Source(queries, "")):
         raise InputError(
-            f"{run}: was searched with other queries ({known}) than {queries}; pass the queries of the run"
-        )
+            f"{run}: was searched with other queries ({known}) than {queries}; pass the queries of the run",
+            code="other-queries", path=run, other=queries,
+        )  # fmt: skip
 
 
 def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
@@ -108,12 +110,14 @@ def refuse_other_corpus(runs: Iterable[Path], corpus: Path) -> None:
             continue
         if source.path.resolve() == corpus.resolve():
             raise InputError(
-                f"{run}: was searched before {corpus} changed; build its index again with --overwrite, and search again"
-            )
+                f"{run}: was searched before {corpus} changed; index it again with --overwrite, and search again",
+                code="changed-corpus", path=run, corpus=corpus,
+            )  # fmt: skip
         raise InputError(
             f"{run}: was searched in another corpus ({source.path}) than {corpus}; pass the collection of the run, "
-            "or export the run with --format trec to use it anyway"
-        )
+            "or export the run with --format trec to use it anyway",
+            code="other-corpus", path=run, corpus=corpus, searched=source.path,
+        )  # fmt: skip
 
 
 def check_common(queries: Mapping[Path, pl.Series]) -> None:
@@ -137,8 +141,9 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
         if others and not qids.is_in(pl.concat(others).unique().implode()).any():
             raise InputError(
                 f"{path}: has no query of the other runs: it starts with query '{qids[0]}', they with "
-                f"'{others[0][0]}'; use runs of the same queries"
-            )
+                f"'{others[0][0]}'; use runs of the same queries",
+                code="other-queries", path=path, id=qids[0],
+            )  # fmt: skip
     counts = pl.concat([pl.Series([], dtype=pl.String), *given.values()]).value_counts()["count"]
     everywhere = int((counts == len(given)).sum())
     if everywhere < _FEW * len(counts):

@@ -139,7 +139,7 @@ def without_empty_files(source: Source) -> Source:
                 left.pop(row.place.file, None)
                 yield row
             for path in left:
-                raise InputError(f"{path}: no {what}; replace or omit the file")
+                raise InputError(f"{path}: no {what}; replace or omit the file", code="no-rows", path=path)
 
         return stream
 
@@ -152,10 +152,14 @@ def checked_split(name: str) -> str:
     if not name or name[0] in "-." or not all(letter.isalnum() or letter in "-_." for letter in name):
         raise InputError(
             f"split '{name}': needs letters, digits, '-', '_' and '.' only, and a letter, a digit or '_' first, such "
-            "as train or dev-small"
-        )
+            "as train or dev-small",
+            code="invalid-name", split=name,
+        )  # fmt: skip
     if len(name.encode()) > _LONGEST_SPLIT:
-        raise InputError(f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes")
+        raise InputError(
+            f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes",
+            code="invalid-name", split=name, limit=_LONGEST_SPLIT,
+        )  # fmt: skip
     return name
 
 
@@ -177,7 +181,10 @@ def in_passages(source: Source, options: Import) -> Source:
         return source
     size, stride = options.split_passages, options.passage_stride or options.split_passages
     if stride > size:
-        raise InputError(f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}")
+        raise InputError(
+            f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}",
+            code="out-of-range", option="passage_stride", value=stride, maximum=size,
+        )  # fmt: skip
     counts: dict[str, int] = {}
 
     def documents() -> Iterator[Document]:
@@ -286,8 +293,9 @@ def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]],
     if unknown := sorted(set(options.sample_queries) - set(found)):
         raise InputError(
             f"--sample-queries: the collection has no queries of split '{unknown[0]}'; "
-            f"splits: {', '.join(sorted(found)) or 'none'}"
-        )
+            f"splits: {', '.join(sorted(found)) or 'none'}",
+            code="no-such-split", option="sample_queries", split=unknown[0], choices=sorted(found),
+        )  # fmt: skip
     kept = {
         split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
         for split, qids in found.items()
@@ -305,8 +313,9 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
     if len(relevant) > options.sample:
         raise InputError(
             f"--sample {options.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
-            "or fewer queries with --sample-queries SPLIT=N"
-        )
+            "or fewer queries with --sample-queries SPLIT=N",
+            code="out-of-range", option="sample", value=options.sample, minimum=len(relevant),
+        )  # fmt: skip
     for docid in source.preferred():
         if len(relevant) >= options.sample:
             break

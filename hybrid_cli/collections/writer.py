@@ -155,7 +155,10 @@ class CollectionWriter:
             parts += 1
         self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
         if not parts:
-            raise InputError(f"{self._origin()}: no documents; a collection needs at least one")
+            raise InputError(
+                f"{self._origin()}: no documents; a collection needs at least one",
+                code="no-documents", path=self._origin(),
+            )  # fmt: skip
         if parts == 1:
             with disk.noted(self.folder / layout.CORPUS_FILE):
                 disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
@@ -200,8 +203,9 @@ class CollectionWriter:
         for split, judgments in sorted(rows.items()):
             if not judgments:
                 raise InputError(
-                    f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query"
-                )
+                    f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query",
+                    code="no-judgments", path=self._origin(), split=split,
+                )  # fmt: skip
             columns = {name: [getattr(row, name) for row in judgments] for name in ("qid", "docid", "relevance")}
             self._write_split("qrels", split, columns, Kind.QRELS)
         return {split: len(judgments) for split, judgments in sorted(rows.items())}
@@ -263,7 +267,11 @@ class CollectionWriter:
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)
         if problem is not None and policy == "error":
-            raise InputError(f"{problem.first}: {name}: {problem}; fix the file, or {remedy}")
+            raise InputError(
+                f"{problem.first}: {name}: {problem}; fix the file, or {remedy}",
+                code="duplicate-id" if name.startswith("duplicate") else "dangling-judgments", **problem.first.fields,
+                id=problem.examples[0], count=problem.count,
+            )  # fmt: skip
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))

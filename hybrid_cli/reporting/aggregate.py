@@ -59,7 +59,10 @@ def aggregate(settings: Evaluate) -> Aggregate:
     """
     named = runs.named_once(settings.inputs)
     if any(name.split("/")[0] in (MACRO, MICRO) for name in named):
-        raise InputError(f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection")
+        raise InputError(
+            f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection",
+            code="invalid-name", option="aggregate",
+        )  # fmt: skip
     _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
     if "measures" in settings.given:
@@ -100,9 +103,15 @@ def _check_files(named: Mapping[str, Path]) -> None:
     settings: dict[Path, dict[str, Any]] = {}
     for path in named.values():
         if not path.exists():
-            raise InputError(f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes")
+            raise InputError(
+                f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes",
+                code="no-such-file", path=path,
+            )  # fmt: skip
         if (other := known.setdefault(artifacts.fingerprint(path), path)) != path:
-            raise InputError(f"{path}: has the same measurements as {other}; omit one of them")
+            raise InputError(
+                f"{path}: has the same measurements as {other}; omit one of them",
+                code="repeated-input", path=path, other=other,
+            )  # fmt: skip
         made = artifacts.find_manifest(path)
         settings[path] = {} if made is None else {name: made.options.get(name, False) for name in _SETTINGS}
     (first, expected), *rest = settings.items()
@@ -126,10 +135,14 @@ def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[st
                 if (part, system, measure) not in known:
                     raise InputError(
                         f"{path}: has no {measure} of run '{system}'; evaluate every collection with the same runs "
-                        "and measures"
-                    )
+                        "and measures",
+                        code="no-scores", path=path, measure=measure, run=system,
+                    )  # fmt: skip
     if not systems:
-        raise InputError(f"--aggregate: no file has a value of {', '.join(measures)}")
+        raise InputError(
+            f"--aggregate: no file has a value of {', '.join(measures)}",
+            code="no-scores", option="aggregate", measures=list(measures),
+        )  # fmt: skip
 
 
 def show(found: Aggregate) -> None:

@@ -311,7 +311,10 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
             collection.read_queries(texts.queries).select("qid", "text").filter(pl.col("qid").is_in(qids.implode()))
         )
         if len(qids) and not len(queries):
-            raise InputError(f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries")
+            raise InputError(
+                f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries",
+                code="other-queries", path=texts.queries, id=qids[0],
+            )  # fmt: skip
         return queries, collection.texts_of_hits(texts.corpus, docids)
     console.note(
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "

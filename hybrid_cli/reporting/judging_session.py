@@ -49,7 +49,10 @@ class JudgedTexts:
         wanted = pl.Series("docid", list(docids), pl.String)
         found = collection.scan(self._corpus).select("docid").filter(pl.col("docid").is_in(wanted.implode())).collect()
         for docid in wanted.filter(~wanted.is_in(found["docid"].implode())):
-            raise InputError(f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection")
+            raise InputError(
+                f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection",
+                code="other-corpus", path=self._corpus, id=docid,
+            )  # fmt: skip
 
 
 @dataclass

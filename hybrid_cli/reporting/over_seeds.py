@@ -62,7 +62,10 @@ def check_rows(runs: Sequence[str], settings: Evaluate) -> None:
     names = row_names(runs)
     for option, given in (("--baseline", settings.baseline), ("--roc-against", [settings.roc_against or names[0]])):
         if unknown := [name for name in given if name not in names]:
-            raise InputError(f"{option} {', '.join(unknown)}: no such row; the rows are {', '.join(names)}")
+            raise InputError(
+                f"{option} {', '.join(unknown)}: no such row; the rows are {', '.join(names)}",
+                code="unknown-choice", option=option, value=unknown[0], choices=names,
+            )  # fmt: skip
 
 
 def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
@@ -115,11 +118,17 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
     names = values["measure"].unique(maintain_order=True).to_list()
     success = [each for each in parse_measures([name for name in names if name != OVERLAP]) if each.family == _SUCCESS]
     if not success:
-        raise InputError(f"--roc-against: needs Success@k, such as Success@10; --measures is {', '.join(names)}")
+        raise InputError(
+            f"--roc-against: needs Success@k, such as Success@10; --measures is {', '.join(names)}",
+            code="missing-measure", option="roc_against", measure="Success@k",
+        )  # fmt: skip
     found = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
     theirs = found.filter(run=sparse).select("qid", known="found")
     if not len(theirs):
-        raise InputError(f"--roc-against {sparse}: needs one run of that name, without a seed")
+        raise InputError(
+            f"--roc-against {sparse}: needs one run of that name, without a seed",
+            code="unknown-choice", option="roc_against", value=sparse,
+        )  # fmt: skip
     dense = found.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
         theirs, on="qid"
     )

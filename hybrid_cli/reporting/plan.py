@@ -151,13 +151,15 @@ class Plan:
         if not earlier["qid"].is_in(found["qid"].unique().implode()).any():
             raise InputError(
                 f"--residual-qrels {self.residual}: has no judgments of the queries of {self.qrels}; pass an earlier "
-                "round of the same queries"
-            )
+                "round of the same queries",
+                code="other-queries", option="residual_qrels", path=self.residual, other=self.qrels,
+            )  # fmt: skip
         left = found.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
         if not len(left):
             raise InputError(
-                f"--residual-qrels {self.residual}: has all judgments of {self.qrels}; pass an earlier round"
-            )
+                f"--residual-qrels {self.residual}: has all judgments of {self.qrels}; pass an earlier round",
+                code="no-judgments", option="residual_qrels", path=self.residual, other=self.qrels,
+            )  # fmt: skip
         return left
 
     def _earlier(self) -> pl.DataFrame | None:
@@ -185,7 +187,7 @@ class Plan:
 def judgments(settings: Comparison) -> Path:
     """Return the file of `--qrels`, else the first input."""
     if settings.qrels is None and not settings.inputs:
-        raise InputError(_USAGE)
+        raise InputError(_USAGE, code="missing-option", option="inputs")
     return settings.qrels or Path(settings.inputs[0])
 
 
@@ -210,11 +212,13 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
     known = [path.resolve() for path in runs.named(given).values()]
     given += [each for each, path in zip(settings.complement or (), paths, strict=True) if path.resolve() not in known]
     if not given:
-        raise InputError(_USAGE)
+        raise InputError(_USAGE, code="missing-option", option="inputs")
     named = runs.named(given)
     for path in named.values():
         if not path.exists():
-            raise InputError(f"{path}: no such file; a run is needed here")
+            raise InputError(
+                f"{path}: no such file; a run is needed here", code="no-such-file", path=path, expected="run"
+            )
     names = {path.resolve(): name for name, path in named.items()}
     return judged, named, (names[paths[0].resolve()], names[paths[1].resolve()]) if paths else None
 
@@ -223,7 +227,10 @@ def _pair(given: Sequence[str], known: Mapping[str, Path]) -> list[Path]:
     """Return the paths of the runs of `--complement`, each given by its name among the inputs or as a path."""
     paths = [runs.pick(each, known, "--complement") for each in given]
     if paths and paths[0].resolve() == paths[1].resolve():
-        raise InputError(f"--complement {' '.join(given)}: needs two different runs")
+        raise InputError(
+            f"--complement {' '.join(given)}: needs two different runs",
+            code="repeated-input", option="complement", path=paths[0],
+        )  # fmt: skip
     return paths
 
 
@@ -237,7 +244,10 @@ def _files(
         return qrels, None, None
     queries, corpus = settings.queries, settings.corpus
     if judged.is_file() and not (queries and corpus):
-        raise InputError("acc@k: needs answers and texts; pass a collection, or --queries FILE and --corpus FILE")
+        raise InputError(
+            "acc@k: needs answers and texts; pass a collection, or --queries FILE and --corpus FILE",
+            code="missing-option", option="queries", measure="acc@k",
+        )  # fmt: skip
     return qrels, queries or collection.queries_path(judged, settings.split), collection.corpus_path(corpus or judged)
 
 

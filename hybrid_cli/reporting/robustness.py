@@ -50,14 +50,23 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     systems = [run for run in runs if MARK not in run]
     attacked = [run.rpartition(MARK) for run in runs if MARK in run]
     if not attacked:
-        raise InputError("--robustness: no run is named SYSTEM@ATTACK, such as bm25@char-swap")
+        raise InputError(
+            "--robustness: no run is named SYSTEM@ATTACK, such as bm25@char-swap",
+            code="no-such-run", option="robustness",
+        )  # fmt: skip
     if strange := [system for system, _, _ in attacked if system not in systems]:
-        raise InputError(f"--robustness: no run is named {strange[0]}, the original of its attacked runs")
+        raise InputError(
+            f"--robustness: no run is named {strange[0]}, the original of its attacked runs",
+            code="no-such-run", option="robustness", run=strange[0],
+        )  # fmt: skip
     seen = list(dict.fromkeys(attack for _, _, attack in attacked))
     attacks = [*(attack for attack in ATTACKS if attack in seen), *(attack for attack in seen if attack not in ATTACKS)]
     wanted = (f"{system}{MARK}{attack}" for system in systems for attack in attacks)
     if missing := [name for name in wanted if name not in runs]:
-        raise InputError(f"--robustness: missing runs {', '.join(missing)}; all systems need the same attacks")
+        raise InputError(
+            f"--robustness: missing runs {', '.join(missing)}; all systems need the same attacks",
+            code="no-such-run", option="robustness", run=missing[0],
+        )  # fmt: skip
     return systems, attacks
 
 

@@ -88,10 +88,16 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
         InputError: unknown run, or more baselines than letters.
     """
     if unknown := [name for name in given if name not in names]:
-        raise InputError(f"--baseline {', '.join(unknown)}: no such run; the runs are {', '.join(names)}")
+        raise InputError(
+            f"--baseline {', '.join(unknown)}: no such run; the runs are {', '.join(names)}",
+            code="unknown-choice", option="baseline", value=unknown[0], choices=list(names),
+        )  # fmt: skip
     chosen = list(dict.fromkeys(given or default)) or list(names[:1])
     if len(chosen) > len(LETTERS):
-        raise InputError(f"--baseline: {len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table")
+        raise InputError(
+            f"--baseline: {len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
+            code="too-many-values", option="baseline", found=len(chosen), limit=len(LETTERS),
+        )  # fmt: skip
     return chosen
 
 

@@ -262,4 +262,6 @@ def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
         left=("state", "found", "advice"),
     )
     if missing := [check.name for check in checks if check.state == "missing"]:
-        raise HybridError(f"doctor: missing: {', '.join(missing)}; see the column `advice`")
+        raise HybridError(
+            f"doctor: missing: {', '.join(missing)}; see the column `advice`", code="missing-package", packages=missing
+        )

@@ -31,4 +31,7 @@ def show(found: Sequence[dict[str, Any]], settings: Verify) -> None:
     if problems := list(dict.fromkeys(line for each in found for line in each["problems"])):
         for line in problems:
             console.warn(line)
-        raise HybridError(f"damaged files: {len(problems)}; restore them, or rebuild the artifacts")
+        raise HybridError(
+            f"damaged files: {len(problems)}; restore them, or rebuild the artifacts",
+            code="damaged", count=len(problems), problems=problems,
+        )  # fmt: skip

@@ -75,8 +75,9 @@ def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
     if made is not None:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
-            "make it again"
-        )
+            "make it again",
+            code="damaged", path=path,
+        )  # fmt: skip
     return ordered(table, path)
 
 
@@ -123,7 +124,10 @@ class _ParquetReader:
             )
             self._begin = begin
             if _stamp(self._path) != self._stamp:
-                raise HybridError(f"{self._path}: was replaced while it was read; run the same command again")
+                raise HybridError(
+                    f"{self._path}: was replaced while it was read; run the same command again",
+                    code="input-replaced", path=self._path,
+                )  # fmt: skip
         return self._window.slice(begin - self._begin, end - begin)
 
 
@@ -171,21 +175,26 @@ def checked(run: pl.DataFrame, path: object) -> pl.DataFrame:
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
     if len(lacking):
-        raise InputError(f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run")
+        raise InputError(
+            f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run",
+            code="missing-value", path=path, row=lacking["row"][0], column=_first_null(lacking),
+        )  # fmt: skip
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
         raise InputError(
             f"{path}: {console.counted(score=len(bad))} not finite, the first in row {row['row']} "
-            f"(query {row['qid']}, document {row['docid']}); fix the run"
-        )
+            f"(query {row['qid']}, document {row['docid']}); fix the run",
+            code="score-not-finite", path=path, row=row["row"], query=row["qid"], document=row["docid"],
+        )  # fmt: skip
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
         raise InputError(
             f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
-            "remove the duplicates"
-        )
+            "remove the duplicates",
+            code="duplicate-id", path=path, row=row["row"], query=row["qid"], document=row["docid"],
+        )  # fmt: skip
     return run
 
 
@@ -201,7 +210,10 @@ def ordered(run: pl.DataFrame, path: object) -> pl.DataFrame:
     if len(by_score):
         if (by_score["score"] == -by_score["rank"]).fill_null(False).all():
             qid, rank = by_score.row(0, named=True)["qid"], by_score["rank"][0]
-            raise InputError(f"{path}: is no run: query {qid} has rank {rank} more than once, and there are no scores")
+            raise InputError(
+                f"{path}: is no run: query {qid} has rank {rank} more than once, and there are no scores",
+                code="duplicate-rank", path=path, query=qid, rank=rank,
+            )  # fmt: skip
         count = by_score["qid"].n_unique()
         _note_once(f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits")
     ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps

@@ -20,9 +20,12 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
     for name, path in given:
         chosen = name if name is not None else _short(path.with_suffix(""), plain)
         if taken.get(chosen) == path:
-            raise InputError(f"{path}: is listed twice; list each file once")
+            raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
         if chosen in taken:
-            raise InputError(f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}")
+            raise InputError(
+                f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}",
+                code="duplicate-name", path=path, name=chosen,
+            )  # fmt: skip
         taken[chosen] = path
     return taken
 
@@ -36,7 +39,7 @@ def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
     found = named(paths)
     for path in found.values():
         if list(found.values()).count(path) > 1:
-            raise InputError(f"{path}: is listed twice; list each file once")
+            raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
     return found
 
 
@@ -48,7 +51,10 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     """
     path = known[given] if given in known else next(iter(named([given]).values()))
     if not path.exists():
-        raise InputError(f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}")
+        raise InputError(
+            f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}",
+            code="no-such-file", path=path, option=option, value=given, choices=list(known),
+        )  # fmt: skip
     return path
 
 
@@ -57,7 +63,7 @@ def _name_and_path(text: str) -> tuple[str | None, Path]:
     if not (name and mark and path) or Path(text).exists():
         name, path = "", text
     if not Path(path).name:  # an empty text, such as an unset variable of a shell, or `.`
-        raise InputError(f"run '{text}': needs the path of a file")
+        raise InputError(f"run '{text}': needs the path of a file", code="invalid-name", value=text)
     return name or None, Path(path)
 
 

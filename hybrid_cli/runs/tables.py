@@ -81,5 +81,8 @@ def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[n
     found = pl.LazyFrame({"id": wanted}).join(places, on="id", how="left", maintain_order="left").collect()
     unknown = found.filter(pl.col("at").is_null())["id"].unique(maintain_order=True)
     if len(unknown):
-        raise InputError(f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""))
+        raise InputError(
+            f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""),
+            code="unknown-id", id=unknown[0], count=len(unknown),
+        )  # fmt: skip
     return found["at"].to_numpy().astype(np.int64)

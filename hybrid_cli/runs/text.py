@@ -93,7 +93,7 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
             rows = _decoded(data, path, above)
             if form is None and not data.isspace():
                 first = next(number for number, row in enumerate(rows) if row and not row.isspace())
-                form = _form_of(rows[first], f"{path}, line {above + first + 1}")
+                form = _form_of(rows[first], Place(path, above + first + 1))
                 if form.header:
                     rows[first] = ""
                 if form.score is None:
@@ -105,7 +105,7 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
         raise InputError(f"{path}: not a TREC run: the file is empty", code="empty-run", path=path)
 
 
-def _form_of(line: str, place: str) -> _Form:
+def _form_of(line: str, place: Place) -> _Form:
     """Return the form of a run by its first line."""
     tabs = "\t" in line
     fields = line.split("\t") if tabs else line.split()
@@ -121,8 +121,9 @@ def _form_of(line: str, place: str) -> _Form:
     if (count := len(line.split())) != _TREC.width:
         raise InputError(
             f"{place}: {count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names "
-            "qid, docid, rank and score"
-        )
+            "qid, docid, rank and score",
+            code="other-width", **place.fields, found=count, expected=_TREC.width,
+        )  # fmt: skip
     return _TREC
 
 
@@ -270,7 +271,10 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     bad = fields.filter(pl.col("f").list.len() != form.width)
     if len(bad):
         number, found = bad.row(0)
-        raise InputError(f"{path}, line {number}: {len(found)} fields; {form.needs}")
+        raise InputError(
+            f"{path}, line {number}: {len(found)} fields; {form.needs}",
+            code="other-width", path=path, line=number, found=len(found), expected=form.width,
+        )  # fmt: skip
 
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
@@ -283,5 +287,8 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
     if form.score is None and unusable.any():
         number, found = fields.filter(unusable).row(0)
-        raise InputError(f"{path}, line {number}: '{found[form.rank]}' is no rank from 1; {form.needs}")
+        raise InputError(
+            f"{path}, line {number}: '{found[form.rank]}' is no rank from 1; {form.needs}",
+            code="not-a-rank", path=path, line=number, value=found[form.rank],
+        )  # fmt: skip
     return hits

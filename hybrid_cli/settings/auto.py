@@ -76,9 +76,13 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         """Refuse options of a training that does not take place."""
         super().check()
         if "," in str(self.output):
-            raise InputError(f"--output {self.output}: a comma separates indexes in --index; name another folder")
+            raise InputError(
+                f"--output {self.output}: a comma separates indexes in --index; name another folder",
+                code="invalid-name", option="output", value=self.output,
+            )  # fmt: skip
         self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
         if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
             raise InputError(
-                "--pseudo-queries: not with --qrels and --max-steps 0, which use judged queries only; omit it"
-            )
+                "--pseudo-queries: not with --qrels and --max-steps 0, which use judged queries only; omit it",
+                code="conflicting-options", option="pseudo_queries", others=("qrels", "max_steps"),
+            )  # fmt: skip

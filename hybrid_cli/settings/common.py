@@ -437,12 +437,22 @@ class LossOptions(Settings):
         """Refuse options that exclude each other."""
         super().check()
         if self.scorer_schedule == "learned" and not self.scorer_weight:
-            raise InputError("--scorer-schedule learned: needs a start above 0; raise --scorer-weight")
+            raise InputError(
+                "--scorer-schedule learned: needs a start above 0; raise --scorer-weight",
+                code="missing-option", option="scorer_weight", needed_by="scorer_schedule",
+            )  # fmt: skip
         if self.ortho_weight and self.index is None:
             raise InputError(
-                f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0"
-            )
+                f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0",
+                code="missing-option", option="index", needed_by="ortho_weight",
+            )  # fmt: skip
         if self.ortho_control and not self.ortho_weight:
-            raise InputError("--ortho-control: needs --ortho-weight above 0")
+            raise InputError(
+                "--ortho-control: needs --ortho-weight above 0",
+                code="missing-option", option="ortho_weight", needed_by="ortho_control",
+            )  # fmt: skip
         if self.ortho_weight and self.matryoshka_dims:
-            raise InputError("--matryoshka-dims: the orthogonality is defined on whole vectors; pass --ortho-weight 0")
+            raise InputError(
+                "--matryoshka-dims: the orthogonality is defined on whole vectors; pass --ortho-weight 0",
+                code="conflicting-options", option="matryoshka_dims", others=("ortho_weight",),
+            )  # fmt: skip

@@ -61,7 +61,7 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             if kind in (int, float):
                 return _number(declared, kind, value)
             if not isinstance(value, str) and not any(is_list(arm) for arm in arms):
-                raise ValueError("needs a text")
+                raise Unusable("needs a text", code="not-a-text")
             return value if isinstance(value, str) else _numbers(declared, value)
         if is_list(kind):
             items = list(value) if declared.positional and not isinstance(value, str | Path) else _items(value)
@@ -70,14 +70,29 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
         if is_pair(kind):
             arms = get_args(kind)
             if isinstance(value, str) or len(value) != len(arms):
-                raise ValueError(f"needs {len(arms)} values")
+                raise Unusable(f"needs {len(arms)} values", code="number-of-values")
             return tuple(_item(declared, arm, item) for arm, item in zip(arms, value, strict=True))
         if is_mapping(kind):
             return _mapping(declared, get_args(kind)[1], value)
         return _one(declared, kind, value)
     except (ValueError, TypeError) as error:
-        wrong = error.item if isinstance(error, _BadItem) else value
-        raise InputError(f"{spelling(name, declared)} {_text(wrong)}: {error}") from None
+        wrong, reason = (error.item, error.reason) if isinstance(error, _BadItem) else (value, error)
+        known = reason if isinstance(reason, Unusable) else Unusable(str(reason), code="invalid-value")
+        raise InputError(
+            f"{spelling(name, declared)} {_text(wrong)}: {reason}",
+            code=known.code, option=name, value=wrong, **known.fields,
+        ) from None  # fmt: skip
+
+
+class Unusable(ValueError):
+    """A value that an option does not take: the reason, with the code and the fields of the error.
+
+    Functions that parse values may raise another `ValueError`, whose code is `invalid-value`.
+    """
+
+    def __init__(self, reason: str, *, code: str, **fields: object) -> None:
+        super().__init__(reason)
+        self.code, self.fields = code, fields
 
 
 class _BadItem(ValueError):
@@ -85,7 +100,7 @@ class _BadItem(ValueError):
 
     def __init__(self, item: Any, reason: Exception) -> None:
         super().__init__(str(reason))
-        self.item = item
+        self.item, self.reason = item, reason
 
 
 def _item(declared: Option, kind: Any, item: Any) -> Any:
@@ -100,26 +115,26 @@ def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
     if kind is int or get_origin(kind) is Literal or declared.choices is not None:
         for place, item in enumerate(items):
             if item in items[:place]:
-                raise _BadItem(item, ValueError("is listed twice; list each value once"))
+                raise _BadItem(item, Unusable("is listed twice; list each value once", code="repeated-value"))
     return tuple(items)
 
 
 def _numbers(declared: Option, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list | tuple):
-        raise ValueError("needs a list of numbers")
+        raise Unusable("needs a list of numbers", code="not-a-list")
     return tuple(_item(replace(declared, parse=None), float, item) for item in value)
 
 
 def _items(value: Any) -> list[Any]:
     """Split texts at commas, so that `-m A -m B`, `-m A,B` and a list are the same."""
     if isinstance(value, Mapping):
-        raise ValueError("needs a list")
+        raise Unusable("needs a list", code="not-a-list")
     several = [value] if isinstance(value, str | Path) or not hasattr(value, "__iter__") else list(value)
     found: list[Any] = []
     for each in several:
         found += [part.strip() for part in each.split(",") if part.strip()] if isinstance(each, str) else [each]
     if not found:
-        raise ValueError("needs at least one value")
+        raise Unusable("needs at least one value", code="missing-value")
     return found
 
 
@@ -131,9 +146,12 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
     for item in _items(value):
         name, equals, rest = str(item).partition("=")
         if not equals or not name or not rest:
-            raise _BadItem(item, ValueError(f"needs {declared.metavar or 'NAME=FILE'}"))
+            raise _BadItem(item, Unusable(f"needs {declared.metavar or 'NAME=FILE'}", code="needs-a-name"))
         if name in found:
-            raise ValueError(f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name")
+            raise Unusable(
+                f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name",
+                code="repeated-value",
+            )
         try:
             found[name] = _one(declared, kind, rest)
         except (ValueError, TypeError) as error:
@@ -150,23 +168,23 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
         return _chosen(str(value), choices)
     if kind is bool:
         if not isinstance(value, bool):
-            raise ValueError("needs true or false")
+            raise Unusable("needs true or false", code="not-true-or-false")
         return value
     if kind in (int, float):
         return _number(declared, kind, value)
     if kind is Path:
         if not isinstance(value, str | PathLike) or str(value) == "":
-            raise ValueError("needs a path")
+            raise Unusable("needs a path", code="not-a-path")
         if _NO_BUCKET.match(str(value)):
-            raise ValueError("needs a bucket, as in s3://BUCKET/KEY")
+            raise Unusable("needs a bucket, as in s3://BUCKET/KEY", code="not-a-path")
         if Path(value).parts[:1] == ("~",):  # libraries open it below the home folder
-            raise ValueError("needs the home folder in place of ~, as in $HOME/NAME")
+            raise Unusable("needs the home folder in place of ~, as in $HOME/NAME", code="not-a-path")
         if _OTHER_URL.match(str(Path(value))):
-            raise ValueError("needs a path, or a URL that begins with s3:// or gs://")
+            raise Unusable("needs a path, or a URL that begins with s3:// or gs://", code="not-a-path")
         return Path(_valid(str(value)))
     if kind is str:
         if isinstance(value, bool) or not isinstance(value, str | PathLike | int | float):
-            raise ValueError("needs a text; in a config file, put it in quotes")
+            raise Unusable("needs a text; in a config file, put it in quotes", code="not-a-text")
         return _valid(str(value))
     return value
 
@@ -174,11 +192,11 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
 def _valid(text: str) -> str:
     """Return a text that files and other libraries can hold."""
     if "\0" in text:
-        raise ValueError("needs a text without NUL characters")
+        raise Unusable("needs a text without NUL characters", code="not-a-text")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("needs valid UTF-8") from None
+        raise Unusable("needs valid UTF-8", code="not-utf-8") from None
     return text
 
 
@@ -187,30 +205,30 @@ def _chosen(value: str, choices: Collection[str]) -> str:
         return value
     close = get_close_matches(value, choices, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"unknown; {hint}Choices: {', '.join(choices)}")
+    raise Unusable(f"unknown; {hint}Choices: {', '.join(choices)}", code="unknown-choice", choices=list(choices))
 
 
 def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int | float:
     text = str(value).strip()
     if isinstance(value, bool) or (kind is int and not re.fullmatch(r"[+-]?[0-9]+", text)):
         other = f" or {declared.automatic}" if declared.automatic else ""
-        raise ValueError(f"needs a whole number{other}" if kind is int else "needs a number")
+        raise Unusable(f"needs a whole number{other}" if kind is int else "needs a number", code="not-a-number")
     if "_" in text or not text.isascii():
-        raise ValueError("needs a number")
+        raise Unusable("needs a number", code="not-a-number")
     try:
         number = kind(text)
     except ValueError:
-        raise ValueError("needs a number") from None
+        raise Unusable("needs a number", code="not-a-number") from None
     if not math.isfinite(number):
-        raise ValueError("needs a finite number")
+        raise Unusable("needs a finite number", code="not-a-number")
     if wanted := range_text(declared):
         low, high, above = declared.minimum, declared.maximum, declared.above
         if (low is not None and number < low) or (high is not None and number > high):
-            raise ValueError(f"needs a number {wanted}")
+            raise Unusable(f"needs a number {wanted}", code="out-of-range", minimum=low, maximum=high, above=above)
         if above is not None and number <= above:
-            raise ValueError(f"needs a number {wanted}")
+            raise Unusable(f"needs a number {wanted}", code="out-of-range", minimum=low, maximum=high, above=above)
     if declared.parse is None and abs(number) > LARGEST:
-        raise ValueError(f"needs a number <= {LARGEST}")
+        raise Unusable(f"needs a number <= {LARGEST}", code="out-of-range", maximum=LARGEST)
     return number
 
 
@@ -228,11 +246,11 @@ def byte_count(text: str) -> int:
     """Return the bytes of `500M`, `2G`, `1.5GiB`; `M`, `G`, `T` are decimal units, with an `i` binary ones."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip(), re.ASCII)
     if found is None:
-        raise ValueError("needs bytes, such as 500M, 2G or 1.5GiB")
+        raise Unusable("needs bytes, such as 500M, 2G or 1.5GiB", code="not-a-number")
     power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
     bytes_ = float(found[1]) * power
     if bytes_ >= 2**63:
-        raise ValueError("needs fewer than 2**63 bytes")
+        raise Unusable("needs fewer than 2**63 bytes", code="out-of-range")
     return int(bytes_)
 
 

@@ -135,12 +135,16 @@ class PrepareRows(Prepare, options.Rows):
         """Refuse pseudo-queries of rows that are replaced later."""
         super().check()
         if self.pseudo_queries is not None and self.on_duplicate == "last":
-            raise InputError("--pseudo-queries: not with --on-duplicate last; pass --on-duplicate first")
+            raise InputError(
+                "--pseudo-queries: not with --on-duplicate last; pass --on-duplicate first",
+                code="conflicting-options", option="pseudo_queries", others=("on_duplicate",),
+            )  # fmt: skip
         if self.split_passages is not None and self.on_duplicate != "error":
             raise InputError(
                 f"--split-passages: not with --on-duplicate {self.on_duplicate}, which would mix passages of two "
-                "versions of a document; remove the repeated documents"
-            )
+                "versions of a document; remove the repeated documents",
+                code="conflicting-options", option="split_passages", others=("on_duplicate",),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,23 +245,29 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
             if astray and getattr(self, option_name):
                 raise InputError(
                     f"{astray[0]}: was passed as documents; repeat --{option_name} for each file, or separate files "
-                    "by commas"
-                )
+                    "by commas",
+                    code="other-role", path=astray[0], option=option_name,
+                )  # fmt: skip
         for name in self.other_fields:
             if name in _RESERVED or not name.isidentifier():
                 raise InputError(
                     f"--document-columns {name}: a field needs a name of letters, digits and '_', other than "
-                    f"{' and '.join(_RESERVED)}"
-                )
+                    f"{' and '.join(_RESERVED)}",
+                    code="invalid-name", option="document_columns", value=name,
+                )  # fmt: skip
         if self.pseudo_queries is not None and self.other_fields:
             raise InputError(
                 f"--pseudo-queries: not with the field '{self.other_fields[0]}', which may repeat the query; pass only "
-                "id, title and text with --document-columns"
-            )
+                "id, title and text with --document-columns",
+                code="conflicting-options", option="pseudo_queries", others=("document_columns",),
+            )  # fmt: skip
         fields = {"query_columns": ("id", "text", "answers"), "qrels_columns": ("qid", "docid", "relevance")}
         for name, known in fields.items():
             if unknown := sorted(set(getattr(self, name)) - set(known)):
-                raise InputError(f"--{name.replace('_', '-')} {unknown[0]}: unknown field; choices: {', '.join(known)}")
+                raise InputError(
+                    f"--{name.replace('_', '-')} {unknown[0]}: unknown field; choices: {', '.join(known)}",
+                    code="unknown-choice", option=name, value=unknown[0], choices=known,
+                )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -347,7 +357,10 @@ class PrepareDpr(PrepareRows, options.Dpr):
         """Refuse contexts without a training file."""
         super().check()
         if self.sample_from == "contexts" and not self.training:
-            raise InputError("--sample-from contexts: needs the hard negatives of --training")
+            raise InputError(
+                "--sample-from contexts: needs the hard negatives of --training",
+                code="missing-option", option="training", needed_by="sample_from",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,15 @@ class Combine(Budgeted, OnDevice, Writes):
         """Require two models, and an index for tuning."""
         super().check()
         if len(self.models) != 2:
-            raise InputError(f"combine: needs two encoders, got {len(self.models)}")
+            raise InputError(
+                f"combine: needs two encoders, got {len(self.models)}",
+                code="number-of-values", option="models", found=len(self.models), expected=2,
+            )  # fmt: skip
         if self.tune is not None and self.index is None:
-            raise InputError("--tune: needs --index, the index that `hybrid encode` built with both models")
+            raise InputError(
+                "--tune: needs --index, the index that `hybrid encode` built with both models",
+                code="missing-option", option="index", needed_by="tune",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -353,11 +359,20 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         """Refuse more than two models, or a command without input."""
         super().check()
         if (count := len(as_names(self.model))) > 2:
-            raise InputError(f"--model: needs one or two encoders, got {count}")
+            raise InputError(
+                f"--model: needs one or two encoders, got {count}",
+                code="number-of-values", option="model", found=count, expected=2,
+            )  # fmt: skip
         if self.collection is None and self.queries is None:
-            raise InputError("encode: needs a collection, a dense index, or a file with --queries")
+            raise InputError(
+                "encode: needs a collection, a dense index, or a file with --queries",
+                code="missing-option", option="collection", needed_by="encode",
+            )  # fmt: skip
         if self.devices and "device" in self.given:
-            raise InputError(f"--device {self.device}: not with --devices, which names all devices")
+            raise InputError(
+                f"--device {self.device}: not with --devices, which names all devices",
+                code="conflicting-options", option="device", others=("devices",),
+            )  # fmt: skip
 
     def contract(self) -> dict[str, Any]:
         """Return the options that override fields of the encoder's contract."""

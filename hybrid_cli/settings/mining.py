@@ -145,10 +145,16 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         super().check()
         names = [source.name for source in self.plan()]
         if BM25 in names and not self.indexes:
-            raise InputError("--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)")
+            raise InputError(
+                "--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)",
+                code="missing-option", option="index", needed_by="sources",
+            )  # fmt: skip
         self.check_facts(f"--sources is {','.join(self.sources)}", **self._facts())
         if self.depth is not None and self.skip_top >= self.depth:
-            raise InputError(f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth")
+            raise InputError(
+                f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth",
+                code="out-of-range", option="skip_top", value=self.skip_top, maximum=self.depth,
+            )  # fmt: skip
         self._check_several()
         refuse_replaced_split(self.split, self.queries, self.qrels)
 
@@ -156,26 +162,37 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         """Refuse options that belong to one collection, and ambiguous collections or indexes."""
         if len(self.indexes) not in (0, 1, len(self.collections)):
             raise InputError(
-                f"--index: {len(self.indexes)} indexes for {len(self.collections)} collections; pass one, or one each"
-            )
+                f"--index: {len(self.indexes)} indexes for {len(self.collections)} collections; pass one, or one each",
+                code="number-of-values", option="index", found=len(self.indexes), expected=len(self.collections),
+            )  # fmt: skip
         if len(self.collections) == 1:
             return
         if own := [source.name for source in self.plan() if source.run]:
-            raise InputError(f"--sources {own[0]}: only with one collection, whose query ids it has")
+            raise InputError(
+                f"--sources {own[0]}: only with one collection, whose query ids it has",
+                code="conflicting-options", option="sources", value=own[0], others=("collections",),
+            )  # fmt: skip
         files = sum(_is_given(item) for item in self.sources)
         if files not in (0, len(self.collections)):
             raise InputError(
                 f"--sources given: needs one file for each of the {len(self.collections)} collections, in order; got "
-                f"{files}"
-            )
+                f"{files}",
+                code="number-of-values", option="sources", found=files, expected=len(self.collections),
+            )  # fmt: skip
         if self.queries is not None or self.qrels is not None:
-            raise InputError("--queries and --qrels: only with one collection; --split names those of each collection")
+            raise InputError(
+                "--queries and --qrels: only with one collection; --split names those of each collection",
+                code="conflicting-options", option="queries", others=("collections",),
+            )  # fmt: skip
         if colon := [path.name for path in self.collections if ":" in path.name]:
-            raise InputError(f"mine-negatives: a colon ends the name of a set in its query ids; rename '{colon[0]}'")
+            raise InputError(
+                f"mine-negatives: a colon ends the name of a set in its query ids; rename '{colon[0]}'",
+                code="invalid-name", value=colon[0],
+            )  # fmt: skip
         name, times = Counter(path.name for path in self.collections).most_common(1)[0]
         if times > 1:
             raise InputError(f"mine-negatives: {times} collections are named '{name}'; their ids are kept apart by the "
-                             "name, so rename one")  # fmt: skip
+                             "name, so rename one", code="duplicate-name", name=name)  # fmt: skip
 
     def of_collection(self, number: int) -> MineNegatives:
         """Return the settings of one collection, with its index and the training file of its negatives."""
@@ -215,15 +232,22 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         default = (self.num_negatives or NUM_NEGATIVES) if len(items) == 1 else None
         sources = [_source(item, default) for item in items]
         if len(items) < len(self.sources) and len({_numbered(each)[1] for each in self.sources if _is_given(each)}) > 1:
-            raise InputError(f"--sources {text}: needs the same number of negatives for each file")
+            raise InputError(
+                f"--sources {text}: needs the same number of negatives for each file",
+                code="number-of-values", option="sources", value=text,
+            )  # fmt: skip
         name, times = Counter(source.name for source in sources).most_common(1)[0]
         if times > 1:
-            raise InputError(f"--sources {text}: {name} is listed {times} times; list each source once")
+            raise InputError(
+                f"--sources {text}: {name} is listed {times} times; list each source once",
+                code="repeated-value", option="sources", value=name,
+            )  # fmt: skip
         total = sum(source.count for source in sources)
         if self.num_negatives is not None and total != self.num_negatives:
             raise InputError(
-                f"--sources {text}: the numbers add up to {total}, but --num-negatives is {self.num_negatives}"
-            )
+                f"--sources {text}: the numbers add up to {total}, but --num-negatives is {self.num_negatives}",
+                code="conflicting-options", option="sources", value=total, others=("num_negatives",),
+            )  # fmt: skip
         return sources
 
     @property
@@ -243,11 +267,15 @@ def _source(item: str, default: int | None) -> Source:
     count = default if number is None else number
     prefix, _, path = name.partition(":")
     if prefix not in (BM25, RANDOM) and (prefix not in (RUN, GIVEN_FILE) or not path):
-        raise InputError(f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N")
+        raise InputError(
+            f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N",
+            code="unknown-choice", option="sources", value=item,
+        )  # fmt: skip
     if count is None or not 1 <= count <= LARGEST or (prefix in (BM25, RANDOM) and path):
         raise InputError(
-            f"--sources {item}: needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2"
-        )
+            f"--sources {item}: needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2",
+            code="out-of-range", option="sources", value=item,
+        )  # fmt: skip
     if name in (BM25, RANDOM):
         return Source(name, count)
     if prefix == GIVEN_FILE:
@@ -333,4 +361,7 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
         """Refuse a command without a teacher, or with two."""
         super().check()
         if (self.index is None) == (self.run is None):
-            raise InputError("label: needs one teacher, --index (BM25) or --run (another ranking)")
+            raise InputError(
+                "label: needs one teacher, --index (BM25) or --run (another ranking)",
+                code="missing-option", option="index", needed_by="label",
+            )  # fmt: skip

@@ -92,7 +92,9 @@ class Settings:
             if name in self.given:
                 value = converted(name, declared, types[name], value)
             elif declared.default is REQUIRED:
-                raise InputError(f"{spelling(name, declared)}: needs at least one value")
+                raise InputError(
+                    f"{spelling(name, declared)}: needs at least one value", code="missing-value", option=name
+                )
             elif _is_unset(value, declared) and not isinstance(declared.default, By):
                 value = declared.default
             object.__setattr__(self, name, value)

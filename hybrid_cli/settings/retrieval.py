@@ -33,7 +33,10 @@ Engine = Literal["matrix", "lucene"]
 def refuse_replaced_split(split: str | None, queries: Path | None, qrels: Path | None) -> None:
     """Refuse a split without an effect: both of its files are replaced."""
     if split is not None and queries is not None and qrels is not None:
-        raise InputError("--split: not with both --queries and --qrels, which replace the files of the split")
+        raise InputError(
+            "--split: not with both --queries and --qrels, which replace the files of the split",
+            code="conflicting-options", option="split", others=("queries", "qrels"),
+        )  # fmt: skip
 
 
 def _field(text: str) -> str:
@@ -120,11 +123,15 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
         refuse_replaced_split(self.split, self.queries, self.qrels)
         names = [field_weight(each)[0] for each in self.fields]
         if len(set(names)) < len(names):
-            raise InputError(f"--fields {','.join(self.fields)}: list each field once")
+            raise InputError(
+                f"--fields {','.join(self.fields)}: list each field once",
+                code="repeated-value", option="fields", value=self.fields,
+            )  # fmt: skip
         if self.expansion is not None and "text" not in names:
             raise InputError(
-                f"--expansion: adds to the text, which --fields {','.join(self.fields)} leaves out; add text"
-            )
+                f"--expansion: adds to the text, which --fields {','.join(self.fields)} leaves out; add text",
+                code="conflicting-options", option="expansion", others=("fields",),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,14 +337,24 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         """Refuse a search without an output, or of several indexes where one is needed."""
         super().check()
         if self.query is not None and not self.query.strip():
-            raise InputError("--query: the query is empty; pass a text")
+            raise InputError("--query: the query is empty; pass a text", code="missing-value", option="query")
         if self.prints and self.exact:
-            raise InputError("--exact: writes a run; it cannot be used with --query or --interactive")
+            raise InputError(
+                "--exact: writes a run; it cannot be used with --query or --interactive",
+                code="conflicting-options", option="exact", others=("query", "interactive"),
+            )  # fmt: skip
         if self.prints and self.weights is not None and len(self.indexes) == 1:
-            raise InputError("--weights: needs several indexes; pass them with --index a,b")
+            raise InputError(
+                "--weights: needs several indexes; pass them with --index a,b",
+                code="missing-option", option="index", needed_by="weights",
+            )  # fmt: skip
         if not self.prints and self.output is None:
             raise InputError(
-                "search: needs --output for a run, or --query or --interactive to print the hits of a query"
-            )
+                "search: needs --output for a run, or --query or --interactive to print the hits of a query",
+                code="missing-option", option="output", needed_by="search",
+            )  # fmt: skip
         if not self.prints and not self.exact and len(self.indexes) > 1:
-            raise InputError(f"--index: {len(self.indexes)} indexes; pass one, or use --exact or --query")
+            raise InputError(
+                f"--index: {len(self.indexes)} indexes; pass one, or use --exact or --query",
+                code="number-of-values", option="index", found=len(self.indexes), expected=1,
+            )  # fmt: skip

@@ -102,7 +102,10 @@ class Pretrain(Training, StartModel, Pretraining):
         """Refuse validation steps without held-out documents."""
         super().check()
         if "eval_steps" in self.given and not self.held_out:
-            raise InputError(f"--eval-steps {self.eval_steps}: needs held-out documents; raise --held-out above 0")
+            raise InputError(
+                f"--eval-steps {self.eval_steps}: needs held-out documents; raise --held-out above 0",
+                code="missing-option", option="held_out", needed_by="eval_steps",
+            )  # fmt: skip
 
 
 _ORTHOGONAL = "--ortho-weight above 0"  # facts about the loss
@@ -188,7 +191,11 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
             if self.loss in RESIDUALS and self.in_batch:
                 what = f"--loss {self.loss} with in-batch negatives"
             without = "" if self.dynamic_negatives else ", or --no-in-batch"
-            raise InputError(f"{what}: needs BM25 scores of further pairs; pass --index{without}")
+            raise InputError(
+                f"{what}: needs BM25 scores of further pairs; pass --index{without}",
+                code="missing-option", option="index",
+                needed_by="dynamic_negatives" if self.loss in RESIDUALS else "dynamic_ranking",
+            )  # fmt: skip
 
 
 TRANSFORMER = when(encoder="transformer")
@@ -343,15 +350,25 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         """Refuse options without the teacher that they require."""
         super().check()
         if self.encoder == "static" and self.index is None:
-            raise InputError("--encoder static: needs the lexical index to learn from; pass --index")
+            raise InputError(
+                "--encoder static: needs the lexical index to learn from; pass --index",
+                code="missing-option", option="index", needed_by="encoder",
+            )  # fmt: skip
         if self.encoder == "transformer" and self.labels is None:
             raise InputError(
-                "--encoder transformer: needs the teacher labels that `hybrid label` writes; pass --labels"
-            )
+                "--encoder transformer: needs the teacher labels that `hybrid label` writes; pass --labels",
+                code="missing-option", option="labels", needed_by="encoder",
+            )  # fmt: skip
         if self.loss == "listwise" and self.index is None:
-            raise InputError("--loss listwise: needs the teacher's scores; pass --index")
+            raise InputError(
+                "--loss listwise: needs the teacher's scores; pass --index",
+                code="missing-option", option="index", needed_by="loss",
+            )  # fmt: skip
         if self.dev is not None and self.index is None:
-            raise InputError("--dev: validation needs the teacher's scores; pass --index, or remove --dev")
+            raise InputError(
+                "--dev: validation needs the teacher's scores; pass --index, or remove --dev",
+                code="missing-option", option="index", needed_by="dev",
+            )  # fmt: skip
 
 
 STUDENT = when(queries_only=False)

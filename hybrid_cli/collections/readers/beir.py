@@ -55,5 +55,8 @@ def _file(folder: Path, name: str) -> Path:
         if path.is_file():
             return refuse_link_out(path, folder)
     if not folder.exists():
-        raise InputError(f"{folder}: no such folder")
-    raise InputError(f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv")
+        raise InputError(f"{folder}: no such folder", code="no-such-folder", path=folder)
+    raise InputError(
+        f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv",
+        code="no-such-file", path=folder / name,
+    )  # fmt: skip

@@ -32,7 +32,10 @@ def source(options: Dpr) -> Source:
     file become judgments of relevance 1, in its order. `mine-negatives --sources given:FILE` draws from its negatives.
     """
     if common := sorted(set(options.questions) & set(options.training)):
-        raise InputError(f"split {common[0]}: has --questions and --training; use two names, or omit one of them")
+        raise InputError(
+            f"split {common[0]}: has --questions and --training; use two names, or omit one of them",
+            code="duplicate-split", split=common[0],
+        )  # fmt: skip
 
     def documents() -> Iterator[Document]:
         for number, (place, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):

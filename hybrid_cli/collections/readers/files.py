@@ -75,7 +75,10 @@ def source(options: Files) -> Source:
 
     folders = [path for path in options.documents if path.is_dir()]
     if folders and options.document_columns:
-        raise InputError(f"--document-columns: not with {folders[0]}, a folder of text files")
+        raise InputError(
+            f"--document-columns: not with {folders[0]}, a folder of text files",
+            code="option-does-not-apply", option="document_columns", path=folders[0],
+        )  # fmt: skip
     tables = {
         path: opened(path, DOCUMENTS, options.document_columns) for path in options.documents if path not in folders
     }
@@ -127,7 +130,10 @@ def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
         split = checked_split(name) if named else _split_of(path)
         if split in found:
             what = f"split '{split}'" if split else "no split"
-            raise InputError(f"{option}: {found[split]} and {path} have {what}; name it: {option} SPLIT=FILE")
+            raise InputError(
+                f"{option}: {found[split]} and {path} have {what}; name it: {option} SPLIT=FILE",
+                code="duplicate-split", option=option, path=path, split=split,
+            )  # fmt: skip
         found[split] = path
     return found
 
@@ -144,12 +150,14 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
     if asked and not {"", default} & set(asked):
         raise InputError(
             f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
-            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}"
-        )
+            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}",
+            code="no-such-split", path=judged[""], split=DEFAULT_SPLIT, choices=list(asked),
+        )  # fmt: skip
     if default in judged:
         raise InputError(
-            f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"
-        )
+            f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE",
+            code="duplicate-split", option="--qrels", path=judged[""], split=default,
+        )  # fmt: skip
     return {split or default: path for split, path in judged.items()}
 
 

@@ -28,8 +28,9 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
     if (folder / "manifest.json").is_file():
         raise InputError(
             f"{folder}: is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), "
-            "--queries and --qrels"
-        )
+            "--queries and --qrels",
+            code="is-an-artifact", path=folder,
+        )  # fmt: skip
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
     found = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
@@ -40,7 +41,10 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
             code="no-text-files", path=folder,
         )  # fmt: skip
     if wrong := [name for name in found if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
-        raise InputError(f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file")
+        raise InputError(
+            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file",
+            code="not-utf-8", path=folder, file=wrong[0],
+        )  # fmt: skip
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""

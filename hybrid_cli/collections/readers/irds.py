@@ -19,9 +19,15 @@ def source(options: Irds) -> Source:
     named = ", ".join(ids.values())
     corpora = {_corpus_of(name) for name in ids.values()}
     if len(corpora) > 1:
-        raise InputError(f"{named}: belong to several corpora ({', '.join(sorted(corpora))})")
+        raise InputError(
+            f"{named}: belong to several corpora ({', '.join(sorted(corpora))})",
+            code="other-corpus", datasets=list(ids.values()),
+        )  # fmt: skip
     if not all(dataset.has_docs() for dataset in loaded.values()):
-        raise InputError(f"{named}: no documents; use an id of ir_datasets with documents")
+        raise InputError(
+            f"{named}: no documents; use an id of ir_datasets with documents",
+            code="no-documents", datasets=list(ids.values()),
+        )  # fmt: skip
     return of_datasets(loaded, {"datasets": ids, "ir_datasets": version("ir_datasets")})
 
 
@@ -68,7 +74,10 @@ def by_split(ids: Sequence[str]) -> dict[str, str]:
         if not equals:
             split, name = each.rsplit("/", 1)[1] if "/" in each else "test", each
         if split in datasets:
-            raise InputError(f"{each}: split '{split}' is given twice; write SPLIT=ID with another name")
+            raise InputError(
+                f"{each}: split '{split}' is given twice; write SPLIT=ID with another name",
+                code="duplicate-split", value=each, split=split,
+            )  # fmt: skip
         datasets[split] = name
     return datasets
 
@@ -77,11 +86,17 @@ def _load(name: str) -> Any:
     try:
         import ir_datasets
     except ModuleNotFoundError:
-        raise HybridError("prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'") from None
+        raise HybridError(
+            "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'",
+            code="missing-package", package="ir_datasets",
+        ) from None  # fmt: skip
     try:
         return ir_datasets.load(name)
     except KeyError:
-        raise InputError(f"{name}: unknown to ir_datasets; see https://ir-datasets.com for its ids") from None
+        raise InputError(
+            f"{name}: unknown to ir_datasets; see https://ir-datasets.com for its ids",
+            code="unknown-choice", value=name,
+        ) from None  # fmt: skip
 
 
 def _corpus_of(name: str) -> str:

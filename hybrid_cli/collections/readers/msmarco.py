@@ -89,16 +89,19 @@ def _passages(path: Path) -> Iterator[tuple[Place, list[str]]]:
             count = len(fields)
             if count not in (2, 4):
                 raise InputError(
-                    f"{place}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables"
-                )
+                    f"{place}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables",
+                    code="other-width", **place.fields, found=count,
+                )  # fmt: skip
             if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
                 raise InputError(
                     f"{place}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which reads "
-                    "columns by their names"
-                )
+                    "columns by their names",
+                    code="has-header", **place.fields,
+                )  # fmt: skip
         if len(fields) != count:
             raise InputError(
                 f"{place}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
-                "inside texts by spaces"
-            )
+                "inside texts by spaces",
+                code="other-width", **place.fields, found=len(fields), expected=count,
+            )  # fmt: skip
         yield place, fields

@@ -105,7 +105,10 @@ def split_of(qid: str, seed: int) -> str:
 def _root(package: str) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)")
+        raise InputError(
+            f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)",
+            code="missing-package", option="package", value=package,
+        )  # fmt: skip
     return Path(next(iter(spec.submodule_search_locations)))
 
 

@@ -80,8 +80,9 @@ def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
         if len(fields) not in (3, 4):
             raise InputError(
                 f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
-                "or four (qid 0 docid relevance)"
-            )
+                "or four (qid 0 docid relevance)",
+                code="other-width", **place.fields, found=len(fields),
+            )  # fmt: skip
         relevance = grade_of(fields[-1], place)
         yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
 
@@ -100,7 +101,6 @@ def grade_of(text: str, place: Place) -> int:
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
         raise InputError(
             f"{place}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range",
-            **facts,
-        )
+            code="grade-out-of-range", **facts,
+        )  # fmt: skip
     return int(digits)

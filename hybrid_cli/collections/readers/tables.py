@@ -150,8 +150,9 @@ def _named(
         if len(fields) != len(names):
             raise InputError(
                 f"{place}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
-                f"field with separators needs double quotes ({quoting})"
-            )
+                f"field with separators needs double quotes ({quoting})",
+                code="other-width", **place.fields, found=len(fields), expected=len(names),
+            )  # fmt: skip
         yield place, dict(zip(names, fields, strict=True))
 
 
@@ -181,7 +182,9 @@ def _parquet(path: Path) -> Table:
         try:
             return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})") from None
+            raise InputError(
+                f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})", code="not-parquet", path=path
+            ) from None
 
     def rows(columns: Collection[str]) -> Iterator[Row]:
         number, read, stored, bound = 0, 0, path.stat().st_size, limits()
@@ -252,7 +255,10 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
     for field, name in given.items():
         if name not in table.names:
             _refuse_other_separator(table)
-            raise InputError(f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})")
+            raise InputError(
+                f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})",
+                code="no-such-column", path=table.path, option=layout.option, column=name, choices=table.names,
+            )  # fmt: skip
     found = dict(given)
     free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
@@ -271,8 +277,9 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
             f"{table.path}: no column known for the {missing[0]} (columns: {listed}); "
             + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
             + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
-            + _row_advice(table.path)
-        )
+            + _row_advice(table.path),
+            code="no-such-column", path=table.path, field=missing[0], choices=table.names,
+        )  # fmt: skip
     return found
 
 
@@ -290,8 +297,9 @@ def _refuse_other_separator(table: Table) -> None:
     for separator, what in _SEPARATORS.items():
         if separator in first:
             raise InputError(
-                f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs"
-            )
+                f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs",
+                code="other-separator", path=table.path, separator=separator,
+            )  # fmt: skip
 
 
 def described(table: Table, chosen: Mapping[str, str]) -> str:
@@ -310,5 +318,5 @@ def _listed(names: Sequence[str]) -> str:
 def cell(row: Mapping[str, Any], column: str, place: Place, *, default: str | None = None) -> str:
     """Return a value as text; an empty cell of a Parquet file is an error without a `default`."""
     if row.get(column) is None and default is None:
-        raise InputError(f"{place}: no value in column '{column}'")
+        raise InputError(f"{place}: no value in column '{column}'", code="missing-value", **place.fields, column=column)
     return text_of(dict(row), (column,), place, default=default)

@@ -84,7 +84,7 @@ def id_of(record: dict[str, Any], names: Sequence[str], place: Place) -> str:
 def checked_id(value: str, place: Place) -> str:
     """Return the id; refuse an empty one."""
     if not value or value.isspace():
-        raise InputError(f"{place}: empty id; each row needs one")
+        raise InputError(f"{place}: empty id; each row needs one", code="missing-value", **place.fields, column="id")
     return value
 
 
@@ -110,7 +110,10 @@ def answer_list(text: str, place: Place) -> list[str]:
             continue
         if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
             return [without_surrogates(answer) for answer in found]
-    raise InputError(f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']")
+    raise InputError(
+        f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
+        code="not-answers", **place.fields, value=text,
+    )  # fmt: skip
 
 
 def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Place, list[str]]]:
