@@ -58,10 +58,6 @@ LIBRARY = (
     "retrieval",
     "runs",
 )
-WITHOUT_CODES = (
-    "encoders", "evaluation", "exports", "fusion", "indexes", "lexical", "opening", "perturbations", "stages", "training",
-    "workflows",
-)  # fmt: skip
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
     "jinja2", "vl_convert", "ray", "onnxruntime",
@@ -286,8 +282,6 @@ def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
 def test_every_error_has_a_code() -> None:
     wrong = []
     for file in FILES:
-        if named(file).split("/")[0] in WITHOUT_CODES:
-            continue
         for node in ast.walk(tree(file)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 makes_error = node.func.id in ("HybridError", "InputError", "DamageError")

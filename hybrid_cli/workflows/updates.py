@@ -141,25 +141,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
             artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     else:
         limit_threads(settings.threads)
-        index = open_dense(change.index)
-        encoder = None
-        if isinstance(settings, Append):
-            encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
-        recipe = _recipe(index, manifest, getattr(settings, "batch_tokens", None))
-        check_recipe(recipe, index.dim, int(kept.sum()) + total, output.partial, 4 * index.dim * total)
-        with output.folder() as (work, counts):
-            shards_kept = keep_vectors(change.index, work, kept.to_numpy())
-            if encoder is not None:
-                batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
-
-                def added(number: int) -> Path:
-                    return shard_path(work, shards_kept + number)
-
-                with progress(settings.command, added, total, recipe.shard_size) as advance:
-                    encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
-                    encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
-            counts |= _build_dense(index, work, recipe, int(kept.sum()) + total).counts()
-            refuse_lost_vectors(work, int(kept.sum()) + total)
+        _change_dense(change, output, settings, kept, total)
     left = int(kept.sum())
     console.note(
         f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {change.index}, "
@@ -228,6 +210,31 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
     if before is not None and not len(change.removed):
         found["truncated"] = before + added
     return found | {name: counts[name] for name in ("encoder", "contract", "k1", "b", "quantization") if name in counts}
+
+
+def _change_dense(
+    change: Change, output: artifacts.Output, settings: Append | Delete, kept: pl.Series, total: int
+) -> None:
+    """Write the dense index after a change: stored vectors are linked or filtered, and added documents are encoded."""
+    index, count = open_dense(change.index), int(kept.sum()) + total
+    encoder = None
+    if isinstance(settings, Append):
+        encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
+    recipe = _recipe(index, change.manifest, getattr(settings, "batch_tokens", None))
+    check_recipe(recipe, index.dim, count, output.partial, 4 * index.dim * total)
+    with output.folder() as (work, counts):
+        shards_kept = keep_vectors(change.index, work, kept.to_numpy())
+        if encoder is not None:
+            batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
+
+            def added(number: int) -> Path:
+                return shard_path(work, shards_kept + number)
+
+            with progress(settings.command, added, total, recipe.shard_size) as advance:
+                encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
+                encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
+        counts |= _build_dense(index, work, recipe, count).counts()
+        refuse_lost_vectors(work, count)
 
 
 def _recipe(index: DenseIndex, manifest: Manifest, batch_tokens: int | None) -> Encode:
