@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+from command import hybrid, listing, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
+from hybrid_cli.stages.doctor import plugin_packages
 
 PACKAGE = Path(__file__).parent / "example_plugin"
 RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d3 1 9.0 b\n1 Q0 d2 2 5.0 b\n"}
@@ -273,7 +276,39 @@ def test_python_registers_and_loads(folder: Path) -> None:
         plugins.registry("fusion_methods")["last"]
 
 
+@pytest.mark.usefixtures("installed")
+def test_doctor_lists_the_plugins() -> None:
+    (check,) = plugin_packages()
+    assert (check.name, check.present) == ("plugin hybrid-example 1.2", True)
+    assert "cosine (losses)" in check.found
+
+
+@pytest.mark.slow
+def test_a_package_is_there_from_the_start_of_a_process(folder: Path) -> None:
+    paths = os.pathsep.join([str(PACKAGE), str(PACKAGE.parent.parent)])
+    command = [sys.executable, "-m", "hybrid_cli", "cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    assert len(runs.read_run(folder / "cut.parquet")) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_bug_of_a_plugin_is_not_one_of_hybrid(folder: Path) -> None:
+    (folder / "last.py").write_text(METHOD.replace("values[-1]", "values[7]"), "utf-8")
+    done = hybrid("fuse", "a.trec", "b.trec", "--method", "last", "--output", "x.parquet", "--plugin", "last.py")
+    assert done.code == 1
+    assert "the plugin last.py: IndexError" in done.err
+    assert listing().keys() == {"a.trec", "b.trec", "corpus.tsv", "last.py"}
+
+
+def test_two_files_have_two_names(folder: Path) -> None:
+    (folder / "other").mkdir()
+    for path in ("last.py", "other/last.py"):
+        (folder / path).write_text(METHOD.replace('"last"', f'"last{len(path)}"'), "utf-8")
+    words = ["fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", "last.py"]
+    refused(*words, "--plugin", "other/last.py", problem="plugin-name-taken")
+    assert hybrid(*words, "--plugin", "./last.py").code == 0
 
 
 @pytest.mark.parametrize(

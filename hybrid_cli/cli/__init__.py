@@ -82,7 +82,9 @@ def _stop_at(error: Exception, debug: bool) -> NoReturn:
     """Print the line of an error that is none of hybrid's own, and exit."""
     if explained := _trouble_with_memory(error) or trouble_with_files(error):
         _stop(*explained, error, debug)
-    _stop(f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
+    culprit = plugins.raised_by(error)
+    home = f"the plugin {culprit}" if culprit else "hybrid"
+    _stop(f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", 1, error, debug)
 
 
 @cache
