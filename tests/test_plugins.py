@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from command import hybrid, listing, refused
 from test_train_dense import write_examples
 
@@ -19,6 +21,7 @@ from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.stages.doctor import plugin_packages
+from hybrid_cli.training.losses import Vectors
 
 PACKAGE = Path(__file__).parent / "example_plugin"
 RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d3 1 9.0 b\n1 Q0 d2 2 5.0 b\n"}
@@ -289,6 +292,39 @@ def test_a_package_is_there_from_the_start_of_a_process(folder: Path) -> None:
     command = [sys.executable, "-m", "hybrid_cli", "cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True)
     assert len(runs.read_run(folder / "cut.parquet")) == 1
+
+
+def test_the_examples_of_the_documentation_work(folder: Path) -> None:
+    root = Path(__file__).parent.parent
+    first = (root / "CONTRIBUTING.md").read_text("utf-8").split("\n## ")[1]
+    page = (root / "docs" / "extending.md").read_text("utf-8")
+    (folder / "several.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", first, re.DOTALL)), "utf-8")
+    (folder / "mine.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "utf-8")
+    fuse = ["fuse", "a.trec", "b.trec", "--method", "first", "--output"]
+    assert hybrid(*fuse, "mine.parquet", "--plugin", "mine.py").code == 0
+    with plugins.loaded(["several.py"]):
+        added = {group: [entry.name for entry in plugins.registry(group).others()] for group in plugins.REGISTRIES}
+        (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
+        (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")
+        commands: list[list[str]] = [
+            [*fuse, "first.parquet"],
+            ["prepare", "pairs", "corpus.tsv", "--prefix", "a-", "--output", "docs"],
+            ["perturb", "queries.tsv", "--attack", "shout", "--output", "shout.parquet"],
+            ["cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"],
+            ["evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Top@3"],
+        ]
+        assert [(words[0], done.err) for words in commands if (done := hybrid(*words)).code] == []
+        vectors = Vectors(torch.ones(2, 3), torch.ones(2, 1, 3), torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool))
+        assert plugins.registry("losses")["cosine"](vectors, weight=0.5)["cosine"].item() == pytest.approx(0, abs=1e-6)
+    assert added == {
+        "commands": ["cut-run"],
+        "encoders": [],
+        "fusion_methods": ["first"],
+        "losses": ["cosine"],
+        "measures": ["Top"],
+        "perturbations": ["shout"],
+        "readers": ["pairs"],
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
