@@ -376,6 +376,38 @@ def test_an_unusable_file_is_refused_in_one_line(
     assert not plugins.registry("fusion_methods").others()
 
 
+READER = '''
+from pathlib import Path
+from hybrid_cli import plugins
+
+@plugins.register("readers", "mine")
+def mine(corpus: Path, *, rows: int = 3):
+    """Import a file.
+
+    Args:
+        corpus: file
+        rows: number of rows
+    """
+    return 3
+'''
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (READER.replace("        rows: number of rows\n", ""), "plugin-kind"),
+        (READER.replace("rows: int = 3", "rows=3"), "plugin-kind"),
+        (READER.replace("rows: int", "rows: object"), "plugin-kind"),
+        (READER.replace("rows: int", "seed: int").replace("rows:", "seed:"), "plugin-kind"),
+        (READER.replace("*, rows: int = 3", "**rows: int"), "plugin-kind"),
+        (READER, "not-a-source"),
+    ],
+)
+def test_an_unusable_reader_is_refused_in_one_line(folder: Path, code: str, problem: str) -> None:
+    (folder / "mine.py").write_text(code, "utf-8")
+    refused("prepare", "mine", "corpus.tsv", "--output", "out", "--plugin", "mine.py", problem=problem)
+
+
 def test_a_plugin_is_a_local_python_file(folder: Path) -> None:
     (folder / "plugin.txt").write_text(METHOD, "utf-8")
     for name in ("no.py", "plugin.txt", "s3://bucket/plugin.py", "."):
