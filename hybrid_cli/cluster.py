@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+from hybrid_cli import plugins
 from hybrid_cli.errors import HybridError, InputError
 
 Item = TypeVar("Item")
@@ -78,7 +80,9 @@ def ordered(
             needs = {"num_cpus": where.cores, "num_gpus": gpus, "max_retries": RETRIES}
             needs["max_calls"] = gpus  # a process with a GPU ends after its block: a model cannot move to another GPU
             task = ray.remote(**needs, scheduling_strategy="SPREAD")(_compute)
-            job = partial(task.remote, ray.put((inputs_on_machine.get(), start)), os.getcwd(), os.urandom(8))
+            job = partial(
+                task.remote, ray.put((plugins.files(), inputs_on_machine.get(), start)), os.getcwd(), os.urandom(8)
+            )
             yield from _in_order(job, partial(_result, ray), items, where.ray_workers)
     elif local == 1:
         yield from map(start(), items)
@@ -109,12 +113,15 @@ _functions: dict[bytes, Callable[[Any], Any]] = {}  # in a process of the cluste
 
 
 def _compute(
-    made: tuple[Callable[[], object], Callable[[], Callable[[Any], Any]]], folder: str, job: bytes, item: Any
+    made: tuple[list[Path], Callable[[], object], Callable[[], Callable[[Any], Any]]],
+    folder: str,
+    job: bytes,
+    item: Any,
 ) -> Any:
     """Return the result of a block, in a process of the cluster, which keeps the function, such as an opened model.
 
     Args:
-        made: fetches the inputs; makes the function.
+        made: plugin files; fetches the inputs; makes the function.
         folder: the folder of the calling process: paths may be relative.
         job: id of the function.
         item: the block.
@@ -122,7 +129,9 @@ def _compute(
     if job not in _functions:
         _functions.clear()
         os.chdir(folder)
-        fetch_inputs, start = made
+        plugin_files, fetch_inputs, start = made
+        for path in plugin_files:
+            plugins.load(path)
         fetch_inputs()
         _functions[job] = start()
     return _functions[job](item)

@@ -37,6 +37,7 @@ REGISTRIES = {  # group -> module and name of its registry, which holds our own 
     "readers": "hybrid_cli.settings.data:READERS",
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
+_MODULE = "hybrid_plugin_"  # begins the names of the modules of files
 _REMEDY = "fix or uninstall it"
 
 
@@ -296,8 +297,10 @@ def load(path: str | Path) -> None:
         return
     if path.suffix != ".py" or not path.is_file():
         raise InputError(f"{path}: no such Python file (.py); check --plugin", code="no-such-plugin", path=path)
+    if any(other.name == path.name for other in _files.values()):
+        raise InputError(f"{path}: another plugin has this name; rename the file", code="plugin-name-taken", path=path)
     origin = Origin(path.name, path=path)
-    module = ModuleType(f"hybrid_plugin_{path.stem}_{len(_files)}")
+    module = ModuleType(f"{_MODULE}{path.stem}_{len(_files)}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickle look it up
     token = _loading.set(origin)
@@ -364,6 +367,27 @@ def noting_use() -> Iterator[None]:
 def used_versions() -> dict[str, str]:
     """Return name -> version of the installed packages whose entries were used, for the manifest."""
     return {origin.name: origin.version for origin in sorted(_used.get() or ()) if origin.version}
+
+
+def installed() -> dict[Origin, list[tuple[str, str]]]:
+    """Return the installed packages, each with group and name of its entries; nothing is imported."""
+    found: dict[Origin, list[tuple[str, str]]] = {}
+    for group, points in _installed().items():
+        for point in points:
+            found.setdefault(_package(point), []).append((group, point.name))
+    return found
+
+
+def raised_by(error: BaseException) -> str:
+    """Return the name of the plugin whose code raised an error, or called the code that did; empty without one."""
+    packages = {point.module.partition(".")[0]: point for points in _installed().values() for point in points}
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith(_MODULE):
+            return Path(frame.f_code.co_filename).name
+        if (point := packages.get(module.partition(".")[0])) is not None:
+            return _package(point).name
+    return ""
 
 
 def refresh() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+import torch
+from command import hybrid, listing, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
+from hybrid_cli.stages.doctor import plugin_packages
+from hybrid_cli.training.losses import Vectors
 
 PACKAGE = Path(__file__).parent / "example_plugin"
 RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d3 1 9.0 b\n1 Q0 d2 2 5.0 b\n"}
@@ -273,7 +279,72 @@ def test_python_registers_and_loads(folder: Path) -> None:
         plugins.registry("fusion_methods")["last"]
 
 
+@pytest.mark.usefixtures("installed")
+def test_doctor_lists_the_plugins() -> None:
+    (check,) = plugin_packages()
+    assert (check.name, check.present) == ("plugin hybrid-example 1.2", True)
+    assert "cosine (losses)" in check.found
+
+
+@pytest.mark.slow
+def test_a_package_is_there_from_the_start_of_a_process(folder: Path) -> None:
+    paths = os.pathsep.join([str(PACKAGE), str(PACKAGE.parent.parent)])
+    command = [sys.executable, "-m", "hybrid_cli", "cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    assert len(runs.read_run(folder / "cut.parquet")) == 1
+
+
+def test_the_examples_of_the_documentation_work(folder: Path) -> None:
+    root = Path(__file__).parent.parent
+    first = (root / "CONTRIBUTING.md").read_text("utf-8").split("\n## ")[1]
+    page = (root / "docs" / "extending.md").read_text("utf-8")
+    (folder / "several.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", first, re.DOTALL)), "utf-8")
+    (folder / "mine.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "utf-8")
+    fuse = ["fuse", "a.trec", "b.trec", "--method", "first", "--output"]
+    assert hybrid(*fuse, "mine.parquet", "--plugin", "mine.py").code == 0
+    with plugins.loaded(["several.py"]):
+        added = {group: [entry.name for entry in plugins.registry(group).others()] for group in plugins.REGISTRIES}
+        (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
+        (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")
+        commands: list[list[str]] = [
+            [*fuse, "first.parquet"],
+            ["prepare", "pairs", "corpus.tsv", "--prefix", "a-", "--output", "docs"],
+            ["perturb", "queries.tsv", "--attack", "shout", "--output", "shout.parquet"],
+            ["cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"],
+            ["evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Top@3"],
+        ]
+        assert [(words[0], done.err) for words in commands if (done := hybrid(*words)).code] == []
+        vectors = Vectors(torch.ones(2, 3), torch.ones(2, 1, 3), torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool))
+        assert plugins.registry("losses")["cosine"](vectors, weight=0.5)["cosine"].item() == pytest.approx(0, abs=1e-6)
+    assert added == {
+        "commands": ["cut-run"],
+        "encoders": [],
+        "fusion_methods": ["first"],
+        "losses": ["cosine"],
+        "measures": ["Top"],
+        "perturbations": ["shout"],
+        "readers": ["pairs"],
+    }
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_bug_of_a_plugin_is_not_one_of_hybrid(folder: Path) -> None:
+    (folder / "last.py").write_text(METHOD.replace("values[-1]", "values[7]"), "utf-8")
+    done = hybrid("fuse", "a.trec", "b.trec", "--method", "last", "--output", "x.parquet", "--plugin", "last.py")
+    assert done.code == 1
+    assert "the plugin last.py: IndexError" in done.err
+    assert listing().keys() == {"a.trec", "b.trec", "corpus.tsv", "last.py"}
+
+
+def test_two_files_have_two_names(folder: Path) -> None:
+    (folder / "other").mkdir()
+    for path in ("last.py", "other/last.py"):
+        (folder / path).write_text(METHOD.replace('"last"', f'"last{len(path)}"'), "utf-8")
+    words = ["fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", "last.py"]
+    refused(*words, "--plugin", "other/last.py", problem="plugin-name-taken")
+    assert hybrid(*words, "--plugin", "./last.py").code == 0
 
 
 @pytest.mark.parametrize(
@@ -303,6 +374,38 @@ def test_an_unusable_file_is_refused_in_one_line(
     done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", "bad.py", problem=problem)
     assert fields.items() <= done.fields.items()
     assert not plugins.registry("fusion_methods").others()
+
+
+READER = '''
+from pathlib import Path
+from hybrid_cli import plugins
+
+@plugins.register("readers", "mine")
+def mine(corpus: Path, *, rows: int = 3):
+    """Import a file.
+
+    Args:
+        corpus: file
+        rows: number of rows
+    """
+    return 3
+'''
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (READER.replace("        rows: number of rows\n", ""), "plugin-kind"),
+        (READER.replace("rows: int = 3", "rows=3"), "plugin-kind"),
+        (READER.replace("rows: int", "rows: object"), "plugin-kind"),
+        (READER.replace("rows: int", "seed: int").replace("rows:", "seed:"), "plugin-kind"),
+        (READER.replace("*, rows: int = 3", "**rows: int"), "plugin-kind"),
+        (READER, "not-a-source"),
+    ],
+)
+def test_an_unusable_reader_is_refused_in_one_line(folder: Path, code: str, problem: str) -> None:
+    (folder / "mine.py").write_text(code, "utf-8")
+    refused("prepare", "mine", "corpus.tsv", "--output", "out", "--plugin", "mine.py", problem=problem)
 
 
 def test_a_plugin_is_a_local_python_file(folder: Path) -> None:

@@ -84,7 +84,9 @@ def _stop_at(error: Exception, debug: bool) -> NoReturn:
     if explained is None:
         code, explained = "unusable-file", trouble_with_files(error)
     if explained is None:
-        code, explained = "bug", (f"a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)", 1)
+        culprit = plugins.raised_by(error)
+        home = f"the plugin {culprit}" if culprit else "hybrid"
+        code, explained = "bug", (f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", 1)
     line = HybridError(explained[0], code=code)
     line.exit_code = explained[1]
     _stop(line, error, debug)

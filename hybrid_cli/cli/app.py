@@ -60,7 +60,7 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _added(self, name: str) -> Any:
-        single = typer.Typer(rich_markup_mode=app.rich_markup_mode)
+        single = typer.Typer(rich_markup_mode=app.rich_markup_mode, add_completion=False)
         add_command(single, self.others()[name](), run, name)
         return typer.main.get_command(single)
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from hybrid_cli import console
+from hybrid_cli import console, plugins
 from hybrid_cli.encoders.loading import pick_device
 from hybrid_cli.errors import HybridError, InputError
 
 _ERRORS = {kind.__name__: kind for kind in (HybridError, InputError)}
+_PLUGINS = "plugins"  # of a job: files that the process loads
 Send = Callable[[str, Any], None]  # name and JSON value of a message
 
 
@@ -70,13 +71,16 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[s
     module, _, name = function.rpartition(".")
     command = [sys.executable, "-c", f"from {module} import {name}; {name}()"]
     pipe: Any = subprocess.PIPE
+    files = [str(path) for path in plugins.files()]
     processes = {label: subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for label in jobs}
     messages: SimpleQueue[tuple[str, list[Any] | None]] = SimpleQueue()
     try:
         for label, process in processes.items():
             threading.Thread(target=_relay, args=(label, process, messages), daemon=True).start()
             assert process.stdin is not None
-            process.stdin.write(json.dumps(jobs[label]) + "\n")  # the pipe stays open: its end ends the process
+            process.stdin.write(
+                json.dumps({**jobs[label], _PLUGINS: files}) + "\n"
+            )  # the pipe stays open: its end ends the process
             process.stdin.flush()
         running = set(processes)
         while running:
@@ -139,6 +143,8 @@ def serve(work: Callable[[dict[str, Any], Send], None]) -> None:
         out.flush()
 
     try:
+        for path in job.pop(_PLUGINS):
+            plugins.load(path)
         work(job, send)
     except HybridError as error:
         kind = InputError if isinstance(error, InputError) else HybridError

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hybrid_cli import plugins
 from hybrid_cli.settings.conversion import bare_type, is_pair
 from hybrid_cli.settings.declaration import spelling
 from hybrid_cli.settings.options import Settings
@@ -22,6 +23,8 @@ def command_line(settings: Settings) -> str:
             arguments += list(map(_text, value)) if isinstance(value, tuple) else [str(value)]
         else:
             options += list(_words(spelling(name, declared, value), value, is_pair(bare_type(settings.types()[name]))))
+    for path in plugins.files():
+        options += ["--plugin", str(path)]
     return shlex.join(["hybrid", *settings.command.split(), *arguments, *options])
 
 

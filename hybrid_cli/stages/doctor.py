@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from hybrid_cli import plugins
 from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
@@ -38,6 +39,7 @@ def doctor(settings: Doctor) -> list[Check]:
         *models(),
         wordnet_data(),
         *extras(),
+        *plugin_packages(),
     ]
 
 
@@ -164,6 +166,24 @@ def extras() -> list[Check]:
         found = ", ".join(names) if not absent else f"missing: {', '.join(absent)}"
         advice = f"pip install '{DISTRIBUTION}[{extra}]'" if absent else ""
         checks.append(Check(f"extra {extra}", not absent, found, needed=False, advice=advice))
+    return checks
+
+
+def plugin_packages() -> list[Check]:
+    """Check the entries of other packages, which are imported."""
+    checks = []
+    for origin, entries in plugins.installed().items():
+        fault = ""
+        for group, name in entries:
+            try:
+                plugins.registry(group)[name]
+            except HybridError as error:
+                fault = fault or str(error).split(";")[0]
+        listed = ", ".join(f"{name} ({group})" for group, name in entries)
+        advice = f"pip uninstall {origin.name}" if fault else ""
+        checks.append(
+            Check(f"plugin {origin.name} {origin.version}", not fault, fault or listed, needed=False, advice=advice)
+        )
     return checks
 
 
