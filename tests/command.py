@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import pytest
 
 from hybrid_cli import console
 from hybrid_cli.cli import main
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError
 
 
 class Done(NamedTuple):
@@ -67,6 +70,19 @@ def refused(*arguments: object, words: str = "", problem: str = "", code: int = 
     assert problem in ("", done.problem)
     assert listing() == before
     return done
+
+
+@contextlib.contextmanager
+def fails(
+    code: str, error: type[HybridError] = InputError, **fields: Any
+) -> Iterator[pytest.ExceptionInfo[HybridError]]:
+    """Expect an error with this code and at least these fields; the name of a file stands for its path."""
+    with pytest.raises(error) as caught:
+        yield caught
+    actual = {name: caught.value.fields.get(name) for name in fields}
+    names = {name: value.name if isinstance(value, Path) else value for name, value in actual.items()}
+    assert caught.value.code == code, repr(caught.value)
+    assert all(fields[name] in (actual[name], names[name]) for name in fields), (fields, actual)
 
 
 def listing() -> dict[str, bytes]:

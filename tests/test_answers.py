@@ -5,10 +5,10 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from command import fails
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.evaluation.options import AnswerMatch
 
@@ -76,5 +76,5 @@ def test_one_passage_form_serves_all_questions() -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="string or regex"):
+    with fails("unknown-choice"):
         matcher(["a"], "fuzzy")  # type: ignore[arg-type]

@@ -197,7 +197,7 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
         done = hybrid(*command)
         assert done.code == 0, done.err
     refused = hybrid("mine-negatives", "collection", "--split", "train", "--index", "bm25-3", "--output", "x.parquet")
-    assert "bm25-3: built from another corpus than collection/corpus.parquet" in refused.err
+    assert (refused.problem, str(refused.fields["path"])) == ("other-corpus", "bm25-3")
 
 
 def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:

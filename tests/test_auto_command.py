@@ -201,7 +201,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "0 training steps, as chosen by an earlier call" in again.err
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
-    assert "the steps were chosen for --minutes 0.001; pass --overwrite" in again.err
+    assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "--minutes", 0.001)
 
 
 def test_many_judged_queries_train_tune_and_test_on_different_folds(
@@ -216,7 +216,8 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     ]  # fmt: skip
     assert not (tmp_path / "out/pseudo").exists()
     done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
-    assert (done.code, "--pseudo-queries: not with 6 judged queries or more" in done.err) == (2, True)
+    assert (done.code, done.problem) == (2, "option-does-not-apply")
+    assert done.fields == {"option": "--pseudo-queries", "limit": 6}
 
 
 @pytest.mark.parametrize("judged", [False, True])
@@ -240,7 +241,7 @@ def test_judgments_without_a_relevant_document_are_named(source: Path, tmp_path:
     given = ("--queries", source / "topics.train.tsv", "--qrels", tmp_path / "zero.txt")
     done = hybrid("auto", source / "docs.jsonl", *given, "--output", tmp_path / "out")
     assert done.code == 2
-    assert f"hybrid: {tmp_path / 'zero.txt'}: has no relevant document: no judgment is above 0\n" in done.err
+    assert (done.problem, done.fields["path"]) == ("no-judgments", tmp_path / "zero.txt")
 
 
 def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
@@ -366,7 +367,7 @@ def test_documents_without_text_are_refused_before_they_are_indexed(tmp_path: Pa
     write_lines(tmp_path / "docs.jsonl", *({"id": each, "title": "", "text": " "} for each in "ab"))
     done = hybrid("auto", tmp_path / "docs.jsonl", "--output", tmp_path / "out")
     assert done.code == 2
-    assert f"{tmp_path / 'out' / 'collection'}: every document is empty; check" in done.err
+    assert (done.problem, done.fields["path"]) == ("no-text", tmp_path / "out" / "collection")
     assert not (tmp_path / "out" / "bm25").exists()
 
 

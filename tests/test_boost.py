@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid
+from command import fails, hybrid
 
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
@@ -105,14 +104,14 @@ def test_examples_without_a_run_of_the_ensemble_are_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 8}, "--dim 8: the learners of .* have 4, and learners of an ensemble are alike; remove the option"),
+        ({"dim": 8}, {"code": "conflicting-options", "option": "--dim", "value": 8, "expected": 4}),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
-    examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any], message: str
+    examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any], message: dict[str, Any]
 ) -> None:
     settings = {**NLL, **options}
-    with pytest.raises(InputError, match=message):
+    with fails(**message):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
 
 
@@ -121,4 +120,4 @@ def test_a_static_encoder_is_not_an_ensemble_of_learners(
 ) -> None:
     done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
     assert done.code == 2
-    assert "is a static encoder; needs a transformer" in done.err
+    assert (done.problem, done.fields["kind"], done.fields["expected"]) == ("other-kind", "static", "transformer")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import hybrid
+from command import fails, hybrid
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
@@ -69,12 +69,14 @@ def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet")]
     done = hybrid("concat-runs", *paths, "--output", tmp_path / "all.parquet")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert f"{paths[1]}: query q1 is also in {paths[0]} (2 such queries)" in done.err
+    assert (done.problem, done.fields) == (
+        "duplicate-query", {"path": Path(paths[1]), "id": "q1", "other": Path(paths[0]), "count": 2}
+    )  # fmt: skip
     assert not (tmp_path / "all.parquet").exists()
 
 
 def test_a_single_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs two or more runs"):
+    with fails("too-few-runs"):
         concat_runs([write_run(tmp_path / "a.parquet")], output=tmp_path / "all.parquet")
 
 
@@ -116,7 +118,7 @@ def test_a_document_that_is_no_passage_is_refused(tmp_path: Path) -> None:
     words = ["concat-runs", write_run(tmp_path / "a.parquet"), "--max-per", "doc"]
     done = hybrid(*words, "--output", tmp_path / "b.parquet")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "document a of query q1 is no passage DOCID#NUMBER" in done.err
+    assert (done.problem, done.fields["id"], done.fields["query"]) == ("not-a-passage", "a", "q1")
 
 
 def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny: Path, tmp_path: Path) -> None:

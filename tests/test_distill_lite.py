@@ -200,5 +200,6 @@ def test_more_dimensions_than_the_model_has_are_refused(
         "distill-lite", examples, "--teacher", teacher, "--model", tiny_bert, "--dim", 17, "--output", tmp_path / "no"
     )
     assert done.code == 2
-    assert "--dim 17" in done.err
-    assert "needs at most the 16 dimensions" in done.err
+    assert (done.problem, done.fields["option"], done.fields["value"], done.fields["limit"]) == (
+        "out-of-range", "--dim", 17, 16
+    )  # fmt: skip

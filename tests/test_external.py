@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from command import fails
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
@@ -47,9 +48,9 @@ def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> No
     run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
     assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
     assert open_dense(index).docids.to_list() == docids
-    with pytest.raises(InputError, match="queries: query vectors have no splits; omit --split train"):
+    with fails("option-does-not-apply", option="--split", value="train", path="queries"):
         search(split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="has no encoder; pass query vectors with --queries"):
+    with fails("no-encoder"):
         search(tiny, split="test", index=index, output=tmp_path / "texts.parquet")
 
 
@@ -65,7 +66,7 @@ def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: P
         for each in (made, index)
     ]
     assert found[0].select("qid", "docid").equals(found[1].select("qid", "docid"))
-    with pytest.raises(InputError, match=r"vectors of 8 values; .* computes"):
+    with fails("other-width", value=8):
         encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
 
 
@@ -139,5 +140,5 @@ def test_query_vectors_of_another_length_are_refused(tiny: Path, tmp_path: Path)
     index = encode(tiny, from_vectors=saved(tmp_path / "d.npy", random_vectors(12)), output=tmp_path / "index")
     short = saved(tmp_path / "q.npy", random_vectors(6, 4))
     asked = encode(tiny, split="test", from_vectors=short, output=tmp_path / "queries")
-    with pytest.raises(InputError, match=r"vectors of 4 values; those of .* have 8"):
+    with fails("other-width", value=4, expected=8, index="index"):
         search(index=index, queries=asked, output=tmp_path / "run.parquet")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import fails
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -15,7 +16,6 @@ from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import Markers
 from hybrid_cli.encoders.transformer import Tower
-from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.training.roc import MatchMasking
@@ -89,7 +89,7 @@ def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
 def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     tokenizer.mask_token = None
-    with pytest.raises(InputError, match="has no mask token"):
+    with fails("no-mask-token", option="--mask-matches"):
         MatchMasking(tokenizer, Contract(), 0.15)
 
 

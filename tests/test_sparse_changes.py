@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import fails
 from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, write_checkpoints
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
@@ -92,7 +92,7 @@ def test_a_replaced_document_has_the_weights_of_its_new_text(
     models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path
 ) -> None:
     first = encoded(models, corpora["first"], "splade", tmp_path / "first")
-    with pytest.raises(InputError, match=r"1 document already in .*pass --replace"):
+    with fails("duplicate-id", index="first", id="d0", count=1):
         append(first, corpora["changed"], output=tmp_path / "new")
     new = append(first, corpora["changed"], replace=True, output=tmp_path / "new")
     alone = encoded(models, corpora["changed"], "splade", tmp_path / "alone")
@@ -107,9 +107,9 @@ def test_another_encoder_is_refused_and_a_moved_one_is_named(
     model = shutil.copytree(models["unicoil"], tmp_path / "model")
     first = encoded({"unicoil": model}, corpora["first"], "unicoil", tmp_path / "first")
     other = write_checkpoints(tmp_path / "others")["deepct"]
-    with pytest.raises(InputError, match="architecture"):
+    with fails("unknown-weights"):
         append(first, corpora["last"], model=str(other), output=tmp_path / "both")
     moved = model.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match=r"its encoder is no longer at .*pass it with --model"):
+    with fails("recorded-model-missing"):
         append(first, corpora["last"], output=tmp_path / "both")
     assert counts(append(first, corpora["last"], model=str(moved), output=tmp_path / "both"))["documents"] == 6

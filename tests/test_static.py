@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from command import fails
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
@@ -82,11 +83,11 @@ def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda:
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_lambda, damaged)
     (damaged / "tables.safetensors").unlink()
-    with pytest.raises(InputError, match="incomplete or damaged static encoder"):
+    with fails("damaged", path="damaged"):
         open_encoder(damaged)
-    with pytest.raises(InputError, match=r"--weight: only with a combination of two encoders; .* is one encoder"):
+    with fails("option-does-not-apply", option="--weight", path="lambda"):
         open_encoder(tiny_lambda, overrides={"weight": 4.0})
-    with pytest.raises(InputError, match=r"--query-max-len: only with a transformer encoder; .* is a static encoder"):
+    with fails("transformer-option", path="lambda", kind="static"):
         open_encoder(tiny_lambda, overrides={"query_max_len": 9})
 
 

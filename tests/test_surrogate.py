@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from command import fails
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.training.validation import SurrogatePool
 
 QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["0", "1", "2"]})
@@ -73,5 +73,5 @@ def test_the_overlap_with_the_teacher_itself_is_one() -> None:
 
 
 def test_queries_with_one_hit_are_refused() -> None:
-    with pytest.raises(InputError, match="no dev query has two hits"):
+    with fails("no-hits"):
         SurrogatePool.of(QUERIES, HITS.filter(pl.col("rank") == 1), texts)
