@@ -19,7 +19,10 @@ from command import hybrid
             {"code": "out-of-range", "option": "relevance_level", "minimum": 1},
         ),
         (["evaluate", "absent", "run.trec", "--no-such"], {"code": "no-such-option", "option": "no_such"}),
-        (["inspect", "x", "--quiet", "--verbose"], {"code": "conflicting-options", "option": "quiet", "others": ["verbose"]}),
+        (
+            ["inspect", "x", "--quiet", "--verbose"],
+            {"code": "conflicting-options", "option": "quiet", "others": ["verbose"]},
+        ),
     ],
 )
 def test_an_error_is_a_json_object_for_a_command_of_json(
