@@ -9,13 +9,15 @@ class HybridError(Exception):
     Attributes:
         code: name of the kind of failure, such as `grade-out-of-range`. Programs and tests compare the code and the
             fields: the wording of a message may change in any release.
-        fields: facts of the message by name: `path`, `line`, `id`, `column` and others.
+        fields: facts of the message by name: `path`, `line`, `id`, `column`, `option` and others.
     """
 
     exit_code = 1
 
     def __init__(self, message: str, *, code: str = "", **fields: object):
         super().__init__(message)
+        if "option" in fields:  # as in Python: `top_k` for `--top-k`
+            fields["option"] = str(fields["option"]).lstrip("-").replace("-", "_")
         self.code, self.fields = code, fields
 
 

@@ -388,7 +388,7 @@ def text_lines(path: Path) -> list[str]:
     found = []
     for number, raw in enumerate(byte_lines(path), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        found.append(decoded(raw, path, f"{path}, line {number}").rstrip("\r\n"))
+        found.append(decoded(raw, path, Place(path, number)).rstrip("\r\n"))
     return found
 
 
@@ -403,8 +403,9 @@ def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> s
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
         raise InputError(
-            f"{place}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8", path=path
-        ) from None
+            f"{place}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
+            **(place.fields if isinstance(place, Place) else {"path": path}),
+        ) from None  # fmt: skip
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:

@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -35,6 +35,52 @@ class Done(NamedTuple):
         """The fields of the error."""
         return self.error.fields if isinstance(self.error, HybridError) else {}
 
+    def is_problem(self, code: str | Refusal, /, **fields: object) -> bool:
+        """Test the code and some fields of the error; see `raises`."""
+        return isinstance(self.error, HybridError) and _fits(self.error, code, fields)
+
+
+class Refusal(NamedTuple):
+    """What an error must be, for tables of parameters; `refusal` makes it."""
+
+    code: str
+    fields: dict[str, object]
+
+
+def refusal(code: str, /, **fields: object) -> Refusal:
+    """Return an expected code with some expected fields."""
+    return Refusal(code, fields)
+
+
+@contextlib.contextmanager
+def raises(
+    code: str | Refusal = "", expected: type[HybridError] = InputError, /, **fields: object
+) -> Iterator[pytest.ExceptionInfo[HybridError]]:
+    """Expect an error with a code and at least these fields; `path="run.txt"` fits every folder.
+
+    Args:
+        code: expected code, or code and fields; empty if the code is among `fields`.
+        expected: class of the error.
+        fields: expected values of fields.
+    """
+    code = code or str(fields.pop("code"))
+    with pytest.raises(expected) as caught:
+        yield caught
+    assert _fits(caught.value, code, fields), (caught.value.code, caught.value.fields, str(caught.value))
+
+
+def _fits(error: HybridError, code: str | Refusal, fields: dict[str, object]) -> bool:
+    expected = code if isinstance(code, Refusal) else Refusal(code, {})
+    wanted = {**expected.fields, **fields}
+    return error.code == expected.code and all(_equal(error.fields.get(name), wanted[name]) for name in wanted)
+
+
+def _equal(value: object, wanted: object) -> bool:
+    """Compare a value of a field; a text fits the end of a path, and the text of another value."""
+    if isinstance(value, Path):
+        return str(value) == str(wanted) or str(value).endswith(f"/{wanted}")
+    return value == wanted or (isinstance(wanted, str) and str(value) == wanted)
+
 
 def hybrid(*arguments: object) -> Done:
     """Run `hybrid ARGUMENTS` through the program's entry point; return exit code, stdout and stderr."""
@@ -53,36 +99,24 @@ def hybrid(*arguments: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue(), error)
 
 
-def refused(*arguments: object, words: str = "", problem: str = "", code: int = 2) -> Done:
+def refused(*arguments: object, words: str = "", problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
     """Run a command that must be refused in one line and must not change the folder.
 
     Args:
         arguments: words of the command.
         words: part of the message.
-        problem: code of the error.
+        problem: code of the error, or code and fields.
         code: exit code.
+        fields: expected fields of the error; see `raises`.
     """
     before = listing()
     done = hybrid(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
     assert done.err.startswith("hybrid: ")
     assert words in done.err
-    assert problem in ("", done.problem)
+    assert problem == "" or done.is_problem(problem, **fields), (done.problem, done.fields, done.err)
     assert listing() == before
     return done
-
-
-@contextlib.contextmanager
-def fails(
-    code: str, error: type[HybridError] = InputError, **fields: Any
-) -> Iterator[pytest.ExceptionInfo[HybridError]]:
-    """Expect an error with this code and at least these fields; the name of a file stands for its path."""
-    with pytest.raises(error) as caught:
-        yield caught
-    actual = {name: caught.value.fields.get(name) for name in fields}
-    names = {name: value.name if isinstance(value, Path) else value for name, value in actual.items()}
-    assert caught.value.code == code, repr(caught.value)
-    assert all(fields[name] in (actual[name], names[name]) for name in fields), (fields, actual)
 
 
 def listing() -> dict[str, bytes]:

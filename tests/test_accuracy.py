@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import candidates, evaluate_answers, passages, with_answers
@@ -57,12 +57,12 @@ def test_only_texts_of_top_hits_are_read() -> None:
 
 
 def test_a_document_missing_from_the_corpus_is_refused() -> None:
-    with fails("other-corpus", id="d2"):
+    with raises("other-corpus", id="d2"):
         evaluate_answers(RUN, with_answers(QUERIES), passages(TEXTS.filter(docid="d1")), AT)
 
 
 def test_questions_without_any_answer_are_refused() -> None:
-    with fails("needs-answers"):
+    with raises("needs-answers"):
         with_answers(QUERIES.filter(pl.col("qid").is_in(["q4", "q5"])))
 
 

@@ -67,15 +67,15 @@ def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatc
     (tmp_path / "other").mkdir()
     other = write(tmp_path / "other", "a", "R@10")
     words = ["evaluate", "--aggregate", *inputs]
-    refused(*words, f"b={other}", words="a.parquet: has no R@10 of run 'bm25'")
-    refused(*words, "--measures", "P@5", words="no file has a value of P@5")
-    refused(*words, "--split", "test", words="--split: not with --aggregate")
-    refused(*words, "nothing.parquet", words="nothing.parquet: no such file; --aggregate reads")
-    refused(*words, f"b={inputs[0].partition('=')[2]}", words="a.parquet: is listed twice")
+    refused(*words, f"b={other}", problem="no-scores", path="a.parquet", measure="R@10", run="bm25")
+    refused(*words, "--measures", "P@5", problem="no-scores")
+    refused(*words, "--split", "test", problem="option-does-not-apply", option="split")
+    refused(*words, "nothing.parquet", problem="no-such-file", path="nothing.parquet")
+    refused(*words, f"b={inputs[0].partition('=')[2]}", problem="repeated-input", path="a.parquet")
     for name in ("macro", "micro/x"):
-        refused("evaluate", "--aggregate", f"{name}={other}", words="macro and micro are names of means")
+        refused("evaluate", "--aggregate", f"{name}={other}", problem="invalid-name")
     (tmp_path / "copy.parquet").write_bytes(other.read_bytes())
-    refused("evaluate", "--aggregate", other, "copy.parquet", words="copy.parquet: has the same measurements as")
+    refused("evaluate", "--aggregate", other, "copy.parquet", problem="repeated-input", path="copy.parquet")
 
 
 def test_measurements_with_other_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,5 +76,5 @@ def test_one_passage_form_serves_all_questions() -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with fails("unknown-choice"):
+    with raises("unknown-choice"):
         matcher(["a"], "fuzzy")  # type: ignore[arg-type]

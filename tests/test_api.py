@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
@@ -91,7 +91,7 @@ def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
         open_index(made / "bm25", weights=[1])
     with pytest.raises(InputError, match="needs the path of an index"):
         open_index()
-    with fails("no-such-file"):
+    with raises("no-such-file"):
         open_index(made / "nothing")
 
 
@@ -111,9 +111,9 @@ def test_weights_are_checked_as_those_of_the_command(made: Path, weights: Any, m
 
 def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
     encoder = open_encoder(tiny_bert, dtype="fp32")
-    with fails("other-type", expected="list"):
+    with raises("other-type", expected="list"):
         encoder.encode_queries("table salt")
-    with fails("other-type", expected="list"):
+    with raises("other-type", expected="list"):
         encoder.encode_documents(["a"], "table salt")
     with pytest.raises(InputError, match="not 1 titles for 2 texts"):
         encoder.encode_documents(["a"], ["b", "c"])

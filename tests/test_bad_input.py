@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+from command import Refusal, hybrid, refusal, refused
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -71,14 +71,13 @@ READING_TABLES = (
 @pytest.mark.parametrize("command", READING_TABLES)
 def test_a_truncated_parquet_file_is_named(here: Path, made: Path, command: str) -> None:
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
-    done = refused(*typed(command, "cut.parquet"), words="cut.parquet: the content changed on the disk", code=1)
-    assert "restore or rebuild" in done.err
+    refused(*typed(command, "cut.parquet"), problem="damaged", path="cut.parquet", code=1)
 
 
 def test_a_truncated_parquet_file_of_another_tool_is_named(here: Path, made: Path) -> None:
     pl.read_parquet(made / "bm25.parquet").write_parquet("other.parquet")
     Path("cut.parquet").write_bytes(Path("other.parquet").read_bytes()[:-9])
-    refused(*typed("fuse", "cut.parquet"), words="cut.parquet: is not a complete Parquet file")
+    refused(*typed("fuse", "cut.parquet"), problem="not-parquet", path="cut.parquet")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_a_truncated_parquet_file_of_another_tool_is_named(here: Path, made: Pat
 )
 def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path, command: str, needed: str) -> None:
     pl.DataFrame({"a": [1]}).write_parquet("other.parquet")
-    refused(*typed(command, "other.parquet"), words=f"other.parquet: {needed}")
+    refused(*typed(command, "other.parquet"), problem="no-such-column", path="other.parquet")
 
 
 @pytest.mark.parametrize(
@@ -255,8 +254,7 @@ def test_prepare_refuses_judgments_of_unknown_documents(here: Path, tmp_path: Pa
     Path("queries.tsv").write_text("q1\twords\n")
     Path("qrels.tsv").write_text("q1\t0\td1\t1\nq1\t0\td2\t1\n")
     command = ["prepare", "msmarco", "corpus.tsv", "--queries", "test=queries.tsv", "--qrels", "test=qrels.tsv"]
-    done = refused(*command, "--output", "out", words="qrels.tsv, line 2: judgments of documents that are not in the")
-    assert "pass --on-dangling drop" in done.err
+    refused(*command, "--output", "out", problem="dangling-judgments", path="qrels.tsv", line=2)
     assert hybrid(*command, "--output", "out", "--on-dangling", "drop").code == 0
 
 
@@ -275,23 +273,29 @@ READING_RUNS = ("fuse", "evaluate", "mine-negatives run:", "export")
 
 @pytest.mark.parametrize("command", READING_RUNS)
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "problem"),
     [
         (
             {"score": pl.when(SECOND).then(float("nan")).otherwise("score")},
-            "1 score not finite, the first in row 2",
+            refusal("score-not-finite", row=2),
         ),
-        ({"docid": pl.lit("a")}, "query 001 lists document a more than once (row 1)"),
-        ({"docid": pl.when(SECOND).then(None).otherwise("docid")}, "run.parquet, row 2: docid is missing; fix the run"),
-        ({"qid": pl.when(SECOND).then(pl.lit("")).otherwise("qid")}, "run.parquet, row 2: qid is missing; fix the run"),
+        ({"docid": pl.lit("a")}, refusal("duplicate-id", row=1, query="001", document="a")),
+        (
+            {"docid": pl.when(SECOND).then(None).otherwise("docid")},
+            refusal("missing-value", path="run.parquet", row=2, column="docid"),
+        ),
+        (
+            {"qid": pl.when(SECOND).then(pl.lit("")).otherwise("qid")},
+            refusal("missing-value", path="run.parquet", row=2, column="qid"),
+        ),
     ],
     ids=["nan", "twice", "no id", "empty id"],
 )
 def test_an_invalid_run_is_refused_with_row_and_ids(
-    here: Path, command: str, columns: dict[str, Any], words: str
+    here: Path, command: str, columns: dict[str, Any], problem: str | Refusal
 ) -> None:
     changed_run(**columns)
-    assert "run.parquet" in refused(*typed(command, "run.parquet"), words=words).err
+    refused(*typed(command, "run.parquet"), problem=problem, path="run.parquet")
 
 
 def test_a_run_named_bm25_is_read_as_a_run(here: Path) -> None:
@@ -355,7 +359,7 @@ def test_options_of_sparse_encoders_are_refused_with_a_dense_one(here: Path) -> 
         *command,
         "--quantization",
         64,
-        words="a learned sparse encoder, not with --queries, --split or --from-vectors; model is a dense",
+        problem="option-does-not-apply",
     )
 
 
@@ -408,7 +412,7 @@ def test_a_damaged_artifact_is_not_exported(here: Path, made: Path, name: str, f
         with output.folder() as (work, _):
             TransformerEncoder.load(made / "model", device="cpu").save(work)
     folder = damaged(Path() if name == "encoder" else made, name, file, cut=True)
-    refused("export", folder, "--format", form, "--output", "out", words=f"{file}: the content changed", code=1)
+    refused("export", folder, "--format", form, "--output", "out", problem="damaged", code=1)
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])
@@ -431,12 +435,13 @@ def test_bad_input_does_not_change_an_existing_output_even_with_overwrite(here: 
     shutil.copytree(made / "dense", output) if output.suffix == "" else shutil.copy(made / "dense.parquet", output)
     arguments = [word if not word.startswith("out") else str(output) for word in typed(command, "cut.parquet")]
     extra = ["--output", output] if command == "evaluate" else []
-    refused(*arguments, *extra, "--overwrite", words="cut.parquet: the content changed", code=1)
+    refused(*arguments, *extra, "--overwrite", problem="damaged", path="cut.parquet", code=1)
 
 
 def test_an_output_is_never_an_input_of_the_stage(here: Path, made: Path) -> None:
     shutil.copytree(made / "collection", "mine", symlinks=True)
-    words = "replacing it would remove the input"
-    refused("index-bm25", "mine", "--output", "mine", "--overwrite", words=words)
-    refused("encode", "mine", "--model", "model", "--output", "mine", "--overwrite", words=words)
-    refused("fuse", "bm25.parquet", "dense.parquet", "--output", "dense.parquet", "--overwrite", words=words)
+    refused("index-bm25", "mine", "--output", "mine", "--overwrite", problem="replaces-input")
+    refused("encode", "mine", "--model", "model", "--output", "mine", "--overwrite", problem="replaces-input")
+    refused(
+        "fuse", "bm25.parquet", "dense.parquet", "--output", "dense.parquet", "--overwrite", problem="replaces-input"
+    )

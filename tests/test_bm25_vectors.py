@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails
+from command import raises
 from test_impacts import DOCUMENTS, GOLDEN, IDF_CAT, IDF_DOG, known
 
 from hybrid_cli.lexical.index import LexicalIndex
@@ -66,7 +66,7 @@ def test_the_expected_squared_cosine_is_one_over_the_dimension_for_any_encoder()
 
 
 def test_an_unknown_document_is_refused_with_a_fix() -> None:
-    with fails("other-index"):
+    with raises("other-index"):
         side("d1", "zz")
 
 
@@ -80,5 +80,5 @@ def test_rows_of_docids_are_found_in_any_order() -> None:
     find = row_finder(pl.Series(["d3", "d1", "d2", "d10"]))
     assert find(["d10", "d3", "d10"]).tolist() == [3, 0, 3]
     for unknown in ("d0", "d4"):
-        with fails("unknown-id", id=unknown):
+        with raises("unknown-id", id=unknown):
             find(["d1", unknown])

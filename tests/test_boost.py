@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -111,7 +111,7 @@ def test_options_that_do_not_fit_are_refused(
     examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any], message: dict[str, Any]
 ) -> None:
     settings = {**NLL, **options}
-    with fails(**message):
+    with raises(**message):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
 
 

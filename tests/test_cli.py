@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Done, hybrid
+from command import Done, Refusal, hybrid, refusal
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
@@ -123,39 +123,42 @@ def test_a_config_file_may_contain_all_arguments_and_options(judged: list[Path],
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "problem"),
     [
-        ("depth: 3\nmeasure: R@3\n", "settings.yaml: `hybrid evaluate` has no option depth, measure"),
-        ("form: csv\n", "settings.yaml: `hybrid evaluate` has no option form"),
-        ("- csv\n", "settings.yaml: needs lines of 'option: value'"),
-        ("format: [\n", "settings.yaml: not a readable YAML file"),
-        ("measures: R@3\nformat: csv\nmeasures: R@4\n", "settings.yaml, line 3: 'measures' is set twice"),
-        ("measures: R@3\nm: R@4\n", "settings.yaml: 'measures' and 'm' are the same option; keep one"),
-        ("log-file: a\nlog_file: b\n", "settings.yaml, line 2: 'log-file' is set twice"),
-        ("measures: {a: 1, b: 2, a: 3}\n", "settings.yaml, line 1: 'a' is set twice"),
-        ("measures: &m [R@3]\nformat: *m\n", "settings.yaml, line 2: *m is an alias; write the value itself"),
-        (ALIASES, "settings.yaml, line 2: *x0 is an alias; write the value itself"),
-        ("relevance-level: high\n", "--relevance-level high: needs a whole number"),
-        ("relevance-level: 0x1\n", "--relevance-level 0x1: needs a whole number"),
-        ("relevance-level: 1:30\n", "--relevance-level 1:30: needs a whole number"),
-        ("split: 0012\n", "no qrels of split '0012'"),
-        ("split: 2020-01-01 00:00:00\n", "no qrels of split '2020-01-01 00:00:00'"),
-        ("split: no\n", "--split False: needs a text; in a config file, put it in quotes"),
-        ("split: [test]\n", "--split test: needs a text; in a config file, put it in quotes"),
+        ("depth: 3\nmeasure: R@3\n", refusal("no-such-option", path="settings.yaml", option="depth")),
+        ("form: csv\n", refusal("no-such-option", path="settings.yaml", option="form")),
+        ("- csv\n", refusal("not-yaml", path="settings.yaml")),
+        ("format: [\n", refusal("not-yaml", path="settings.yaml")),
+        (
+            "measures: R@3\nformat: csv\nmeasures: R@4\n",
+            refusal("repeated-option", path="settings.yaml", line=3, option="measures"),
+        ),
+        ("measures: R@3\nm: R@4\n", refusal("repeated-option", path="settings.yaml", option="m")),
+        ("log-file: a\nlog_file: b\n", refusal("repeated-option", path="settings.yaml", line=2, option="log_file")),
+        ("measures: {a: 1, b: 2, a: 3}\n", refusal("repeated-option", path="settings.yaml", line=1, option="a")),
+        ("measures: &m [R@3]\nformat: *m\n", refusal("not-yaml", path="settings.yaml", line=2)),
+        (ALIASES, refusal("not-yaml", path="settings.yaml", line=2)),
+        ("relevance-level: high\n", refusal("not-a-number", option="relevance_level", value="high")),
+        ("relevance-level: 0x1\n", refusal("not-a-number", option="relevance_level", value="0x1")),
+        ("relevance-level: 1:30\n", refusal("not-a-number", option="relevance_level", value="1:30")),
+        ("split: 0012\n", refusal("no-such-split", role="qrels", split="0012")),
+        ("split: 2020-01-01 00:00:00\n", refusal("no-such-split", role="qrels", split="2020-01-01 00:00:00")),
+        ("split: no\n", refusal("not-a-text", option="split")),
+        ("split: [test]\n", refusal("not-a-text", option="split")),
     ],
 )
 def test_an_invalid_config_file_is_refused_in_one_line(
-    judged: list[Path], config: Write, text: str, words: str
+    judged: list[Path], config: Write, text: str, problem: str | Refusal
 ) -> None:
     done = hybrid("evaluate", *judged, "--config", config(text))
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert words in done.err
+    assert done.is_problem(problem), done.err
 
 
 def test_a_missing_config_file_is_refused(judged: list[Path], tmp_path: Path) -> None:
     done = hybrid("evaluate", *judged, "--config", tmp_path / "nothing.yaml")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "nothing.yaml" in done.err
+    assert done.is_problem("no-such-file", path="nothing.yaml"), done.err
 
 
 def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[Path], tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_a_dry_run_reports_an_up_to_date_output_and_checks_the_options(judged: l
     assert f"{output} (up to date)" in hybrid(*command, "--dry-run").out
     done = hybrid(*command, "--relevance-level", 2, "--dry-run")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "relevance_level=1, now 2" in done.err
+    assert done.is_problem("output-differs", options=["relevance_level"]), done.err
     assert output.read_bytes() == before
 
 

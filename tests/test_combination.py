@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails
+from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, memory, runs
@@ -246,9 +246,9 @@ def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
     assert "1 judged query. One judged query: there is no held-out score." in " ".join(printed.split())
     none = pl.read_parquet(one / "qrels.train.parquet").with_columns(docid=pl.lit("absent"))
     none.write_parquet(one / "qrels.train.parquet")
-    with fails("measure-always-zero", path="qrels.train.parquet", measure="MRR@10"):
+    with raises("measure-always-zero", path="qrels.train.parquet", measure="MRR@10"):
         combine(models, output=tmp_path / "t", tune=one, **options)
-    with fails("other-kind", option="--tune", expected="collection"):
+    with raises("other-kind", option="--tune", expected="collection"):
         combine(models, output=tmp_path / "t", tune=one / "qrels.train.parquet", **options)
 
 
@@ -272,11 +272,11 @@ def test_encoders_that_cannot_be_combined_are_refused(
     indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     models = [tiny_bert, tiny_lambda]
-    with fails("other-width", option="--combine", value=6, expected=16):
+    with raises("other-width", option="--combine", value=6, expected=16):
         combine(models, output=tmp_path / "no", combine="sum")
     with pytest.raises(InputError, match="--weight nan: needs a finite number"):
         combine(models, output=tmp_path / "no", weight=float("nan"))
-    with fails("option-does-not-apply", option="--weight", path="tiny_bert0"):
+    with raises("option-does-not-apply", option="--weight", path="tiny_bert0"):
         found(tiny, indexed / "dense", tmp_path / "no.parquet", weight=0.5)
     with pytest.raises(InputError, match="--doc-max-len: only with texts to encode and one model"):
         encode(tiny, model=models, output=tmp_path / "no", doc_max_len=9)
@@ -287,11 +287,11 @@ def test_an_index_refuses_another_combination(
     indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path
 ) -> None:
     other = combine([tiny_bert, other_bert], output=tmp_path / "other")
-    with fails("other-encoder"):
+    with raises("other-encoder"):
         found(tiny, indexed / "both", tmp_path / "no.parquet", model=str(other))
-    with fails("other-encoder"):
+    with raises("other-encoder"):
         combine([tiny_bert, other_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
-    with fails("other-kind", kind="combination", expected="transformer"):
+    with raises("other-kind", kind="combination", expected="transformer"):
         train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
@@ -76,7 +76,7 @@ def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:
 
 
 def test_a_single_run_is_refused(tmp_path: Path) -> None:
-    with fails("too-few-runs"):
+    with raises("too-few-runs"):
         concat_runs([write_run(tmp_path / "a.parquet")], output=tmp_path / "all.parquet")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import fails
+from command import raises
 from torch import nn
 from torch.nn import functional
 from transformers import (
@@ -135,7 +135,7 @@ def test_heads_of_other_architectures_are_refused(tiny_bert: Path, tmp_path: Pat
     DistilBertForMaskedLM(DistilBertConfig(vocab_size=50, dim=8, hidden_dim=8, n_layers=1, n_heads=1)).save_pretrained(
         tmp_path
     )
-    with fails("architecture-unsupported", value="DistilBertForMaskedLM"):
+    with raises("architecture-unsupported", value="DistilBertForMaskedLM"):
         load(tmp_path)
     config = json.loads((tiny_bert / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", "architectures": ["GPT2Model"]}))

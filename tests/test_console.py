@@ -125,17 +125,17 @@ def test_a_log_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         2,
         [f"hybrid: --log-file {tmp_path / 'no' / 'run.log'}: no such file or directory; pass another path"],
     )
-    assert "--quiet: not with --verbose" in hybrid("doctor", "-q", "-v").err
+    assert hybrid("doctor", "-q", "-v").is_problem("conflicting-options", option="quiet")
 
 
 def test_messages_are_appended_to_logs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("note.txt").write_text("mine\n")
     Path("settings.yaml").write_text("log-file: [a, b]\n")
-    refused("doctor", "--log-file", "note.txt", words="--log-file note.txt: exists and is not a log of hybrid")
+    refused("doctor", "--log-file", "note.txt", problem="foreign-file", option="log_file", path="note.txt")
     write_folder(Path("index"))
-    refused("doctor", "--log-file", "index/run.log", words="--log-file index/run.log: is inside the dense index")
-    refused("doctor", "--log-file", "", words="--log-file: needs a path")
-    refused("doctor", "--config", "settings.yaml", words="--log-file: needs a path")
+    refused("doctor", "--log-file", "index/run.log", problem="inside-artifact", path="index/run.log", artifact="index")
+    refused("doctor", "--log-file", "", problem="missing-value", option="log_file")
+    refused("doctor", "--config", "settings.yaml", problem="missing-value", option="log_file")
     command = ("fuse", "a.run", "b.run", "--overwrite", "--output", "./out.parquet", "--log-file", "out.parquet")
-    refused(*command, words="--log-file out.parquet: is the output")
+    refused(*command, problem="replaces-input", option="log_file", path="out.parquet")

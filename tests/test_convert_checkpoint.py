@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import fails
+from command import raises
 from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ def test_drboost_concatenates_its_learners(tokenizer: Any, tmp_path: Path, files
     close(encoder.encode_queries(QUERIES), published(learners, "query", batch(tokenizer, QUERIES)))
     texts = [f"{TITLES[0]} [SEP] {TEXTS[0]}", TEXTS[1]]
     close(encoder.encode_documents(TITLES, TEXTS), published(learners, "context", batch(tokenizer, texts)))
-    with fails("option-does-not-apply", option="--preset"):
+    with raises("option-does-not-apply", option="--preset"):
         preset_fields("drboost", folder)
 
 
@@ -119,7 +119,7 @@ def test_learners_of_another_form_are_refused(tokenizer: Any, tiny_bert: Path, t
         with pytest.raises(InputError, match=message):
             convert_checkpoint(checkpoint, tmp_path / "out", **options)
         assert not (tmp_path / "out").exists()
-    with fails("several-learners"):
+    with raises("several-learners"):
         TransformerEncoder.load(gap)
 
 
@@ -198,7 +198,7 @@ def test_a_pickled_model_folder_is_converted_with_its_modules(tiny_bert: Path, t
     for folder in (tmp_path / "chain", tmp_path / "chain" / "2_Dense"):
         torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
         (folder / WEIGHTS).unlink()
-    with fails("no-weights"):
+    with raises("no-weights"):
         TransformerEncoder.load(tmp_path / "chain")
     convert_checkpoint(tmp_path / "chain", tmp_path / "converted")
     np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "converted").encode_queries(TEXTS), expected)
@@ -207,7 +207,7 @@ def test_a_pickled_model_folder_is_converted_with_its_modules(tiny_bert: Path, t
 
 def test_a_file_that_needs_unpickling_is_refused_and_runs_nothing(tiny_bert: Path, tmp_path: Path) -> None:
     torch.save({"state_dict": load_file(tiny_bert / WEIGHTS), "code": Payload(tmp_path / "ran")}, tmp_path / "a.ckpt")
-    with fails("checkpoint-refused", path="a.ckpt"):
+    with raises("checkpoint-refused", path="a.ckpt"):
         convert_checkpoint(tmp_path / "a.ckpt", tmp_path / "out", base=str(tiny_bert))
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
@@ -226,13 +226,13 @@ def test_a_file_without_weights_is_refused(content: Any, message: dict[str, Any]
         (tmp_path / "a.bin").write_bytes(content)
     else:
         torch.save(content, tmp_path / "a.bin")
-    with fails(**message):
+    with raises(**message):
         read_weights(tmp_path / "a.bin")
 
 
 def test_one_checkpoint_is_not_both_towers(tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tiny_bert)
-    with fails("repeated-input"):
+    with raises("repeated-input"):
         convert_checkpoint(str(tiny_bert), tmp_path / "out", documents=str(tmp_path / "link"))
 
 
@@ -254,11 +254,11 @@ def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, t
         assert not (tmp_path / "out").exists()
     wide = bert(tokenizer, hidden_size=24)
     saved(wide, wide.config, tokenizer, tmp_path / "wide")
-    with fails("other-width", value=24, expected=16):
+    with raises("other-width", value=24, expected=16):
         convert_checkpoint(tiny_bert, tmp_path / "out", documents=tmp_path / "wide")
 
 
 def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "a.bin")
-    with fails("missing-option", path="a.bin", option="--base"):
+    with raises("missing-option", path="a.bin", option="--base"):
         convert_checkpoint(tmp_path / "a.bin", tmp_path / "out")

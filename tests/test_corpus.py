@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import fails
+from command import raises
 from small_artifacts import write_corpus
 from transformers import AutoTokenizer
 
@@ -146,7 +146,7 @@ def test_counting_stops_at_the_last_step(open_corpus: Callable[..., Corpus]) -> 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
 def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts: list[str]) -> None:
-    with fails("no-text"):
+    with raises("no-text"):
         len(Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN))
 
 

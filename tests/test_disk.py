@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from command import raises
 from small_artifacts import HITS, open_output, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
@@ -37,7 +38,7 @@ def test_an_output_behind_a_link_replaces_the_target_and_keeps_the_link(tmp_path
 def test_two_writers_through_different_links_exclude_each_other(tmp_path: Path) -> None:
     (tmp_path / "link.parquet").symlink_to("run.parquet")
     first = open_output(tmp_path / "link.parquet")
-    with pytest.raises(HybridError, match="another hybrid process is writing this output"):
+    with raises("locked", HybridError):
         open_output(tmp_path / "run.parquet")
     first.release()
 
@@ -70,11 +71,11 @@ def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
     whole = write_folder(tmp_path / "index")
     (tmp_path / "link.bin").symlink_to("index/vectors.bin")
     for name in (whole / "vectors.bin", tmp_path / "link.bin"):
-        with pytest.raises(InputError, match=r"is a part of the dense index .*index; name an output next to it"):
+        with raises("inside-artifact", artifact="index"):
             open_output(name, foreign=True, overwrite=True)
     manifest = whole / "manifest.json"
     manifest.write_text(manifest.read_text()[:-20])
-    with pytest.raises(InputError, match=r"may be a part of an artifact .*damaged.*; name another output"):
+    with raises("inside-artifact"):
         open_output(whole / "vectors.bin", foreign=True, overwrite=True)
     manifest.write_text('{"name": "a page that can be installed", "icons": []}')
     open_output(whole / "vectors.bin", foreign=True, overwrite=True)
@@ -236,7 +237,7 @@ def test_an_equal_export_is_up_to_date_and_another_one_is_refused(
     export(path, "one")
     assert "is up to date" in capsys.readouterr().err
     assert path.stat().st_ino == made
-    with pytest.raises(InputError, match=r"run\.trec: already exists with other content; pass --overwrite"):
+    with raises("output-differs", path="run.trec"):
         export(path, "two")
     assert path.read_text() == "one"
     export(path, "two", overwrite=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
@@ -145,7 +145,7 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
 def test_devices_that_do_not_exist_are_refused(
     tiny: Path, tiny_bert: Path, tmp_path: Path, devices: list[str], message: dict[str, Any]
 ) -> None:
-    with fails(**message):
+    with raises(**message):
         encode(tiny, output=tmp_path / "index", model=tiny_bert, devices=devices)
 
 
@@ -197,13 +197,13 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
     salt = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("salt")["input_ids"][1]
     weights["embeddings.word_embeddings.weight"][salt] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
-    with fails("values-not-finite", HybridError, id="NA", count=2):
+    with raises("values-not-finite", HybridError, id="NA", count=2):
         encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32")
     assert not (tmp_path / "index").exists()
 
 
 def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with fails("invalid-value", option="--factory", value="Nonsense", dim=16):
+    with raises("invalid-value", option="--factory", value="Nonsense", dim=16):
         encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
     assert not list(tmp_path.iterdir())
 
@@ -225,7 +225,7 @@ def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, 
     assert manifest.counts == made.counts
     assert manifest.options == made.options
     assert set(manifest.inputs) == {"vectors", "corpus", "model"}
-    with fails("invalid-value", option="--factory", value="Nonsense"):
+    with raises("invalid-value", option="--factory", value="Nonsense"):
         encode(flat, output=tmp_path / "none", factory="Nonsense")
     with pytest.raises(
         InputError, match=r"--pooling: only with texts to encode and one model and .*; .*flat is a dense index"
@@ -293,7 +293,7 @@ def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path:
     assert set(info.recall) == {"recall@10", "recall@100"}
     manifest = artifacts.read_manifest(folder)
     assert info.counts() == manifest.counts
-    with fails("damaged-manifest", missing=["encoder"]):
+    with raises("damaged-manifest", missing=["encoder"]):
         info_of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import fails
+from command import raises
 
 from hybrid_cli.encoders.contract import Contract, differences, read_contract
 from hybrid_cli.encoders.models import resolve
@@ -158,11 +158,11 @@ def test_differences_are_described() -> None:
 
 
 def test_an_unknown_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    with fails("no-such-model"):
+    with raises("no-such-model"):
         resolve(str(tmp_path / "nothing"))
-    with fails("no-such-model"):
+    with raises("no-such-model"):
         resolve("nobody/no-such-model")
-    with fails("model-without-config"):
+    with raises("model-without-config"):
         TransformerEncoder.load(tmp_path)
 
 
@@ -171,7 +171,7 @@ def test_unknown_contract_fields_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"encoder\.json: unknown field telepathy; update hybrid"):
         read_contract(tmp_path)
     (tmp_path / "encoder.json").write_text('{"pooling": "mean", "prefix": 32}')
-    with fails("json-unknown-field", field="prefix"):
+    with raises("json-unknown-field", field="prefix"):
         read_contract(tmp_path)
     (tmp_path / "encoder.json").write_text("{")
     with pytest.raises(InputError, match="not readable JSON"):

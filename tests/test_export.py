@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
@@ -118,7 +118,7 @@ def test_an_exported_trec_run_reads_back_in_the_same_order(tied: Path, tmp_path:
 
 def test_ids_with_white_space_do_not_fit_trec(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("q", "moon landing", 2.0), ("q", "NA", 1.0)])
-    with fails("unsafe-name", id="moon landing", column="docid", format="trec"):
+    with raises("unsafe-name", id="moon landing", column="docid", format="trec"):
         export(run, form="trec", output=tmp_path / "run.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["run.parquet"]
     export(run, form="msmarco", output=tmp_path / "run.tsv")
@@ -151,9 +151,9 @@ def test_dpr_records_have_texts_and_answers(tiny: Path, tmp_path: Path) -> None:
 
 def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
-    with fails("missing-option", option="--collection", value="dpr"):
+    with raises("missing-option", option="--collection", value="dpr"):
         export(run, form="dpr", output=tmp_path / "run.json")
-    with fails("other-corpus", run="run.parquet", id="nowhere", count=1):
+    with raises("other-corpus", run="run.parquet", id="nowhere", count=1):
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
 
 
@@ -315,7 +315,7 @@ def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tin
     static_lambda = train_lambda(tiny, output=tmp_path / "static", **settings)
     both = combine([static_lambda, tiny_lambda], output=tmp_path / "both")
     for model, kind in ((static_lambda, "static"), (both, "combination")):
-        with fails("other-kind", kind=kind):
+        with raises("other-kind", kind=kind):
             export(model, form="sentence-transformers", output=tmp_path / "no")
 
 

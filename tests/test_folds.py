@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from command import Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def test_another_seed_draws_other_folds() -> None:
 
 
 def test_more_folds_than_queries_are_refused() -> None:
-    with pytest.raises(InputError, match="--folds 4: more than 3 judged queries"):
+    with raises("out-of-range", option="folds", value=4, maximum=3):
         folds.random_folds({"a", "b", "c"}, 4, 0)
 
 
@@ -89,17 +90,17 @@ def test_predefined_folds_are_read_in_order(tmp_path: Path, name: str, content: 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "problem"),
     [
-        ("a.json", "[[", "not readable JSON"),
-        ("a.json", [["1", "2"]], "fewer than two folds"),
-        ("a.txt", "", "fewer than two folds"),
-        ("a.txt", "1 1\n2\n", r"a\.txt, line 2: 1 column; needs query id and fold"),
-        ("a.txt", "1 0 1\n", r"a\.txt, line 1: 3 columns"),
+        ("a.json", "[[", "not-json"),
+        ("a.json", [["1", "2"]], "too-few-folds"),
+        ("a.txt", "", "too-few-folds"),
+        ("a.txt", "1 1\n2\n", refusal("other-width", path="a.txt", line=2, found=1, expected=2)),
+        ("a.txt", "1 0 1\n", refusal("other-width", path="a.txt", line=1, found=3)),
     ],
 )
-def test_another_format_is_refused(tmp_path: Path, name: str, content: object, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_another_format_is_refused(tmp_path: Path, name: str, content: object, problem: str | Refusal) -> None:
+    with raises(problem):
         folds.read(write(tmp_path, name, content))
 
 

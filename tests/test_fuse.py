@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 from processes import run
 from tiny_collection import TINY_DOCUMENTS
 from tiny_runs import both, indexes, write_tiny_runs
@@ -181,12 +181,12 @@ def test_bad_input_is_refused_before_any_work(
 def test_distances_infinite_scores_and_single_runs_are_refused(made: Path, tmp_path: Path) -> None:
     distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
     fine = trec_file(tmp_path / "fine.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.1))
-    with fails("scores-rise", path="l2.trec", run="l2"):
+    with raises("scores-rise", path="l2.trec", run="l2"):
         fuse([fine, distances], output=tmp_path / "f.parquet")
     infinite = trec_file(tmp_path / "inf.trec", ("q", "a", 1, float("inf")))
     with pytest.raises(InputError, match=r"inf.trec: 1 score not finite"):
         fuse([fine, infinite], output=tmp_path / "f.parquet")
-    with fails("too-few-runs", value=1):
+    with raises("too-few-runs", value=1):
         fuse([fine], output=tmp_path / "f.parquet")
     with pytest.raises(InputError, match="a run file is needed"):
         fuse([fine, made / "dense"], output=tmp_path / "f.parquet")
@@ -199,7 +199,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
     other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
     queries.write_text("001\tanother text\n")
     settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
-    with fails("input-changed"):
+    with raises("input-changed"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
 
@@ -207,7 +207,7 @@ def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, t
 def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
     settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
-    with fails("queries-missing"):
+    with raises("queries-missing"):
         fuse([both(made)[0], foreign], **settings)
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
 

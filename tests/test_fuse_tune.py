@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 from small_artifacts import open_output
 from tiny_runs import HITS, both, indexes, write_tiny_runs
 
@@ -55,7 +55,7 @@ def test_tuned_weights_are_read_by_a_later_fusion(
     ):
         with pytest.raises(InputError, match=message):
             fuse(**{**settings, **bad})
-    with fails("other-order"):
+    with raises("other-order"):
         fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
 
 
@@ -126,7 +126,7 @@ def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) ->
     qids = runs.read_run(made / "bm25.parquet")["qid"].unique(maintain_order=True).to_list()
     qrels = tmp_path / "none.tsv"
     qrels.write_text("".join(f"{qid}\t0\tno such document\t1\n" for qid in qids), "utf-8")
-    with fails("measure-always-zero", path="none.tsv", measure="MRR@10"):
+    with raises("measure-always-zero", path="none.tsv", measure="MRR@10"):
         fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
     assert not (tmp_path / "w.json").exists()
 
@@ -147,13 +147,13 @@ def test_runs_of_different_depth_are_tuned_and_fused_with_a_note(
 def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     open_output(path, kind=Kind.WEIGHTS).write_json({"runs": ["bm25", "dense"], "weights": [0.3, 0.7]})
-    with fails("older-format", path="old.json", field="method"):
+    with raises("older-format", path="old.json", field="method"):
         fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{path}")
 
 
 def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "output": tmp_path / "w.json"}
-    with fails("out-of-range", option="--folds", limit=5, path="qrels.test.parquet"):
+    with raises("out-of-range", option="--folds", limit=5, path="qrels.test.parquet"):
         fuse(both(made), folds=1000, **options)
     fuse(both(made), folds=5, **options)
 
@@ -175,7 +175,7 @@ def test_a_published_grid_tries_its_weights_only(
     assert sorted(trials) == [pytest.approx(pair) for pair in sorted(weights)]
     assert len(trials) == {"clear": 9, "roc": 21, "spar": 19}[grid]
     third = shutil.copy(both(made)[0], tmp_path / "third.parquet")
-    with fails("number-of-values", option="--grid", value=3):
+    with raises("number-of-values", option="--grid", value=3):
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 from fused_rankings import A, B, approx, fuse, fused_run, normalized, recipe, run_of
 
 from hybrid_cli import runs
@@ -116,9 +116,9 @@ def test_names_of_ranx_are_accepted() -> None:
 
 def test_bad_weights_and_settings_are_refused() -> None:
     for weights in ((1.0, -1.0), (0.0, 0.0), (1.0, math.nan)):
-        with fails("out-of-range", option="--weights"):
+        with raises("out-of-range", option="--weights"):
             recipe("minmax", *weights)
-    with fails("option-does-not-apply", option="--normalize"):
+    with raises("option-does-not-apply", option="--normalize"):
         recipe("rrf", normalization="minmax")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
@@ -205,7 +205,7 @@ def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
 
 
 def test_tuning_needs_two_queries() -> None:
-    with fails("too-few-queries", value=1):
+    with raises("too-few-queries", value=1):
         tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
-from hybrid_cli.errors import InputError
 from hybrid_cli.reporting.inspect import show
 from hybrid_cli.settings import Inspect
 from hybrid_cli.stages.encode import encode
@@ -181,7 +180,7 @@ def test_folders_are_recognized_by_their_files(tiny_bert: Path, tmp_path: Path) 
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with raises("no-such-file"):
         inspect(tmp_path / "nothing")
 
 
@@ -225,11 +224,11 @@ def test_the_memory_table_is_printed(searched: list[str], tiny: Path) -> None:
 
 
 def test_bad_input_of_the_memory_table_is_refused(searched: list[str], tiny: Path, chain: Path) -> None:
-    with fails("no-index-recorded"):
+    with raises("no-index-recorded"):
         stage([str(chain)], memory_table=tiny, split="test")
-    with pytest.raises(InputError, match="no such file"):
+    with raises("no-such-file"):
         stage(["nowhere.parquet"], memory_table=tiny, split="test")
-    with fails("number-of-values", value=3):
+    with raises("number-of-values", value=3):
         stage(searched)
-    with pytest.raises(InputError, match="--split: only with --memory-table"):
+    with raises("option-does-not-apply", option="split"):
         stage([str(chain)], split="test")

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, hybrid
+from command import Done, hybrid, raises
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import pools
 from hybrid_cli.fusion.weight_range import WEIGHTS, WeightRange, prior_values, query_values, weight_range
@@ -409,11 +409,11 @@ def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch
     assert not list(Path().glob("mine.tsv*")), "no file is started"
     Path("far.trec").write_text("001 Q0 nowhere 1 1 x\n")
     done = hybrid("judge", "tiny", "--split", "test", "far.trec", "--output", "far.tsv")
-    assert "no document nowhere, which a run contains" in done.err
+    assert done.is_problem("other-corpus", id="nowhere"), done.err
     Path("near.trec").write_text("001 Q0 lungs 1 2 x\n003 Q0 nowhere 1 1 x\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n1\n"))
     done = hybrid("judge", "tiny", "--split", "test", "near.trec", "--output", "near.tsv")
-    assert "no document nowhere, which a run contains" in done.err
+    assert done.is_problem("other-corpus", id="nowhere"), done.err
     assert not list(Path().glob("near.tsv*")), "refused before the first question"
 
 
@@ -431,7 +431,7 @@ def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.Monk
         done = judged(monkeypatch, "1")
         assert done.code == 1
         assert "another hybrid process is writing this output" in done.err
-        with pytest.raises(HybridError, match="another hybrid process"):
+        with raises("locked", HybridError):
             artifacts.lock_growing(Path("mine.tsv"))
     assert judged(monkeypatch, "1").code == 0
     assert not list(Path().glob(".*"))
@@ -445,5 +445,5 @@ def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.Monk
     done = judged(monkeypatch, "q", output="junk.tsv")
     assert "junk.tsv: 1 judgment;" in done.err, "a grade below 0 is one of the collection, no skipped hit"
     Path("folder.tsv").mkdir()
-    with pytest.raises(InputError, match="is a folder"):
+    with raises("is-a-folder"):
         Judgments(Path("folder.tsv"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
@@ -130,7 +130,7 @@ def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
     index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
     found = labels_of(corpus, tmp_path / "labels", index=index)
     assert found.select("qid", "source", "docids").rows() == [("d1#1", "d1", ["d1"])]
-    with fails("no-hits", count=1):
+    with raises("no-hits", count=1):
         labels_of(corpus, tmp_path / "none", index=index, keep_own=False)
     assert not (tmp_path / ".none.partial").exists()
 
@@ -259,10 +259,10 @@ def test_an_index_of_another_corpus_and_a_corpus_without_sentences_are_refused(
     tiny: Path, index: Path, tmp_path: Path
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", [text for *_, text in TINY_DOCUMENTS])
-    with fails("other-corpus"):
+    with raises("other-corpus"):
         labels_of(corpus, tmp_path / "labels", index=index)
     short = write_corpus(tmp_path / "short.parquet", ["", "Too short."])
     bm25 = index_bm25(short, output=tmp_path / "bm25", threads=1)
-    with fails("no-text"):
+    with raises("no-text"):
         labels_of(short, tmp_path / "labels", index=bm25)
     assert not (tmp_path / "labels").exists()

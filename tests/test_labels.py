@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import fails
+from command import raises
 from small_artifacts import open_output, write_corpus, write_run
 
 from hybrid_cli import artifacts, runs
@@ -174,7 +174,7 @@ def test_a_run_of_another_tool_in_the_order_of_the_queries_stays_in_its_file(tmp
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:
     batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
-    with fails("other-corpus", corpus="corpus.parquet", id="z0", count=5):
+    with raises("other-corpus", corpus="corpus.parquet", id="z0", count=5):
         run_teacher(run, batch, corpus, label_settings())
     repeated = pl.concat([pl.read_parquet(corpus), pl.read_parquet(corpus).head(1)])
     repeated.write_parquet(tmp_path / "repeated.parquet")
@@ -182,5 +182,5 @@ def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, co
     with pytest.raises(InputError, match="docid d0 is repeated"):
         run_teacher(known, batch, tmp_path / "repeated.parquet", label_settings())
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
-    with fails("other-queries", count=1):
+    with raises("other-queries", count=1):
         run_teacher(other, batch, corpus, label_settings())

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid
+from command import hybrid, raises
 from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
 
@@ -94,9 +94,9 @@ def test_exact_scores_need_all_shards(broken: Path, whole: Path, tiny: Path, tmp
         for each in (bm25, built)
     ]
     (built / SHARD).unlink()
-    with pytest.raises(DamageError, match="part-00001"):
+    with raises("damaged", DamageError, path=SHARD):
         search(tiny, split="test", exact=True, index=[built, bm25], output=tmp_path / "exact.parquet")
-    with pytest.raises(DamageError, match="part-00001"):
+    with raises("damaged", DamageError, path=SHARD):
         fuse(runs, missing="exact", index=[bm25, built], output=tmp_path / "fused.parquet")
 
 
@@ -104,7 +104,7 @@ def test_stored_queries_need_all_shards(whole: Path, tiny: Path, tiny_lambda: Pa
     queries = encode(tiny, split="test", model=tiny_lambda, shard_size=2, output=tmp_path / "queries")
     assert len(search(queries=queries, index=whole, output=tmp_path / "all.parquet").read_bytes())
     (queries / SHARD).unlink()
-    with pytest.raises(DamageError, match="part-00001"):
+    with raises("damaged", DamageError, path=SHARD):
         search(queries=queries, index=whole, output=tmp_path / "run.parquet")
 
 
@@ -120,7 +120,7 @@ def test_a_shard_of_weights_that_vanishes_is_missed(
         stage.weight_shard(folder, 1).unlink()
 
     monkeypatch.setattr(stage, "encode_documents", write_and_lose)
-    with pytest.raises(HybridError, match=r"part-00001\.parquet: was removed while the command ran; repeat"):
+    with raises("removed-meanwhile", HybridError, path="part-00001.parquet"):
         encode(tiny, model=model, architecture="splade", shard_size=2, output=tmp_path / "index")
 
 
@@ -153,7 +153,7 @@ def test_a_shard_that_vanishes_before_the_index_is_built_is_missed(
         "delete": lambda output: delete(whole, ids=tmp_path / "ids.txt", output=output),
     }
     for name, call in calls.items():
-        with pytest.raises(HybridError, match=r"vectors instead of 1[12], because files were removed .*; repeat"):
+        with raises("rows-lost", HybridError, path="vectors"):
             call(tmp_path / name)
         assert not (tmp_path / name).exists()
 
@@ -162,7 +162,7 @@ def test_an_encode_that_lost_a_shard_is_repeated(
     whole: Path, tiny: Path, tiny_lambda: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("losing")
-    with pytest.raises(HybridError, match="repeat the command"):
+    with raises("rows-lost", HybridError):
         encode(tiny, model=tiny_lambda, shard_size=2, output=tmp_path / "index")
     request.getfixturevalue("monkeypatch").undo()
     again = encode(tiny, model=tiny_lambda, shard_size=2, output=tmp_path / "index")
@@ -195,11 +195,11 @@ def test_a_corpus_without_one_of_its_parts_is_refused(in_parts: Path, tiny_lambd
         lambda: collection.docids(in_parts),
     ]
     for call in calls:
-        with pytest.raises(DamageError, match=r"part-00001\.parquet: is missing; restore or rebuild"):
+        with raises("damaged", DamageError, path="part-00001.parquet"):
             call()
     (tmp_path / "part.parquet").rename(in_parts / PART)
     shutil.copy(in_parts / PART, in_parts / "corpus" / "part-00003.parquet")
-    with pytest.raises(DamageError, match=r"part-00003\.parquet: is not part of the artifact"):
+    with raises("foreign-file", DamageError, path="part-00003.parquet"):
         collection.docids(in_parts)
 
 

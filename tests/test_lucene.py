@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import scipy
-from command import fails
+from command import raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind, Manifest
@@ -249,7 +249,7 @@ def test_other_languages_equal_lucene(language: str, words: str, tmp_path: Path)
 
 
 def test_an_unknown_language_lists_the_analyzers() -> None:
-    with fails("unknown-choice", option="--language"):
+    with raises("unknown-choice", option="--language"):
         Analyzer("tlh")
 
 
@@ -278,7 +278,7 @@ def test_without_java_the_error_names_a_fix(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("JDK_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("hybrid_cli.lexical.jvm.find_spec", lambda name: None)
-    with fails("missing-package", HybridError):
+    with raises("missing-package", HybridError):
         jvm.find_java()
 
 

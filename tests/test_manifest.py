@@ -10,11 +10,11 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from command import Refusal, raises, refusal
 from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import FORMAT, MANIFEST, Kind, tables
-from hybrid_cli.errors import InputError
 
 # ----------------------------------------------------------------------------------------------------------- manifests
 
@@ -58,7 +58,7 @@ def test_foreign_files_have_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "some.html").write_text("<html></html>")
     for name in ("foreign.parquet", "run.trec", "folder", "some.json", "some.html"):
         assert artifacts.find_manifest(tmp_path / name) is None
-        with pytest.raises(InputError, match="has no manifest, so it was not written by hybrid; a run is needed here"):
+        with raises("no-manifest", expected="run"):
             artifacts.read_manifest(tmp_path / name, Kind.RUN)
 
 
@@ -66,7 +66,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "index")
     fields = json.loads((folder / MANIFEST).read_text()) | {"format": FORMAT + 1}
     (folder / MANIFEST).write_text(json.dumps(fields))
-    with pytest.raises(InputError, match=rf"has format {FORMAT + 1}, this hybrid reads up to {FORMAT}"):
+    with raises("newer-format", format=FORMAT + 1):
         artifacts.read_manifest(folder)
 
 
@@ -80,7 +80,7 @@ NO_PATH = (
 def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
     folder = write_folder(tmp_path / "index")
     (folder / MANIFEST).write_bytes(damage)
-    with pytest.raises(InputError, match=r"index: its manifest is damaged .*; restore or rebuild the artifact"):
+    with raises("damaged-manifest", path="index"):
         artifacts.read_manifest(folder)
 
 
@@ -92,49 +92,49 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
     (tmp_path / "cut.parquet").write_bytes(run.read_bytes()[:-20])
     (tmp_path / "run.txt").write_text("q1 Q0 a 1 3 t\n")
     (tmp_path / "empty").mkdir()
-    for name, kind, words in (
-        ("missing.parquet", Kind.RUN, "missing.parquet: no such file; a run file is needed here"),
-        ("cut.parquet", Kind.RUN, "cut.parquet: the content changed on the disk after it was written"),
-        ("run.parquet", Kind.QRELS, r"run.parquet: is a run \(made by `search`\); a qrels file is needed here"),
-        ("run.txt", Kind.RUN, "run.txt: is not a Parquet file; a run file is needed here"),
-        ("run.txt", Kind.CORPUS, "a corpus file is needed here; make a collection with `hybrid prepare files`"),
-        ("empty", Kind.RUN, "empty: is a folder; a run file is needed here"),
+    for name, kind, problem in (
+        ("missing.parquet", Kind.RUN, "no-such-file"),
+        ("cut.parquet", Kind.RUN, "damaged"),
+        ("run.parquet", Kind.QRELS, refusal("other-kind", kind="run", expected="qrels")),
+        ("run.txt", Kind.RUN, refusal("not-parquet", expected="run")),
+        ("run.txt", Kind.CORPUS, refusal("not-parquet", expected="corpus")),
+        ("empty", Kind.RUN, refusal("other-kind", expected="run")),
     ):
-        with pytest.raises(InputError, match=words):
+        with raises(problem, path=name):
             artifacts.check_table(tmp_path / name, kind)
 
 
 def test_an_index_is_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="index: is the folder of a dense index; a run file is needed here"):
+    with raises("other-kind", path="index", expected="run"):
         artifacts.check_table(write_folder(tmp_path / "index"), Kind.RUN)
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "problem"),
     [
         (
             {"score": None},
-            r"has no column 'score' \(found: qid, docid, rank\); a run file needs qid, docid, rank, score",
+            refusal("no-such-column", column="score"),
         ),
-        ({"qid": pl.Float64}, "column 'qid' is double, a run file needs string"),
-        ({"rank": pl.Float64}, "column 'rank' is double, a run file needs int32"),
-        ({"score": pl.String}, "column 'score' is .*string.*, a run file needs float"),
+        ({"qid": pl.Float64}, refusal("other-type", column="qid")),
+        ({"rank": pl.Float64}, refusal("other-type", column="rank")),
+        ({"score": pl.String}, refusal("other-type", column="score")),
     ],
 )
 def test_wrong_columns_are_named_with_the_type_that_is_needed(
-    tmp_path: Path, columns: dict[str, Any], words: str
+    tmp_path: Path, columns: dict[str, Any], problem: str | Refusal
 ) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(qid=pl.lit("7"))
     for name, kind in columns.items():
         frame = frame.drop(name) if kind is None else frame.cast({name: kind})
-    with pytest.raises(InputError, match=words):
+    with raises(problem):
         artifacts.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
 
 
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     table = run_table()
     pq.write_table(table.append_column("docid", table["qid"]), tmp_path / "x.parquet")
-    with pytest.raises(InputError, match="has several columns 'docid'; rename or remove all but one"):
+    with raises("repeated-column", column="docid"):
         artifacts.check_table(tmp_path / "x.parquet", Kind.RUN)
 
 

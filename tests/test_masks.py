@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -89,7 +89,7 @@ def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
 def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     tokenizer.mask_token = None
-    with fails("no-mask-token", option="--mask-matches"):
+    with raises("no-mask-token", option="--mask-matches"):
         MatchMasking(tokenizer, Contract(), 0.15)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -264,24 +264,24 @@ def test_all_unknown_names_are_reported_at_once_with_suggestions() -> None:
     assert "nDCG does not take (rel=N)" in message
     assert "'AP(rel=0)'" in message
     assert "nDCG@5'" not in message
-    with fails("unknown-choice", option="measures"):
+    with raises("unknown-choice", option="measures"):
         parse_measures([])
 
 
 def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
-    with fails("other-queries", count=3, id="9", expected="q1"):
+    with raises("other-queries", count=3, id="9", expected="q1"):
         evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
-    with fails("other-queries"):
+    with raises("other-queries"):
         evaluate_run(table({}), QRELS, ["AP"])
-    with fails("no-judgments"):
+    with raises("no-judgments"):
         evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
 
 
 def test_a_judged_document_twice_in_a_query_is_refused() -> None:
-    with fails("duplicate-id", id="a", query="q1"):
+    with raises("duplicate-id", id="a", query="q1"):
         evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
 
 
 def test_accuracy_does_not_use_qrels() -> None:
-    with fails("needs-answers"):
+    with raises("needs-answers"):
         evaluate_run(TREC_ORDER, QRELS, ["acc@20"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs
@@ -222,7 +222,7 @@ def test_the_answer_filter_drops_texts_that_contain_an_answer(tiny: Path, tmp_pa
 
 
 def test_an_answer_filter_without_answers_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with fails("needs-answers", option="--answer-filter", path="queries.train.parquet"):
+    with raises("needs-answers", option="--answer-filter", path="queries.train.parquet"):
         mine_negatives(tiny, split="train", sources="random:2", answer_filter=True, output=tmp_path / "x.parquet")
 
 
@@ -318,7 +318,7 @@ def test_a_missing_file_is_refused_before_any_work(tiny: Path, tmp_path: Path) -
 def test_an_index_of_another_corpus_is_refused(tiny: Path, bm25: Path, tmp_path: Path) -> None:
     corpus = pl.read_parquet(tiny / "corpus.parquet").with_columns(text=pl.col("text") + " more")
     folder = copy_of(tiny, tmp_path / "other", corpus=corpus)
-    with fails("other-corpus"):
+    with raises("other-corpus"):
         mine_negatives(folder, split="train", index=bm25, output=tmp_path / "x.parquet")
 
 

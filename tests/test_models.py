@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import fails
+from command import raises
 from recording_hub import recording_hub
 from safetensors.torch import load_file, save_file
 
@@ -66,7 +66,7 @@ def test_nothing_is_requested_offline(tmp_path: Path, hub: tuple[str, list[str]]
 
 def test_a_path_object_is_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with fails("no-such-model", value="model"):
+    with raises("no-such-model", value="model"):
         resolve(Path("owner/model"))
 
 
@@ -88,7 +88,7 @@ def test_weights_of_layers_that_are_not_in_the_config_are_refused(copy: Path, pr
     save_file({prefix + name: value for name, value in weights.items()}, copy / "model.safetensors", {"format": "pt"})
     TransformerEncoder.load(copy)
     set_layers(copy, 1)
-    with fails("more-layers"):
+    with raises("more-layers"):
         TransformerEncoder.load(copy)
 
 
@@ -104,7 +104,7 @@ def test_integer_weights_are_refused(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     name = "encoder.layer.0.attention.self.query.weight"
     save_file({**weights, name: weights[name].to(torch.int8)}, copy / "model.safetensors", {"format": "pt"})
-    with fails("integer-weights", path="model", name="encoder.layer.0.attention.self.query.weight"):
+    with raises("integer-weights", path="model", name="encoder.layer.0.attention.self.query.weight"):
         TransformerEncoder.load(copy)
 
 
@@ -123,13 +123,13 @@ def test_an_index_with_a_path_to_a_pickle_or_outside_of_the_folder_is_refused(co
     torch.save(weights, copy / "pytorch_model.bin")
     index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, shard)}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with fails("unsafe-name"):
+    with raises("unsafe-name"):
         TransformerEncoder.load(copy)
 
 
 def test_the_message_about_a_folder_without_weights_names_no_pickles(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
-    with fails("no-weights", path="model"):
+    with raises("no-weights", path="model"):
         TransformerEncoder.load(copy)
 
 
@@ -137,7 +137,7 @@ def test_a_config_that_names_a_pickle_as_its_weights_is_refused(copy: Path) -> N
     torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "transformers_weights": "pytorch_model.bin"}))
-    with fails("unsafe-name", path="model", name="pytorch_model.bin"):
+    with raises("unsafe-name", path="model", name="pytorch_model.bin"):
         TransformerEncoder.load(copy)
 
 
@@ -171,7 +171,7 @@ def test_a_pickle_is_not_opened(tiny_bert: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bert, folder)
     (folder / "model.safetensors").unlink()
     torch.save(Payload(), folder / "pytorch_model.bin")
-    with fails("no-weights"):
+    with raises("no-weights"):
         TransformerEncoder.load(folder, device="cpu")
     assert not (tmp_path / "executed").exists()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import fails
+from command import raises
 
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -48,7 +48,7 @@ def test_an_index_records_its_truncation(tiny: Path, tiny_bert: Path, tiny_lambd
         search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert open_encoder(model).fingerprint != open_dense(index).fingerprint
     static_lambda, output = str(tiny_lambda), tmp_path / "no.parquet"
-    with fails("other-encoder"):
+    with raises("other-encoder"):
         search(tiny, split="test", index=tmp_path / "dense", output=output, model=static_lambda)
 
 
@@ -63,7 +63,7 @@ def test_truncating_an_index_equals_encoding_with_truncation(
         assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
         np.testing.assert_allclose(one.vectors_of(np.arange(12)), other.vectors_of(np.arange(12)), atol=1e-6)
         search(tiny, split="test", index=cut, output=tmp_path / f"{name}.parquet")
-        with fails("out-of-range", option="--truncate-dim", value=4, limit=3):
+        with raises("out-of-range", option="--truncate-dim", value=4, limit=3):
             encode(cut, output=tmp_path / "no", truncate_dim=4)
 
 
@@ -86,13 +86,13 @@ def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tm
 def test_longer_prefixes_than_the_vectors_are_refused(
     tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
-    with fails("truncate-dim-too-large", path="tiny_bert0", value=17, limit=16):
+    with raises("truncate-dim-too-large", path="tiny_bert0", value=17, limit=16):
         open_encoder(tiny_bert, overrides={"truncate_dim": 17})
-    with fails("out-of-range", option="--truncate-dim", value=7, limit=6, path="lambda"):
+    with raises("out-of-range", option="--truncate-dim", value=7, limit=6, path="lambda"):
         open_encoder(tiny_lambda, overrides={"truncate_dim": 7})
     bm25 = tiny_lambda.parent / "bm25"
     static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
-    with fails("out-of-range", option="--matryoshka-dims", value=99, limit=6):
+    with raises("out-of-range", option="--matryoshka-dims", value=99, limit=6):
         train_lambda(tiny, output=tmp_path / "no", **static)
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
     with pytest.raises(InputError, match="--matryoshka-dims: the orthogonality is defined on whole vectors"):

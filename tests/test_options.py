@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from command import hybrid
+from command import hybrid, raises
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse
 
 
@@ -173,5 +172,5 @@ def test_brackets_in_the_usage_mark_arguments_that_may_be_left_out() -> None:
 
 
 def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:
-    with pytest.raises(InputError, match="--hits 0: needs a number >= 1"):
+    with raises("out-of-range", option="hits", value=0, minimum=1):
         Fuse(["a", "b"], output=Path("f.parquet"), hits=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from command import raises
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
@@ -35,10 +36,7 @@ def test_an_up_to_date_output_gets_a_new_time_stamp_for_make(tmp_path: Path) -> 
 
 def test_other_options_are_refused_and_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10, k1=0.9)
-    with pytest.raises(
-        InputError,
-        match=r"already exists with other options or inputs: hits=10, now 20; pass --overwrite to replace it",
-    ):
+    with raises("output-differs", path="run.parquet", options=["hits"], inputs=[]):
         open_output(path, hits=20, k1=0.9)
 
 
@@ -48,7 +46,7 @@ def test_a_changed_input_is_refused_and_named(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet", inputs={"queries": queries})
     assert open_output(path, inputs={"queries": queries}).up_to_date
     queries.write_text("1\tother words\n")
-    with pytest.raises(InputError, match="already exists with other options or inputs: input 'queries' has changed"):
+    with raises("output-differs", path="run.parquet", options=[], inputs=["queries"]):
         open_output(path, inputs={"queries": queries})
 
 
@@ -69,7 +67,7 @@ def test_overwrite_repeats_the_work_even_without_a_change(tmp_path: Path) -> Non
 def test_a_file_of_another_program_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     path.write_text("my thesis")
-    with pytest.raises(InputError, match="already exists, without a manifest of hybrid"):
+    with raises("output-exists"):
         open_output(path)
     write_run(path, overwrite=True)
     assert runs.read_run(path).height == 3
@@ -79,7 +77,7 @@ def test_a_file_of_another_program_is_never_replaced_by_a_folder(tmp_path: Path)
     path = tmp_path / "index"
     path.write_text("my thesis")
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="index: is a file that hybrid did not write, and the output is a folder"):
+        with raises("foreign-output", path="index"):
             write_folder(path, overwrite=overwrite)
     assert path.read_text() == "my thesis"
 
@@ -90,7 +88,7 @@ def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) ->
     open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one is replaced
     (home / "thesis.tex").write_text("words")
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="home: is a folder that hybrid did not write; remove it, or name another"):
+        with raises("foreign-output", path="home"):
             open_output(home, kind=Kind.DENSE_INDEX, overwrite=overwrite)
 
 
@@ -98,9 +96,7 @@ def test_a_folder_whose_manifest_is_damaged_is_kept_and_the_manifest_named(tmp_p
     folder = write_folder(tmp_path / "index")
     (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:-20])
     for overwrite in (False, True):
-        with pytest.raises(
-            InputError, match=r"index: is a folder whose manifest\.json cannot be read; restore it, remo"
-        ):
+        with raises("damaged-manifest", path="index"):
             write_folder(tmp_path / "index", overwrite=overwrite)
     assert (folder / "vectors.bin").exists()
 
@@ -108,9 +104,7 @@ def test_a_folder_whose_manifest_is_damaged_is_kept_and_the_manifest_named(tmp_p
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the file system /proc")
 def test_a_folder_in_which_no_file_can_be_created_is_not_called_in_use(tmp_path: Path) -> None:
     for place in ("/proc/x.parquet", "/proc/new/x.parquet"):
-        with pytest.raises(
-            InputError, match=r"x\.parquet: no file can be created in /proc.* \(.*\); name another output"
-        ):
+        with raises("not-writable", path="x.parquet"):
             open_output(Path(place))
 
 
@@ -122,7 +116,7 @@ def test_an_output_that_contains_an_input_is_refused_even_with_overwrite(tmp_pat
         (folder, folder),
         (tmp_path / "x" / ".." / "data", folder),
     ):
-        with pytest.raises(InputError, match=r"replacing it would remove the input 'corpus' .*; name another output"):
+        with raises("replaces-input", role="corpus"):
             open_output(output, kind=Kind.LEXICAL_INDEX, inputs={"corpus": source}, overwrite=True)
     assert (folder / "vectors.bin").exists()
 
@@ -131,7 +125,7 @@ def test_an_output_inside_the_folder_of_an_input_is_refused(tmp_path: Path) -> N
     folder = write_folder(tmp_path / "index")
     (tmp_path / "link").symlink_to(folder)
     for output in (folder / "run.parquet", tmp_path / "link" / "run.parquet"):
-        with pytest.raises(InputError, match=r"is inside the input 'index' .*, which would change; name another"):
+        with raises("inside-input", role="index", input="index"):
             open_output(output, inputs={"index": folder})
 
 
@@ -140,10 +134,9 @@ def test_an_output_inside_a_finished_artifact_is_refused(tmp_path: Path) -> None
     index = write_folder(tmp_path / "index")
     (tmp_path / "link").symlink_to(index)
     (index / "runs").mkdir()
-    words = r"run\.parquet: is inside the dense index .*index; name an output next to it"
     for output in (index / "run.parquet", index / "runs" / "run.parquet", tmp_path / "link" / "run.parquet"):
         for overwrite in (False, True):
-            with pytest.raises(InputError, match=words):
+            with raises("inside-artifact", path="run.parquet", artifact="index"):
                 open_output(output, overwrite=overwrite)
     (index / "runs").rmdir()
     write_run(tmp_path / "run.parquet")
@@ -151,18 +144,18 @@ def test_an_output_inside_a_finished_artifact_is_refused(tmp_path: Path) -> None
 
 
 def test_a_name_with_another_extension_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run: the name must end with \.parquet"):
+    with raises("other-suffix", path="run", expected=".parquet"):
         open_output(tmp_path / "run")
-    with pytest.raises(InputError, match=r"w\.parquet: the name must end with \.json; .* of the kind fusion weights"):
+    with raises("other-suffix", path="w.parquet", expected=".json"):
         open_output(tmp_path / "w.parquet", kind=Kind.WEIGHTS)
-    with pytest.raises(InputError, match=r"r: the name must end with \.html"):
+    with raises("other-suffix", path="r", expected=".html"):
         open_output(tmp_path / "r", kind=Kind.REPORT)
     open_output(tmp_path / "run.trec", foreign=True)
 
 
 def test_an_output_below_a_file_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file: is a file, so it cannot contain .*run\.parquet"):
+    with raises("not-a-folder", path="file"):
         open_output(tmp_path / "file" / "deep" / "run.parquet")
 
 
@@ -172,7 +165,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(DryRun) as stopped:
             open_output(path, hits=10)
         assert not stopped.value.output.up_to_date
-        with pytest.raises(InputError, match="the name must end"):
+        with raises("other-suffix"):
             open_output(tmp_path / "run")
     assert not list(tmp_path.iterdir())
     write_run(path, hits=10)
@@ -180,7 +173,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(DryRun) as stopped:
             open_output(path, hits=10)
         assert stopped.value.output.up_to_date
-        with pytest.raises(InputError, match="with other options"):
+        with raises("output-differs"):
             open_output(path, hits=20)
 
 
@@ -276,13 +269,11 @@ def test_an_artifact_is_replaced_and_a_link_to_it_stays(tmp_path: Path, link: bo
 def test_an_artifact_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
     run, index = write_run(tmp_path / "run.parquet"), write_folder(tmp_path / "index")
     for overwrite in (False, True):
-        with pytest.raises(
-            InputError, match=r"run\.parquet: is a run; --overwrite replaces a dense index only; name an"
-        ):
+        with raises("other-kind", path="run.parquet", kind="run", expected="dense index"):
             open_output(run, kind=Kind.DENSE_INDEX, overwrite=overwrite)
-        with pytest.raises(InputError, match="index: is a dense index; --overwrite replaces an encoder only"):
+        with raises("other-kind", path="index", kind="dense index", expected="encoder"):
             open_output(index, kind=Kind.ENCODER, overwrite=overwrite)
-    with pytest.raises(InputError, match=r"run\.parquet: is a run; --overwrite replaces files of other tools only"):
+    with raises("other-kind", path="run.parquet", expected="run"):
         open_output(run, foreign=True, overwrite=True)  # by `export`
 
 
@@ -397,7 +388,7 @@ def test_an_output_whose_input_was_replaced_meanwhile_is_refused(tmp_path: Path)
     folder = open_output(index, kind=Kind.DENSE_INDEX, inputs={"queries": queries}).folder()
     (folder.__enter__()[0] / "shard").write_text("of the first version")
     queries.write_text("1\twords\n")
-    with pytest.raises(HybridError, match="was replaced"):
+    with raises("input-replaced", HybridError):
         folder.__exit__(None, None, None)
     assert scratch_in(tmp_path) == [], "no call may resume from shards of two versions"
 
@@ -424,7 +415,7 @@ def test_inputs_may_be_replaced_after_they_were_read(tmp_path: Path) -> None:
     work = folder.__enter__()[0]
     (work / layout.CHECKPOINT).mkdir()
     queries.write_text("1\twords\n")
-    with pytest.raises(HybridError, match="was replaced"):
+    with raises("input-replaced", HybridError):
         output.inputs_are_read()
     assert (work / layout.CHECKPOINT).is_dir(), "the checkpoint of an interrupted call is kept"
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import hybrid
+from command import hybrid, raises
 from evaluated import write_run
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.stages.evaluate import evaluate
 
@@ -86,14 +85,14 @@ def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, capsys: py
 
 def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "measurements.parquet"
-    with pytest.raises(InputError, match="--baseline A-1: no such row; the rows are bm25, A, bm25\\+A"):
+    with raises("unknown-choice", option="baseline", value="A-1"):
         over_seeds(inputs, baseline=["A-1"], output=output)
-    with pytest.raises(InputError, match="--roc-against B: no such row"):
+    with raises("unknown-choice", option="roc_against", value="B"):
         over_seeds(inputs, roc_against="B", output=output)
     assert not output.exists()
-    with pytest.raises(InputError, match="needs Success@k, such as Success@10; --measures is MRR@10"):
+    with raises("missing-measure", measure="Success@k"):
         over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
-    with pytest.raises(InputError, match="--roc-against A: needs one run of that name, without a seed"):
+    with raises("unknown-choice", option="roc_against", value="A"):
         over_seeds(inputs, roc_against="A")
 
 

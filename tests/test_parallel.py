@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails
+from command import raises
 from gradient_descent import TOLERANCE, errors
 from processes import Started
 from safetensors.torch import load_file
@@ -236,7 +236,7 @@ def test_processes_that_would_share_a_gpu_are_refused(
     gpus: Callable[..., Any], device: str, local_rank: int, processes: int, message: dict[str, Any]
 ) -> None:
     gpus(2, local_rank, processes)
-    with fails(**message):
+    with raises(**message):
         pick_device(device)
 
 
@@ -248,7 +248,7 @@ def test_a_gpu_in_use_is_named(gpus: Callable[..., Any], monkeypatch: pytest.Mon
         raise RuntimeError(f"CUDA error: {reason}\nCUDA kernel errors might be reported later.")
 
     monkeypatch.setattr(torch, "empty", refuse)
-    with fails("gpu-in-use", option="--device"):
+    with raises("gpu-in-use", option="--device"):
         pick_device("auto")
 
 
@@ -266,7 +266,7 @@ def test_processes_on_cpus_of_a_machine_with_gpus_use_gloo(gpus: Callable[..., A
 
 def test_processes_on_mps_are_refused(gpus: Callable[..., Any]) -> None:
     gpus(0, processes=2)
-    with fails("option-does-not-apply", option="--device", value="mps"):
+    with raises("option-does-not-apply", option="--device", value="mps"):
         parallel.start("mps")
 
 

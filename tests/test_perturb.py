@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
@@ -175,7 +175,7 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
         perturb(tiny, split="test", attacks=["shuffle"], wordnet=DATA, output=output)
     with pytest.raises(InputError, match="several splits"):
         perturb(tiny, attacks=[ATTACK], wordnet=DATA, output=output)
-    with fails("no-wordnet"):
+    with raises("no-wordnet"):
         perturb(tiny, split="test", attacks=[ATTACK], wordnet=tiny, output=output)
     with pytest.raises(InputError, match=r"the name must end with \.parquet"):
         perturb(tiny, split="test", attacks=[ATTACK], wordnet=DATA, output=tmp_path / "a.tsv")

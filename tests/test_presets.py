@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import fails
+from command import raises
 from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -79,13 +79,13 @@ def test_dpr_has_the_vectors_of_both_published_encoders(dpr: tuple[Path, Any, An
 
 
 def test_one_tower_of_dpr_is_refused_in_both_places(dpr: tuple[Path, Any, Any], tmp_path: Path) -> None:
-    with fails("one-tower", path="question", side="query"):
+    with raises("one-tower", path="question", side="query"):
         TransformerEncoder.load(dpr[0] / "question")
-    with fails("one-tower", side="document"):
+    with raises("one-tower", side="document"):
         preset_fields("dpr", dpr[0] / "context")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "query")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "document")
-    with fails("one-tower", path="query", side="query"):
+    with raises("one-tower", path="query", side="query"):
         TransformerEncoder.load(tmp_path / "two")
 
 
@@ -242,7 +242,7 @@ def test_an_unknown_module_or_activation_is_refused(tiny_bert: Path, tmp_path: P
     assert (caught.value.code, caught.value.fields["key"]) == ("sentence-transformers-key", "activation_function")
     (tmp_path / "chain" / "2_Dense" / WEIGHTS).unlink()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "torch.nn.Tanh"}))
-    with fails("damaged", path="2_Dense", missing="model.safetensors"):
+    with raises("damaged", path="2_Dense", missing="model.safetensors"):
         TransformerEncoder.load(tmp_path / "chain")
 
 
@@ -262,7 +262,7 @@ def test_weights_of_an_unknown_part_are_refused_by_name(tiny_bert: Path, tmp_pat
     shutil.copytree(tiny_bert, tmp_path / "model")
     weights = load_file(tmp_path / "model" / WEIGHTS)
     save_file({**weights, foreign: torch.zeros(2)}, tmp_path / "model" / WEIGHTS, metadata={"format": "pt"})
-    with fails("unknown-weights"):
+    with raises("unknown-weights"):
         TransformerEncoder.load(tmp_path / "model")
 
 
@@ -276,14 +276,14 @@ def test_weights_of_an_unknown_part_are_refused_by_name(tiny_bert: Path, tmp_pat
     ],
 )
 def test_a_preset_that_does_not_fit_the_checkpoint_is_refused(tiny_bert: Path, name: str, message: str) -> None:
-    with fails("other-preset", option="--preset", path="tiny_bert0"):
+    with raises("other-preset", option="--preset", path="tiny_bert0"):
         preset_fields(name, tiny_bert)
 
 
 def test_a_preset_of_an_encoder_with_its_own_contract_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     TransformerEncoder.load(tiny_bert).save(tmp_path / "own")
-    with fails("option-does-not-apply", option="--preset", path="own"):
+    with raises("option-does-not-apply", option="--preset", path="own"):
         preset_fields("bge", tmp_path / "own")
     chain(tmp_path / "dense", tiny_bert, "mean", Dense(16, 8), Normalize())
-    with fails("other-preset"):
+    with raises("other-preset"):
         preset_fields("e5", tmp_path / "dense")

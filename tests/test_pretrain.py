@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from processes import Started
 from safetensors.torch import load_file, save_file
 from small_artifacts import write_corpus
@@ -185,7 +185,7 @@ def test_pretraining_of_the_first_layers(corpus: Path, tiny_bert: Path, tmp_path
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
     assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]
     assert artifacts.read_manifest(out).options["layers"] == 1
-    with fails("out-of-range", option="--layers", value=3, limit=2):
+    with raises("out-of-range", option="--layers", value=3, limit=2):
         pretrain(corpus, output=tmp_path / "no", model=str(tiny_bert), **{**plan, "layers": 3})
 
 
@@ -202,13 +202,13 @@ def test_the_skip_layer_belongs_to_the_condenser_head() -> None:
 
 
 def test_spans_longer_than_the_model_supports_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with fails("out-of-range", option="--max-length", value=513, limit=512):
+    with raises("out-of-range", option="--max-length", value=513, limit=512):
         pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_length": 513})
 
 
 def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp_path: Path) -> None:
     empty = write_corpus(tmp_path / "corpus.parquet", [])
-    with fails("no-text", path="corpus.parquet"):
+    with raises("no-text", path="corpus.parquet"):
         pretrain(empty, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
@@ -219,13 +219,13 @@ def test_a_model_without_mask_token_is_refused(corpus: Path, tiny_bert: Path, tm
         if (file := folder / name).is_file():
             content = json.loads(file.read_text())
             file.write_text(json.dumps({**content, "mask_token": None, "tokenizer_class": "PreTrainedTokenizerFast"}))
-    with fails("tokenizer-without-mask"):
+    with raises("tokenizer-without-mask"):
         pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)
 
 
 def test_two_towers_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     TransformerEncoder.load(tiny_bert, tied=False).save(tmp_path / "two")
-    with fails("two-towers", path="two"):
+    with raises("two-towers", path="two"):
         pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two"), **PLAN)
     pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two" / "query"), **PLAN, max_steps=1)
 
@@ -234,5 +234,5 @@ def test_an_incomplete_checkpoint_is_refused(corpus: Path, tiny_bert: Path, tmp_
     folder = shutil.copytree(tiny_bert, tmp_path / "half")
     weights = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in weights.items() if "layer.1" not in k}, folder / "model.safetensors", {"format": "pt"})
-    with fails("missing-weights"):
+    with raises("missing-weights"):
         pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)

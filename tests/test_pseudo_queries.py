@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import hybrid
+from command import hybrid, raises
 from small_artifacts import foreign
 from tiny_collection import corpus_of, counts_of, write_lines
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.split import split
@@ -104,9 +103,7 @@ def test_a_random_sentence_is_removed_once(tmp_path: Path) -> None:
 
 def test_a_sentence_that_occurs_twice_is_not_used(tmp_path: Path) -> None:
     folder = beir(tmp_path / "beir", ("d", "", f"This one is repeated. {REST}. This one is repeated."))
-    with pytest.raises(
-        InputError, match=r"--pseudo-queries first-sentence: no document .* \(repeated in the rest: 1\)"
-    ):
+    with raises("no-queries", option="pseudo_queries", value="first-sentence"):
         pseudo(folder, "first-sentence")
 
 
@@ -186,9 +183,9 @@ def test_real_queries_of_the_source_are_left_out(tmp_path: Path) -> None:
 
 def test_options_without_pseudo_queries_are_refused(tmp_path: Path) -> None:
     folder = titled(tmp_path / "beir")
-    with pytest.raises(InputError, match="--pseudo-train: only with --pseudo-queries"):
+    with raises("option-does-not-apply", option="pseudo_train"):
         PrepareBeir(folder, pseudo_train=3, output=tmp_path / "made")
-    with pytest.raises(InputError, match="--pseudo-queries: not with --on-duplicate last"):
+    with raises("conflicting-options", option="pseudo_queries"):
         PrepareBeir(folder, pseudo_queries="title", on_duplicate="last", output=tmp_path / "made")
 
 

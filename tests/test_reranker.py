@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails, hybrid
+from command import hybrid, raises
 from safetensors.torch import load_file, save_file
 from test_train_dense import write_examples
 
@@ -222,7 +222,7 @@ def changed(reranker: Path, copy: Path, **config: Any) -> Path:
 
 
 def test_a_checkpoint_without_a_ranking_head_is_refused(tiny_bert: Path) -> None:
-    with fails("no-ranking-head"):
+    with raises("no-ranking-head"):
         CrossEncoder.load(tiny_bert)
 
 
@@ -232,7 +232,7 @@ def test_a_checkpoint_with_a_foreign_head_is_refused_with_its_keys(reranker: Pat
     extra = {"embeddingHead.weight": torch.zeros(4, 4), "cls.predictions.bias": torch.zeros(4)}
     save_file({**tensors, **extra}, copy / "model.safetensors", metadata={"format": "pt"})
     for train in (False, True):
-        with fails("unknown-weights"):
+        with raises("unknown-weights"):
             CrossEncoder.load(copy, train=train)
 
 
@@ -244,7 +244,7 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
     model = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=3)
     shutil.copytree(tiny_bert, tmp_path / "nli")
     model.save_pretrained(tmp_path / "nli")
-    with fails("other-kind", labels=3, expected="reranker"):
+    with raises("other-kind", labels=3, expected="reranker"):
         CrossEncoder.load(tmp_path / "nli")
     assert CrossEncoder.load(tmp_path / "nli", train=True).scores(PAIRS)[0].shape == (4,)
     assert "starts with a new one (classifier.bias, classifier.weight" in capsys.readouterr().err

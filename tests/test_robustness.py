@@ -10,13 +10,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from command import raises
 from evaluated import write_run
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
-from hybrid_cli.errors import InputError
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.stages.evaluate import evaluate
@@ -127,13 +127,13 @@ def test_queries_without_hits_are_counted(qrels: Path, paths: list[Path], tmp_pa
 
 
 def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run is named SYSTEM@ATTACK"):
+    with raises("no-such-run"):
         systems_and_attacks(["bm25", "dense"])
-    with pytest.raises(InputError, match="no run is named dense, the original of its attacked runs"):
+    with raises("no-such-run", run="dense"):
         systems_and_attacks(["bm25", "bm25@x", "dense@x"])
-    with pytest.raises(InputError, match="missing runs dense@y; all systems need the same attacks"):
+    with raises("no-such-run", run="dense@y"):
         systems_and_attacks(["bm25", "bm25@x", "bm25@y", "dense", "dense@x"])
-    with pytest.raises(InputError, match="--baseline bm25@mine: no such run; the runs are bm25, both"):
+    with raises("unknown-choice", option="baseline", value="bm25@mine"):
         robustness(paths, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet")
     assert not (tmp_path / "v.parquet").exists()
     command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "--robustness", "--complement", "bm25", "both"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-import pytest
+from command import raises
 
 from hybrid_cli import runs
-from hybrid_cli.errors import InputError
 
 
 def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
@@ -40,9 +39,9 @@ def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Pat
 
 
 def test_two_runs_with_the_same_name_are_refused() -> None:
-    with pytest.raises(InputError, match="two runs are named 'a'"):
+    with raises("duplicate-name", name="a"):
         runs.named(["a=x.parquet", "a=y.parquet"])
-    with pytest.raises(InputError, match=r"x\.parquet: is listed twice; list each file once"):
+    with raises("repeated-input", path="x.parquet"):
         runs.named(["x.parquet", "x.parquet"])
 
 
@@ -50,7 +49,7 @@ def test_positions_find_ids_or_name_the_unknown_ones() -> None:
     known = pl.Series(["a", "b", "c", "b"])
     assert runs.positions(pl.Series(["c", "b", "c"]), known, "no document").tolist() == [2, 1, 2]
     assert not len(runs.positions(pl.Series([], dtype=pl.String), known, "no document"))
-    with pytest.raises(InputError, match=r"^no document x and 1 more$"):
+    with raises("unknown-id", id="x"):
         runs.positions(pl.Series(["x", "a", "y", "x"]), known, "no document")
 
 

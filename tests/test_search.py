@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from terminal import Terminal
 
 from hybrid_cli import artifacts, runs
@@ -113,7 +113,7 @@ def test_another_encoder_is_refused_with_the_differences(
 
 def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", split="test", dtype="fp32")
-    with fails("other-width", value=384, expected=16, index="clear-index"):
+    with raises("other-width", value=384, expected=16, index="clear-index"):
         search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
 
@@ -195,7 +195,7 @@ def test_options_of_several_indexes_apply_to_one_of_them_each(
 
 
 def test_an_artifact_that_is_no_index_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with fails("other-kind", path="collection", kind="collection", stage="prepare trec"):
+    with raises("other-kind", path="collection", kind="collection", stage="prepare trec"):
         search(tiny, split="test", index=tiny, output=tmp_path / "run.parquet")
 
 
@@ -258,7 +258,7 @@ def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
         both, output=tmp_path / "e.json", qrels=tiny, split="test", tune=True, index=[lexical, dense],
         methods=["weighted-sum"],
     )  # fmt: skip
-    with fails("option-does-not-apply", option="--missing", value="exact"):
+    with raises("option-does-not-apply", option="--missing", value="exact"):
         search(tiny, weights=f"@{exact}", **asked)
 
 

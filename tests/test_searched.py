@@ -9,10 +9,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import fails, hybrid
+from command import hybrid, raises
 from small_artifacts import write_run
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.export import export
@@ -52,25 +51,25 @@ def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("other", ["train", "changed"])
 def test_runs_of_other_queries_are_not_fused(made: Path, tmp_path: Path, other: str) -> None:
-    with pytest.raises(InputError, match=rf"{other}\.parquet: has other queries than .*test\.parquet"):
+    with raises("other-queries", path=f"{other}.parquet", other="test.parquet"):
         fuse([made / "test.parquet", made / f"{other}.parquet"], output=tmp_path / "f.parquet")
     assert not (tmp_path / "f.parquet").exists()
 
 
 def test_runs_of_another_corpus_are_not_fused_nor_compared(made: Path, tmp_path: Path) -> None:
     runs = [made / "test.parquet", made / "fewer.parquet"]
-    with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*--format trec to use it anyway"):
+    with raises("other-corpus", path="fewer.parquet"):
         fuse(runs, output=tmp_path / "f.parquet")
     for options in ({"complement": ("test", "fewer")}, {"overlap_with": "test"}):
-        with pytest.raises(InputError, match="another corpus"):
+        with raises("other-corpus"):
             evaluate([made / "data", *runs], split="test", **options)
 
 
 def test_a_fused_run_has_the_queries_and_corpus_of_its_runs(made: Path, tmp_path: Path) -> None:
     fused = fuse([made / "test.parquet", made / "short.parquet"], output=tmp_path / "fused.parquet")
-    with pytest.raises(InputError, match="another corpus than"):
+    with raises("other-corpus"):
         fuse([made / "fewer.parquet", fused], output=tmp_path / "f.parquet")
-    with pytest.raises(InputError, match="other queries than"):
+    with raises("other-queries"):
         fuse([made / "train.parquet", fused], output=tmp_path / "f.parquet")
 
 
@@ -96,7 +95,7 @@ def test_without_recorded_queries_the_query_ids_are_compared(
     fuse([first, apart], output=tmp_path / "apart.parquet")
     assert "warning: the runs have no document in common; check that they are of one corpus" in capsys.readouterr().err
     other = write_run(tmp_path / "d.parquet", [("r1", "d", 1, 1.0)])
-    with pytest.raises(InputError, match=r"a\.parquet: has no query of the other runs: it starts with query 'q0'"):
+    with raises("other-queries", path="a.parquet", id="q0"):
         fuse([first, other], output=tmp_path / "f.parquet")
 
 
@@ -115,7 +114,7 @@ def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, caps
 
 
 def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"fewer\.parquet: has another corpus than .*train\.parquet"):
+    with raises("other-corpus", path="fewer.parquet", other="train.parquet"):
         concat_runs([made / "train.parquet", made / "fewer.parquet"], output=tmp_path / "all.parquet")
     concat_runs([made / "train.parquet", made / "test.parquet"], output=tmp_path / "all.parquet")
 
@@ -127,9 +126,7 @@ def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None
     index = index_bm25(tmp_path, output=tmp_path / "bm25", threads=1)
     run = search(tmp_path, split="test", index=index, output=tmp_path / "run.parquet")
     pl.DataFrame({"docid": ["d"], "title": [""], "text": ["heart"]}).write_parquet(tmp_path / "corpus.parquet")
-    with pytest.raises(
-        InputError, match=r"run\.parquet: was searched before .*corpus\.parquet changed; build its index"
-    ):
+    with raises("changed-corpus", path="run.parquet", corpus="corpus.parquet"):
         evaluate([tmp_path, run], split="test")
 
 
@@ -176,9 +173,8 @@ def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_p
         "export": lambda run: export(run, form="dpr", collection=data, split="test", output=out),
         "inspect": lambda run: inspect([run], memory_table=data, split="test"),
     }
-    message = r"fewer\.parquet: was searched in another corpus .* than .*corpus\.parquet"
     for name, use in stages.items():
-        with pytest.raises(InputError, match=message):
+        with raises("other-corpus", path="fewer.parquet", corpus="corpus.parquet", searched="corpus.parquet"):
             use(other)
         assert not out.exists(), name
     evaluate([other], qrels=data / "qrels.test.parquet")
@@ -200,16 +196,16 @@ def test_an_artifact_of_another_kind_is_not_called_a_run_of_another_corpus(
         lambda: mine_negatives(made / "data", split="test", sources=[f"run:{other}:2"], output=tmp_path / "x.parquet"),
     ]
     for use in uses:
-        with pytest.raises(InputError, match=rf"{name}: (is|holds) .*; a run file is needed here"):
+        with raises("other-kind", path=name, expected="run"):
             use()
 
 
 def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_queries(made: Path, tmp_path: Path) -> None:
     runs, out = [made / "test.parquet", made / "short.parquet"], tmp_path / "f.parquet"
     for tune, output in ((False, out), (True, tmp_path / "w.json")):
-        with pytest.raises(InputError, match=r"test\.parquet: was searched in another corpus"):
+        with raises("other-corpus", path="test.parquet"):
             fuse(runs, qrels=made / "fewer", split="test", tune=tune, output=output)
-    with fails("other-queries", path="test.parquet", count=6):
+    with raises("other-queries", path="test.parquet", count=6):
         fuse(runs, qrels=made / "data", split="train", output=out)
     assert not list(tmp_path.iterdir())
 
@@ -217,7 +213,7 @@ def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_quer
 def test_exact_scores_are_not_computed_from_other_queries(made: Path, tmp_path: Path) -> None:
     runs = [made / "test.parquet", made / "short.parquet"]
     exact: dict[str, Any] = {"missing": "exact", "index": [made / "bm25"] * 2}
-    with pytest.raises(InputError, match=r"test\.parquet: was searched with other queries .* than .*changed\.q\.parq"):
+    with raises("other-queries", path="test.parquet"):
         fuse(runs, queries=made / "changed.q.parquet", output=tmp_path / "f.parquet", **exact)
     pl.read_parquet(made / "data" / "queries.test.parquet").write_parquet(tmp_path / "copy.parquet")
     fuse(runs, queries=tmp_path / "copy.parquet", output=tmp_path / "f.parquet", **exact)
@@ -225,11 +221,11 @@ def test_exact_scores_are_not_computed_from_other_queries(made: Path, tmp_path: 
 
 def test_a_report_refuses_an_index_in_which_the_run_was_not_searched(made: Path, tmp_path: Path) -> None:
     named = f"test={made / 'fewer-bm25'}"
-    with pytest.raises(InputError, match=r"test\.parquet: was not searched in .*fewer-bm25"):
+    with raises("other-index", path="test.parquet", index="fewer-bm25"):
         report([made / "data", made / "test.parquet"], split="test", index=[named], output=tmp_path / "r.html")
 
 
 def test_negatives_are_not_drawn_from_a_run_of_another_split(made: Path, tmp_path: Path) -> None:
     sources = [f"run:{made / 'test.parquet'}:2"]
-    with fails("other-queries", path="test.parquet"):
+    with raises("other-queries", path="test.parquet"):
         mine_negatives(made / "data", split="train", sources=sources, output=tmp_path / "x.parquet")

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from command import Refusal, raises, refusal
 from tiny_collection import (
     corpus_of,
     counts_of,
@@ -43,23 +44,23 @@ def test_msmarco_documents_have_titles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "problem"),
     [
-        (["D1\tA title\tIts body"], "line 1: 3 tab-separated columns; needs id and text, or id, url, title and body; "),
+        (["D1\tA title\tIts body"], refusal("other-width", line=1, found=3)),
         (
             ["2\tplain", "1\thello\tworld"],
-            "line 2: 3 tab-separated columns, the first line has 2; replace",
+            refusal("other-width", line=2, found=3, expected=2),
         ),
-        (["1\tu\tt\tbody", "2\tplain"], "line 2: 2 tab-separated columns, the first line has 4"),
+        (["1\tu\tt\tbody", "2\tplain"], refusal("other-width", line=2, found=2, expected=4)),
         (
             ["pid\tpassage", "1\tone"],
-            "line 1: is a header, MS MARCO's files have none; remove it, or use `prepare files`",
+            refusal("has-header", line=1),
         ),
     ],
 )
-def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str], problem: str | Refusal) -> None:
     corpus = write_lines(tmp_path / "collection.tsv", *rows)
-    with pytest.raises(InputError, match=message):
+    with raises(problem):
         prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
 
 
@@ -140,7 +141,7 @@ def test_a_dpr_sample_contains_the_hard_negatives_by_rank_before_random_passages
         docids = set(pl.read_parquet(made / "corpus.parquet")["docid"])
         assert len(docids) == size
         assert docids == wanted or wanted is None
-    with pytest.raises(InputError, match="--sample-from contexts: needs the hard negatives of --training"):
+    with raises("missing-option", option="training"):
         PrepareDpr(corpus, sample=4, sample_from="contexts", output=tmp_path / "x")
 
 
@@ -161,7 +162,7 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
     assert pl.read_parquet(whole / "corpus.parquet")["docid"].to_list() == ["p", "n", "q"]
     changed = {**rows[1], "positive_passages": [{"docid": "p", "title": "t", "text": "other"}]}
     write_lines(tmp_path / "changed.jsonl", json.dumps(rows[0]), json.dumps(changed))
-    with pytest.raises(InputError, match=r"changed\.jsonl, line 2: passage p has another text than before; pass"):
+    with raises("passage-changed", path="changed.jsonl", id="p"):
         prepare(PrepareTevatron({"train": tmp_path / "changed.jsonl"}, output=tmp_path / "x"))
 
 
@@ -183,7 +184,7 @@ def test_tevatron_queries_keep_their_answers_and_need_no_negatives_with_a_corpus
 
 def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
     questions = write_lines(tmp_path / "qa.csv", "a question\t__import__('os').getcwd()")
-    with pytest.raises(InputError, match=r"qa\.csv, line 1: .* is not a list of answers"):
+    with raises("not-answers", path="qa.csv", line=1):
         prepare(PrepareDpr(write_passages(tmp_path), questions={"test": questions}, output=tmp_path / "made"))
 
 
@@ -283,13 +284,13 @@ def test_less_and_greater_signs_in_sgml_are_text(tmp_path: Path) -> None:
 
 def test_incomplete_sgml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "docs").write_text(SGML + "<DOC>\n<DOCNO>x</DOCNO>")
-    with pytest.raises(InputError, match=r"docs, line 12: <DOC> without </DOC>"):
+    with raises("document-without-end", path="docs", line=12):
         list(trec.sgml_documents(tmp_path / "docs"))
 
 
 def test_older_trec_disks_are_read_as_latin_1(tmp_path: Path) -> None:
     (tmp_path / "docs").write_bytes("<DOC><DOCNO>1</DOCNO><TEXT>café</TEXT></DOC>".encode("latin-1"))
-    with pytest.raises(InputError, match="is not valid utf-8"):
+    with raises("not-utf-8"):
         list(trec.sgml_documents(tmp_path / "docs"))
     assert [document.text for document in trec.sgml_documents(tmp_path / "docs", "latin-1")] == ["café"]
 
@@ -317,21 +318,21 @@ def test_a_query_consists_of_the_topic_fields(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem"),
     [
         (
             {"encoding": "latin-1"},
-            "--encoding: only with SGML or XML files; the documents and topics have other",
+            refusal("option-does-not-apply", option="encoding"),
         ),
-        ({"topic_fields": ["desc"]}, "--topic-fields: only with --topics and topics in SGML or XML; the documents and"),
+        ({"topic_fields": ["desc"]}, refusal("option-does-not-apply", option="topic_fields")),
     ],
 )
 def test_options_of_sgml_are_refused_without_a_file_in_sgml(
-    tmp_path: Path, options: dict[str, Any], message: str
+    tmp_path: Path, options: dict[str, Any], problem: str | Refusal
 ) -> None:
     corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})
     topics = {"test": write_lines(tmp_path / "topics.tsv", "1\ta query")}
-    with pytest.raises(InputError, match=message):
+    with raises(problem):
         prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made", **options))
     made = prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made"))
     assert not {"encoding", "topic_fields", "on_dangling"} & set(artifacts.read_manifest(made).options)
@@ -362,7 +363,7 @@ def test_the_id_of_a_dataset_determines_its_split() -> None:
         "dev": "msmarco-passage/dev/small",
     }
     assert irds.by_split(["vaswani"]) == {"test": "vaswani"}
-    with pytest.raises(InputError, match="split 'dev' is given twice"):
+    with raises("duplicate-split", split="dev"):
         irds.by_split(["dev=a", "b/dev"])
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
-from command import fails
+from command import raises
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 from transformers import AutoModel
 
@@ -132,22 +132,22 @@ def test_every_command_reads_the_index(
 
 def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tmp_path: Path) -> None:
     other = write_checkpoint(tmp_path / "other", "splade", seed=2)
-    with fails("other-encoder"):
+    with raises("other-encoder"):
         search(tiny, index=built["splade"], query="salt", model=str(other))
     with pytest.raises(InputError, match=r"--rm3: only with a lexical index, .*/splade is a learned sparse index$"):
         search(tiny, index=built["splade"], query="salt", rm3=True)
-    with fails("learned-weights", option="--format", value="vespa"):
+    with raises("learned-weights", option="--format", value="vespa"):
         export(built["splade"], form="vespa", output=tmp_path / "vespa")
-    with fails("unknown-choice", value="pyserini"):
+    with raises("unknown-choice", value="pyserini"):
         export(built["splade"], form="pyserini", output=tmp_path / "pyserini")
-    with fails("option-does-not-apply", option="--engine"):
+    with raises("option-does-not-apply", option="--engine"):
         search(tiny, index=built["deepct"], query="salt", engine="lucene")
 
 
 def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "splade").mkdir()
     (tmp_path / "splade" / "encoder.json").write_text('{"kind": "sparse"}')
-    with fails("other-kind", kind="sparse"):
+    with raises("other-kind", kind="sparse"):
         combine([tiny_bert, tmp_path / "splade"], output=tmp_path / "both")
 
 

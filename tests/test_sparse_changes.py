@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import fails
+from command import raises
 from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, write_checkpoints
 
@@ -92,7 +92,7 @@ def test_a_replaced_document_has_the_weights_of_its_new_text(
     models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path
 ) -> None:
     first = encoded(models, corpora["first"], "splade", tmp_path / "first")
-    with fails("duplicate-id", index="first", id="d0", count=1):
+    with raises("duplicate-id", index="first", id="d0", count=1):
         append(first, corpora["changed"], output=tmp_path / "new")
     new = append(first, corpora["changed"], replace=True, output=tmp_path / "new")
     alone = encoded(models, corpora["changed"], "splade", tmp_path / "alone")
@@ -107,9 +107,9 @@ def test_another_encoder_is_refused_and_a_moved_one_is_named(
     model = shutil.copytree(models["unicoil"], tmp_path / "model")
     first = encoded({"unicoil": model}, corpora["first"], "unicoil", tmp_path / "first")
     other = write_checkpoints(tmp_path / "others")["deepct"]
-    with fails("unknown-weights"):
+    with raises("unknown-weights"):
         append(first, corpora["last"], model=str(other), output=tmp_path / "both")
     moved = model.rename(tmp_path / "moved")
-    with fails("recorded-model-missing"):
+    with raises("recorded-model-missing"):
         append(first, corpora["last"], output=tmp_path / "both")
     assert counts(append(first, corpora["last"], model=str(moved), output=tmp_path / "both"))["documents"] == 6

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import fails
+from command import raises
 from safetensors.torch import load_file, save_file
 from sparse_models import TEXTS, open_model, write_checkpoint, write_checkpoints
 from tiny_tokenizer import tiny_tokenizer
@@ -174,17 +174,17 @@ def test_other_checkpoints_are_refused(
     folder = write_checkpoint(tmp_path / "model", "unicoil")
     state = {**load_file(folder / "model.safetensors"), **damage}
     save_file({key: value for key, value in state.items() if value is not None}, folder / "model.safetensors")
-    with fails(**message):
+    with raises(**message):
         SparseEncoder.load(folder, architecture="unicoil", device="cpu")
 
 
 def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
-    with fails("other-kind", path="unicoil", kind="unicoil", option="--architecture"):
+    with raises("other-kind", path="unicoil", kind="unicoil", option="--architecture"):
         open_encoder(models["unicoil"])
 
 
 def test_a_plain_transformer_has_no_head_to_search_with(tiny_bert: Path) -> None:
-    with fails("missing-weights"):
+    with raises("missing-weights"):
         SparseEncoder.load(tiny_bert, architecture="splade", device="cpu")
 
 
@@ -242,5 +242,5 @@ def test_a_sparse_encoder_of_another_architecture_is_refused(tmp_path: Path) -> 
     pairs: Any = (("deepct", "unicoil"), ("unicoil", "deepct"), ("deepct", "splade"))
     for stored, given in pairs:
         folder = write_checkpoint(tmp_path / stored, stored)
-        with fails("unknown-weights"):
+        with raises("unknown-weights"):
             SparseEncoder.load(folder, architecture=given, device="cpu", fresh=True)

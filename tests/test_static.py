@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
@@ -83,11 +83,11 @@ def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda:
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_lambda, damaged)
     (damaged / "tables.safetensors").unlink()
-    with fails("damaged", path="damaged"):
+    with raises("damaged", path="damaged"):
         open_encoder(damaged)
-    with fails("option-does-not-apply", option="--weight", path="lambda"):
+    with raises("option-does-not-apply", option="--weight", path="lambda"):
         open_encoder(tiny_lambda, overrides={"weight": 4.0})
-    with fails("transformer-option", path="lambda", kind="static"):
+    with raises("transformer-option", path="lambda", kind="static"):
         open_encoder(tiny_lambda, overrides={"query_max_len": 9})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 
 from hybrid_cli.training.validation import SurrogatePool
 
@@ -73,5 +73,5 @@ def test_the_overlap_with_the_teacher_itself_is_one() -> None:
 
 
 def test_queries_with_one_hit_are_refused() -> None:
-    with fails("no-hits"):
+    with raises("no-hits"):
         SurrogatePool.of(QUERIES, HITS.filter(pl.col("rank") == 1), texts)

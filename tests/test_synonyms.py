@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import fails
+from command import raises
 
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -79,5 +79,5 @@ def test_an_invalid_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"synonyms\.tsv, line 2: 1 tab-separated columns; needs a word"):
         Table(table)
     table.write_text("\n", "utf-8")
-    with fails("no-rows"):
+    with raises("no-rows"):
         Table(table)

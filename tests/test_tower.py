@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import fails
+from command import raises
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertLayer
 
@@ -79,26 +79,26 @@ def test_a_saved_encoder_has_no_pretraining_heads(
 
 def test_a_checkpoint_without_a_layer_is_refused(condenser: Path) -> None:
     change_weights(condenser, lambda weights: {k: v for k, v in weights.items() if ".layer.1.output" not in k})
-    with fails("missing-weights"):
+    with raises("missing-weights"):
         TransformerEncoder.load(condenser)
 
 
 def test_a_checkpoint_of_another_shape_is_refused(condenser: Path) -> None:
     change_config(condenser, intermediate_size=64)
-    with fails("missing-weights"):
+    with raises("missing-weights"):
         TransformerEncoder.load(condenser)
 
 
 def test_a_checkpoint_of_another_model_is_refused(condenser: Path) -> None:
     change_weights(condenser, lambda weights: {f"vision.{k}": v for k, v in weights.items()})
-    with fails("missing-weights"):
+    with raises("missing-weights"):
         TransformerEncoder.load(condenser)
 
 
 def test_a_pickle_is_refused_with_a_command_that_converts_it(condenser: Path) -> None:
     torch.save(load_file(condenser / WEIGHTS), condenser / "pytorch_model.bin")
     (condenser / WEIGHTS).unlink()
-    with fails("no-weights"):
+    with raises("no-weights"):
         TransformerEncoder.load(condenser)
 
 

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from command import fails
+from command import raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
@@ -323,7 +323,7 @@ def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_
 def test_a_file_without_examples_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     file = tmp_path / "empty.parquet"
     artifacts.open_output(file, Kind.EXAMPLES, "test", inputs={}, options={}).write([])
-    with fails("no-rows"):
+    with raises("no-rows"):
         train_dense(file, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
     with pytest.raises(InputError, match="no such file"):
         train_dense(tmp_path / "missing.parquet", output=tmp_path / "out", model=str(tiny_bert), **PLAN)
@@ -336,7 +336,7 @@ def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
     rows = pl.read_parquet(examples).with_columns(lexical_score=pl.lit(None, pl.Float32)).to_arrow()
     artifacts.open_output(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
     plan = {**PLAN, "max_steps": 1}
-    with fails("no-scores"):
+    with raises("no-scores"):
         train_dense(bare, output=tmp_path / "residual", model=str(tiny_bert), **plan, loss="residual-margin")
     train_dense(bare, output=tmp_path / "nll", model=str(tiny_bert), **plan, loss="nll")
 
@@ -356,7 +356,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     vectors = [TransformerEncoder.load(folder).encode_queries(["river bank"]) for folder in (by_option, by_hand)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert artifacts.read_manifest(by_option).options["layers"] == 1
-    with fails("out-of-range", option="--layers", value=3, limit=2):
+    with raises("out-of-range", option="--layers", value=3, limit=2):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails, hybrid
+from command import hybrid, raises
 from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
@@ -323,19 +323,19 @@ def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None
 
 def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     output, model = tmp_path / "no", str(tiny_bert)
-    with fails("out-of-range", value=15, limit=4):
+    with raises("out-of-range", value=15, limit=4):
         train_lambda(output=output, model=model, **sources)
     few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
-    with fails("no-hits", value=4):
+    with raises("no-hits", value=4):
         train_lambda(output=output, model=model, **{**sources, "labels": few, "positives": 2, "negatives": 2})
     with pytest.raises(InputError, match=r"--projection-norm: only with .* or with .* a start model with a projection"):
         train_lambda(output=output, model=model, projection_norm=True, **sources)
     assert not list(tmp_path.glob(".no*"))
     other = write_corpus(tmp_path / "corpus.parquet", ["another text"])
     elsewhere = {**without(sources, "dev", "dev_queries", "eval_steps"), "collection": other}
-    with fails("other-corpus"):
+    with raises("other-corpus"):
         train_lambda(output=output, **elsewhere, **STATIC)
-    with fails("other-corpus", id="007"):
+    with raises("other-corpus", id="007"):
         train_lambda(output=output, model=model, **without(elsewhere, "index"), **PLAN)
     assert not output.exists()
 

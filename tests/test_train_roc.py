@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import fails
+from command import raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 
 from hybrid_cli import artifacts
@@ -210,5 +210,5 @@ def test_an_index_of_another_corpus_is_refused(examples: Path, index: Path, tiny
     other = tmp_path / "other.parquet"
     rows = pl.read_parquet(examples).with_columns(docid=pl.lit("elsewhere")).to_arrow()
     artifacts.open_output(other, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
-    with fails("other-index"):
+    with raises("other-index"):
         train_dense(other, output=tmp_path / "out", model=str(tiny_bert), **ROC, index=index)

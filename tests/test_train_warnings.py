@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import fails
+from command import raises
 from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_not_resumed(
 ) -> None:
     output, options = interrupted
     damaged(tmp_path / ".x.partial" / layout.CHECKPOINT / name, cut)
-    with fails("damaged", DamageError, path=".checkpoint"):
+    with raises("damaged", DamageError, path=".checkpoint"):
         train_dense(examples, **options)
     assert not output.exists()
 
@@ -196,7 +196,7 @@ def test_damaged_best_weights_are_not_published(
     plan = {**PLAN, "max_steps": 3, "eval_steps": 3, "checkpoint_steps": 1, "learning_rate": 1e-9}
     values = [0.2, 0.1]
     monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": values.pop(0)})
-    with fails("damaged", DamageError, path=".best-0.safetensors"):
+    with raises("damaged", DamageError, path=".best-0.safetensors"):
         train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), dev=examples, **plan)
     assert not (tmp_path / "x").exists()
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import sentencepiece
 import torch
-from command import fails
+from command import raises
 from tiny_collection import TINY_DOCUMENTS
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -129,7 +129,7 @@ def test_a_query_with_an_empty_translation_is_kept(tiny: Path, tmp_path: Path, m
 
 def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, models: tuple[Path, Path]) -> None:
     output = tmp_path / "a.parquet"
-    with fails("unknown-choice", option="--translation-prefix"):
+    with raises("unknown-choice", option="--translation-prefix"):
         attacked(tiny, output, models, "")
     with pytest.raises(InputError) as caught:
         attacked(tiny, output, (tiny_bert, models[1]))
@@ -138,7 +138,7 @@ def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, mod
         {"path": tiny_bert, "value": "bert"},
     )
     (tmp_path / "pickled").mkdir()
-    with fails("no-weights"):
+    with raises("no-weights"):
         attacked(tiny, output, (tmp_path / "pickled", models[1]))
     with pytest.raises(InputError, match="no such file or folder"):
         attacked(tiny, output, (tmp_path / "nothing", models[1]))

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import fails
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -311,7 +311,7 @@ def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, words: 
 
 
 def test_too_few_vectors_for_product_codes_are_refused(tmp_path: Path) -> None:
-    with fails("too-few-vectors", value=20, factory="PQ4"):
+    with raises("too-few-vectors", value=20, factory="PQ4"):
         build(tmp_path / "index", random_vectors(20), VectorIndex(index_type="pq"))
 
 
@@ -340,25 +340,25 @@ def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
     euclidean = faiss.IndexFlatL2(DIM)
     euclidean.add(random_vectors())
     replace_index(index.folder, euclidean)
-    with fails("faiss-metric"):
+    with raises("faiss-metric"):
         index.search(random_vectors(1), ["q"], 1)
 
 
 def test_a_damaged_index_or_one_of_another_size_is_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="sq8"))
     replace_index(index.folder, b"IxSQ, truncated")
-    with fails("damaged"):
+    with raises("damaged"):
         index.search(random_vectors(1), ["q"], 1)
     smaller = faiss.IndexFlatIP(DIM)
     smaller.add(random_vectors(3))
     replace_index(index.folder, smaller)
-    with fails("damaged", value=3, expected=600):
+    with raises("damaged", value=3, expected=600):
         index.search(random_vectors(1), ["q"], 1)
 
 
 def test_queries_of_another_length_are_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    with fails("other-width", value=8, expected=16):
+    with raises("other-width", value=8, expected=16):
         index.search(random_vectors(1, dim=8), ["q"], 1)
 
 
@@ -368,7 +368,7 @@ def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> Non
     queries = random_vectors(5, seed=1)
     every = open_dense(folder, nprobe=8).search(queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
-    with fails("unknown-parameter", option="--ef-search", value=9):
+    with raises("unknown-parameter", option="--ef-search", value=9):
         open_dense(folder, ef_search=9).search(queries, qids(queries), 10)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import fails
+from command import raises
 from processes import Started
 
 from hybrid_cli.errors import HybridError, InputError
@@ -35,7 +35,7 @@ def test_devices_that_cannot_share_the_work_are_refused(
 ) -> None:
     monkeypatch.setattr(workers, "pick_device", str)  # every device exists
     assert workers.pick_devices(["0", "1"]) == ["cuda:0", "cuda:1"]
-    with fails(**message):
+    with raises(**message):
         workers.pick_devices(devices)
 
 

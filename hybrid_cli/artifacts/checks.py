@@ -251,9 +251,18 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
         words = f"already exists, written by hybrid {version} with {', '.join(unknown)}, which this version lacks"
         return "output-of-a-newer-version", words, {"version": version, "options": unknown}
     before, now = completed(existing, wanted), completed(wanted, existing)
-    names = sorted(name for name in now.options if before.options.get(name) != now.options.get(name))
+    fields = {
+        "options": sorted(name for name in now.options if before.options.get(name) != now.options.get(name)),
+        "inputs": sorted(
+            role for role in {**before.inputs, **now.inputs} if _content(before, role) != _content(now, role)
+        ),
+    }
     changes = _changes(before.key(), now.key(), changed_defaults(before, now))
-    return "output-differs", f"already exists with other options or inputs: {changes}", {"options": names}
+    return "output-differs", f"already exists with other options or inputs: {changes}", fields
+
+
+def _content(made: Manifest, role: str) -> str | None:
+    return made.inputs.get(role, {}).get("fingerprint")
 
 
 def _changes(before: str, now: str, defaults: Mapping[str, str] | None = None) -> str:

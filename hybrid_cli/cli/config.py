@@ -37,8 +37,8 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise InputError(
-                f"{self.path}, {_line(event)}: *{event.anchor} is an alias; write the value itself",
-                code="not-yaml", path=self.path,
+                f"{self.path}, line {_line(event)}: *{event.anchor} is an alias; write the value itself",
+                code="not-yaml", path=self.path, line=_line(event),
             )  # fmt: skip
         return super().compose_node(parent, index)
 
@@ -62,8 +62,8 @@ def read_config(path: Path) -> dict[str, Any]:
         node = loader.get_single_node()
         for name, key in _repeated(node, options=True):
             raise InputError(
-                f"{path}, {_line(key)}: '{name}' is set twice; keep one line",
-                code="repeated-option", path=path, option=name,
+                f"{path}, line {_line(key)}: '{name}' is set twice; keep one line",
+                code="repeated-option", path=path, line=_line(key), option=name,
             )  # fmt: skip
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, *NOT_JSON) as error:
@@ -89,8 +89,8 @@ def _repeated(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node
             yield from _repeated(item)
 
 
-def _line(place: Any) -> str:
-    return f"line {place.start_mark.line + 1}"
+def _line(place: Any) -> int:
+    return int(place.start_mark.line) + 1
 
 
 def configured_values(configs: Sequence[str], kind: type[Settings]) -> dict[str, Any]:

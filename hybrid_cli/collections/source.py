@@ -139,7 +139,7 @@ def without_empty_files(source: Source) -> Source:
                 left.pop(row.place.file, None)
                 yield row
             for path in left:
-                raise InputError(f"{path}: no {what}; replace or omit the file", code="no-rows", path=path)
+                raise InputError(f"{path}: no {what}; replace or omit the file", code=f"no-{what}", path=path)
 
         return stream
 

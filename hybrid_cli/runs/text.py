@@ -198,7 +198,9 @@ def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
             if fields:
                 yield place, {field: fields[at] for field, at in found.items()}
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path) from None
+        raise InputError(
+            f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path, line=reader.line_num
+        ) from None
 
 
 def _named_parts(path: Path, hits: Iterator[tuple[Place, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:

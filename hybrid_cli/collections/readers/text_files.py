@@ -64,14 +64,14 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
             return str(value)
         if value is not None:
             raise InputError(
-                f"{place}: field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", path=place.file,
-                line=place.number, column=name,
+                f"{place}: field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", **place.fields,
+                column=name,
             )  # fmt: skip
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise InputError(
             f"{place}: no field {' or '.join(names)} (fields: {fields})", code="no-such-field",
-            path=place.file, line=place.number,
+            **place.fields, names=names,
         )  # fmt: skip
     return default
 
@@ -124,7 +124,7 @@ def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Ite
         bound.refuse_columns(place, path, len(fields))
         if len(fields) < least:
             raise InputError(
-                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", path=path
+                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", **place.fields
             )
         yield place, fields
 
@@ -149,7 +149,7 @@ def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Place,
     for place, fields in csv_rows(path, "\t"):
         if len(fields) < least:
             raise InputError(
-                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", path=path
+                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", **place.fields
             )
         yield place, fields
 
@@ -179,7 +179,7 @@ def csv_rows(path: Path, separator: str) -> Iterator[tuple[Place, list[str]]]:
             place, length = Place(path, reader.line_num + 1), 0
     except csv.Error as error:
         raise InputError(
-            f"{place}: {error}; a quote inside a quoted field is written twice", code="not-csv", path=path
+            f"{place}: {error}; a quote inside a quoted field is written twice", code="not-csv", **place.fields
         ) from None
 
 
