@@ -77,9 +77,9 @@ def _fits(error: HybridError, code: str | Refusal, fields: dict[str, object]) ->
 
 def _equal(value: object, wanted: object) -> bool:
     """Compare a value of a field; a text fits the end of a path, and the text of another value."""
-    if isinstance(value, Path):
-        return str(value) == str(wanted) or str(value).endswith(f"/{wanted}")
-    return value == wanted or (isinstance(wanted, str) and str(value) == wanted)
+    if isinstance(wanted, str):
+        return str(value) == wanted or str(value).endswith(f"/{wanted}")
+    return value == wanted
 
 
 def hybrid(*arguments: object) -> Done:

@@ -97,7 +97,7 @@ def test_an_unchanged_source_is_not_read_again_and_a_changed_source_is_refused(
     prepare(PrepareBeir(folder, output=tmp_path / "made"))
     assert "is up to date" in capsys.readouterr().err
     write_beir(folder, ["d1", "d2"])
-    with raises("output-differs", inputs=["corpus"]):
+    with raises("output-differs", inputs=["corpus", "qrels test", "queries"]):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
     prepare(PrepareBeir(folder, output=tmp_path / "made", overwrite=True))
     assert len(corpus_of(tmp_path / "made")) == 2
@@ -253,9 +253,9 @@ def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
     ("line", "problem"),
     [
         ('{"_id": "b", "text": "cut o', refusal("not-json", line=2)),
-        ('{"text": "no id"}', refusal("no-such-field", line=2, names=("_id", "id"))),
+        ('{"text": "no id"}', refusal("no-such-field", line=2, column="_id")),
         ('{"_id": "", "text": "x"}', refusal("missing-value", line=2, column="id")),
-        ('{"_id": "b"}', refusal("no-such-field", line=2, names=("text", "contents"))),
+        ('{"_id": "b"}', refusal("no-such-field", line=2, column="text")),
         ('{"_id": "b", "text": 7.5e3, "title": []}', refusal("not-a-text", line=2, column="title")),
     ],
 )

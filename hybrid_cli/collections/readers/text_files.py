@@ -71,7 +71,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise InputError(
             f"{place}: no field {' or '.join(names)} (fields: {fields})", code="no-such-field",
-            **place.fields, names=names,
+            **place.fields, column=names[0],
         )  # fmt: skip
     return default
 
