@@ -217,7 +217,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert not (tmp_path / "out/pseudo").exists()
     done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
     assert (done.code, done.problem) == (2, "option-does-not-apply")
-    assert done.fields == {"option": "--pseudo-queries", "limit": 6}
+    assert done.fields == {"option": "pseudo_queries", "limit": 6}
 
 
 @pytest.mark.parametrize("judged", [False, True])

@@ -104,7 +104,7 @@ def test_examples_without_a_run_of_the_ensemble_are_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 8}, {"code": "conflicting-options", "option": "--dim", "value": 8, "expected": 4}),
+        ({"dim": 8}, {"code": "conflicting-options", "option": "dim", "value": 8, "expected": 4}),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

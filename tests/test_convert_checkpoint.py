@@ -94,7 +94,7 @@ def test_drboost_concatenates_its_learners(tokenizer: Any, tmp_path: Path, files
     close(encoder.encode_queries(QUERIES), published(learners, "query", batch(tokenizer, QUERIES)))
     texts = [f"{TITLES[0]} [SEP] {TEXTS[0]}", TEXTS[1]]
     close(encoder.encode_documents(TITLES, TEXTS), published(learners, "context", batch(tokenizer, texts)))
-    with raises("option-does-not-apply", option="--preset"):
+    with raises("option-does-not-apply", option="preset"):
         preset_fields("drboost", folder)
 
 
@@ -260,5 +260,5 @@ def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, t
 
 def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "a.bin")
-    with raises("missing-option", path="a.bin", option="--base"):
+    with raises("missing-option", path="a.bin", option="base"):
         convert_checkpoint(tmp_path / "a.bin", tmp_path / "out")

@@ -137,9 +137,9 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
-        (["cpu", "cuda:7"], {"code": "no-such-device", "option": "--device", "value": "cuda:7"}),
-        (["meta"], {"code": "unknown-choice", "option": "--device", "value": "meta"}),
-        (["all"], {"code": "no-gpu", "option": "--devices", "value": "all"}),
+        (["cpu", "cuda:7"], {"code": "no-such-device", "option": "device", "value": "cuda:7"}),
+        (["meta"], {"code": "unknown-choice", "option": "device", "value": "meta"}),
+        (["all"], {"code": "no-gpu", "option": "devices", "value": "all"}),
     ],
 )
 def test_devices_that_do_not_exist_are_refused(
@@ -203,7 +203,7 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
 
 
 def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("invalid-value", option="--factory", value="Nonsense", dim=16):
+    with raises("invalid-value", option="factory", value="Nonsense", dim=16):
         encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
     assert not list(tmp_path.iterdir())
 
@@ -225,7 +225,7 @@ def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, 
     assert manifest.counts == made.counts
     assert manifest.options == made.options
     assert set(manifest.inputs) == {"vectors", "corpus", "model"}
-    with raises("invalid-value", option="--factory", value="Nonsense"):
+    with raises("invalid-value", option="factory", value="Nonsense"):
         encode(flat, output=tmp_path / "none", factory="Nonsense")
     with pytest.raises(
         InputError, match=r"--pooling: only with texts to encode and one model and .*; .*flat is a dense index"

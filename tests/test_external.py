@@ -48,7 +48,7 @@ def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> No
     run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
     assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
     assert open_dense(index).docids.to_list() == docids
-    with raises("option-does-not-apply", option="--split", value="train", path="queries"):
+    with raises("option-does-not-apply", option="split", value="train", path="queries"):
         search(split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
     with raises("no-encoder"):
         search(tiny, split="test", index=index, output=tmp_path / "texts.parquet")

@@ -153,7 +153,7 @@ def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> 
 
 def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "output": tmp_path / "w.json"}
-    with raises("out-of-range", option="--folds", limit=5, path="qrels.test.parquet"):
+    with raises("out-of-range", option="folds", limit=5, path="qrels.test.parquet"):
         fuse(both(made), folds=1000, **options)
     fuse(both(made), folds=5, **options)
 
@@ -175,7 +175,7 @@ def test_a_published_grid_tries_its_weights_only(
     assert sorted(trials) == [pytest.approx(pair) for pair in sorted(weights)]
     assert len(trials) == {"clear": 9, "roc": 21, "spar": 19}[grid]
     third = shutil.copy(both(made)[0], tmp_path / "third.parquet")
-    with raises("number-of-values", option="--grid", value=3):
+    with raises("number-of-values", option="grid", value=3):
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 

@@ -116,9 +116,9 @@ def test_names_of_ranx_are_accepted() -> None:
 
 def test_bad_weights_and_settings_are_refused() -> None:
     for weights in ((1.0, -1.0), (0.0, 0.0), (1.0, math.nan)):
-        with raises("out-of-range", option="--weights"):
+        with raises("out-of-range", option="weights"):
             recipe("minmax", *weights)
-    with raises("option-does-not-apply", option="--normalize"):
+    with raises("option-does-not-apply", option="normalize"):
         recipe("rrf", normalization="minmax")
 
 

@@ -74,7 +74,7 @@ def test_appended_documents_are_encoded_in_int8(tiny_bert: Path, index: Path, tm
 def test_other_encoders_and_devices_are_refused(tiny: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^--dtype: only with .* a transformer encoder; .* is a static encoder$"):
         encode(tiny, output=tmp_path / "index", model=str(tiny_lambda), dtype="int8")
-    with raises("option-does-not-apply", option="--dtype", value="int8"):
+    with raises("option-does-not-apply", option="dtype", value="int8"):
         encode(tiny, output=tmp_path / "index", model=str(tiny_bert), architecture="splade", dtype="int8")
 
 
@@ -87,5 +87,5 @@ def test_without_onnx_runtime_the_extra_is_named(tiny_bert: Path, monkeypatch: p
         return original(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with raises("missing-package", option="--dtype", package="onnxruntime"):
+    with raises("missing-package", option="dtype", package="onnxruntime"):
         open_encoder(tiny_bert, dtype="int8")

@@ -249,7 +249,7 @@ def test_other_languages_equal_lucene(language: str, words: str, tmp_path: Path)
 
 
 def test_an_unknown_language_lists_the_analyzers() -> None:
-    with raises("unknown-choice", option="--language"):
+    with raises("unknown-choice", option="language"):
         Analyzer("tlh")
 
 

@@ -89,7 +89,7 @@ def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
 def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     tokenizer.mask_token = None
-    with raises("no-mask-token", option="--mask-matches"):
+    with raises("no-mask-token", option="mask_matches"):
         MatchMasking(tokenizer, Contract(), 0.15)
 
 

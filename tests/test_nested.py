@@ -63,7 +63,7 @@ def test_truncating_an_index_equals_encoding_with_truncation(
         assert (one.fingerprint, one.dim) == (other.fingerprint, other.dim)
         np.testing.assert_allclose(one.vectors_of(np.arange(12)), other.vectors_of(np.arange(12)), atol=1e-6)
         search(tiny, split="test", index=cut, output=tmp_path / f"{name}.parquet")
-        with raises("out-of-range", option="--truncate-dim", value=4, limit=3):
+        with raises("out-of-range", option="truncate_dim", value=4, limit=3):
             encode(cut, output=tmp_path / "no", truncate_dim=4)
 
 
@@ -88,11 +88,11 @@ def test_longer_prefixes_than_the_vectors_are_refused(
 ) -> None:
     with raises("truncate-dim-too-large", path="tiny_bert0", value=17, limit=16):
         open_encoder(tiny_bert, overrides={"truncate_dim": 17})
-    with raises("out-of-range", option="--truncate-dim", value=7, limit=6, path="lambda"):
+    with raises("out-of-range", option="truncate_dim", value=7, limit=6, path="lambda"):
         open_encoder(tiny_lambda, overrides={"truncate_dim": 7})
     bm25 = tiny_lambda.parent / "bm25"
     static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
-    with raises("out-of-range", option="--matryoshka-dims", value=99, limit=6):
+    with raises("out-of-range", option="matryoshka_dims", value=99, limit=6):
         train_lambda(tiny, output=tmp_path / "no", **static)
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
     with pytest.raises(InputError, match="--matryoshka-dims: the orthogonality is defined on whole vectors"):

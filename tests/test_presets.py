@@ -276,13 +276,13 @@ def test_weights_of_an_unknown_part_are_refused_by_name(tiny_bert: Path, tmp_pat
     ],
 )
 def test_a_preset_that_does_not_fit_the_checkpoint_is_refused(tiny_bert: Path, name: str, message: str) -> None:
-    with raises("other-preset", option="--preset", path="tiny_bert0"):
+    with raises("other-preset", option="preset", path="tiny_bert0"):
         preset_fields(name, tiny_bert)
 
 
 def test_a_preset_of_an_encoder_with_its_own_contract_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     TransformerEncoder.load(tiny_bert).save(tmp_path / "own")
-    with raises("option-does-not-apply", option="--preset", path="own"):
+    with raises("option-does-not-apply", option="preset", path="own"):
         preset_fields("bge", tmp_path / "own")
     chain(tmp_path / "dense", tiny_bert, "mean", Dense(16, 8), Normalize())
     with raises("other-preset"):

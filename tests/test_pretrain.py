@@ -185,7 +185,7 @@ def test_pretraining_of_the_first_layers(corpus: Path, tiny_bert: Path, tmp_path
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
     assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]
     assert artifacts.read_manifest(out).options["layers"] == 1
-    with raises("out-of-range", option="--layers", value=3, limit=2):
+    with raises("out-of-range", option="layers", value=3, limit=2):
         pretrain(corpus, output=tmp_path / "no", model=str(tiny_bert), **{**plan, "layers": 3})
 
 
@@ -202,7 +202,7 @@ def test_the_skip_layer_belongs_to_the_condenser_head() -> None:
 
 
 def test_spans_longer_than_the_model_supports_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("out-of-range", option="--max-length", value=513, limit=512):
+    with raises("out-of-range", option="max_length", value=513, limit=512):
         pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_length": 513})
 
 

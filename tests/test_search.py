@@ -258,7 +258,7 @@ def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
         both, output=tmp_path / "e.json", qrels=tiny, split="test", tune=True, index=[lexical, dense],
         methods=["weighted-sum"],
     )  # fmt: skip
-    with raises("option-does-not-apply", option="--missing", value="exact"):
+    with raises("option-does-not-apply", option="missing", value="exact"):
         search(tiny, weights=f"@{exact}", **asked)
 
 

@@ -356,7 +356,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     vectors = [TransformerEncoder.load(folder).encode_queries(["river bank"]) for folder in (by_option, by_hand)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert artifacts.read_manifest(by_option).options["layers"] == 1
-    with raises("out-of-range", option="--layers", value=3, limit=2):
+    with raises("out-of-range", option="layers", value=3, limit=2):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
 
 

@@ -129,7 +129,7 @@ def test_a_query_with_an_empty_translation_is_kept(tiny: Path, tmp_path: Path, m
 
 def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, models: tuple[Path, Path]) -> None:
     output = tmp_path / "a.parquet"
-    with raises("unknown-choice", option="--translation-prefix"):
+    with raises("unknown-choice", option="translation_prefix"):
         attacked(tiny, output, models, "")
     with pytest.raises(InputError) as caught:
         attacked(tiny, output, (tiny_bert, models[1]))

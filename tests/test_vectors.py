@@ -368,7 +368,7 @@ def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> Non
     queries = random_vectors(5, seed=1)
     every = open_dense(folder, nprobe=8).search(queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
-    with raises("unknown-parameter", option="--ef-search", value=9):
+    with raises("unknown-parameter", option="ef_search", value=9):
         open_dense(folder, ef_search=9).search(queries, qids(queries), 10)
 
 

@@ -26,8 +26,8 @@ def job_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
-        (["0", "cuda:0"], {"code": "repeated-value", "option": "--devices", "value": "cuda:0"}),
-        (["cpu", "1"], {"code": "conflicting-options", "option": "--devices"}),
+        (["0", "cuda:0"], {"code": "repeated-value", "option": "devices", "value": "cuda:0"}),
+        (["cpu", "1"], {"code": "conflicting-options", "option": "devices"}),
     ],
 )
 def test_devices_that_cannot_share_the_work_are_refused(

@@ -60,14 +60,14 @@ class Recipe(Combining):
             raise InputError(
                 f"--weight {self.weight}: needs a finite number",
                 code="not-a-number",
-                option="--weight",
+                option="weight",
                 value=self.weight,
             )
         if self.combine == "sum" and first != second:
             raise InputError(
                 f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat",
                 code="other-width",
-                option="--combine",
+                option="combine",
                 value=second,
                 expected=first,
             )

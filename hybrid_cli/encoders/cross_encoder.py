@@ -81,7 +81,7 @@ class PairInput:
                 f"--max-length {new.max_length}: needs at least {ROOM} tokens more than --query-max-len "
                 f"{new.query_max_len}",
                 code="out-of-range",
-                option="--max-length",
+                option="max_length",
                 value=new.max_length,
                 minimum=new.query_max_len + ROOM,
             )
@@ -150,7 +150,7 @@ class CrossEncoder(nn.Module):
             raise InputError(
                 f"--max-length {stored.max_length}: the model has positions for {longest} tokens",
                 code="out-of-range",
-                option="--max-length",
+                option="max_length",
                 value=stored.max_length,
                 limit=longest,
             )

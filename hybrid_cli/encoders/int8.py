@@ -48,7 +48,7 @@ def quantize(encoder: TransformerEncoder) -> None:
         raise InputError(
             f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}",
             code="option-does-not-apply",
-            option="--dtype",
+            option="dtype",
             value="int8",
             device=str(encoder.device),
         )
@@ -68,7 +68,7 @@ def quantize(encoder: TransformerEncoder) -> None:
             raise HybridError(
                 f"--dtype int8: the 8-bit vectors differ from those of fp32 (cosine {cosine:.2f}); use --dtype fp32",
                 code="int8-inexact",
-                option="--dtype",
+                option="dtype",
                 value="int8",
                 cosine=cosine,
             )
@@ -113,7 +113,7 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
         raise InputError(
             "--dtype int8: needs ONNX Runtime; run pip install 'hybrid_cli[int8]'",
             code="missing-package",
-            option="--dtype",
+            option="dtype",
             package="onnxruntime",
         ) from None
     names = list(probe)
@@ -146,7 +146,7 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
                 f"--dtype int8: {type(backbone).__name__} has no form in ONNX ({type(error).__name__}); "
                 "use --dtype fp32",
                 code="architecture-unsupported",
-                option="--dtype",
+                option="dtype",
                 value=type(backbone).__name__,
             ) from None
         options = onnxruntime.SessionOptions()

@@ -78,24 +78,24 @@ def pick_device(device: str) -> str:
         found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     unknown = f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps"
     if found.partition(":")[0] == "meta":  # tensors without values
-        raise InputError(unknown, code="unknown-choice", option="--device", value=device)
+        raise InputError(unknown, code="unknown-choice", option="device", value=device)
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         if "device type at start of device string" in str(error):
-            raise InputError(unknown, code="unknown-choice", option="--device", value=device) from None
+            raise InputError(unknown, code="unknown-choice", option="device", value=device) from None
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         if any(sign in reason for sign in _IN_USE):
             raise InputError(
                 f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu",
                 code="gpu-in-use",
-                option="--device",
+                option="device",
                 value=device,
             ) from None
         raise InputError(
             f"--device {device}: not available on this machine ({reason}); use auto or cpu",
             code="no-such-device",
-            option="--device",
+            option="device",
             value=device,
         ) from None
     return found
@@ -108,7 +108,7 @@ def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
             raise InputError(
                 f"--device {device}: {processes} processes cannot share a GPU; use --device cuda or cpu",
                 code="conflicting-options",
-                option="--device",
+                option="device",
                 value=device,
                 processes=processes,
             )
@@ -832,7 +832,7 @@ def _refuse_sparse(folder: Path, unexpected: Collection[str]) -> None:
             code="other-kind",
             path=folder,
             kind="unicoil",
-            option="--architecture",
+            option="architecture",
         )
 
 

@@ -52,7 +52,7 @@ def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str
         raise InputError(
             f"--weight: only with a combination of two encoders; {folder} is one encoder",
             code="option-does-not-apply",
-            option="--weight",
+            option="weight",
             path=folder,
         )
     if changes.get("architecture") is not None:
@@ -67,7 +67,7 @@ def _sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[s
         raise InputError(
             f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32",
             code="option-does-not-apply",
-            option="--dtype",
+            option="dtype",
             value="int8",
             path=folder,
         )
@@ -81,7 +81,7 @@ def _static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[s
         raise InputError(
             f"--dtype int8: not with a static encoder, such as {folder}; omit the option",
             code="option-does-not-apply",
-            option="--dtype",
+            option="dtype",
             value="int8",
             path=folder,
         )

@@ -132,7 +132,7 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
             raise InputError(
                 f"--architecture {architecture}: {folder} is a {contract.architecture} encoder",
                 code="conflicting-options",
-                option="--architecture",
+                option="architecture",
                 value=architecture,
                 expected=contract.architecture,
                 path=folder,
@@ -144,7 +144,7 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
         raise InputError(
             f"{folder}: no sparse encoder; pass --architecture for a plain checkpoint",
             code="missing-option",
-            option="--architecture",
+            option="architecture",
             path=folder,
         )
     table = architecture == "splade" and (folder / IDF_TABLE).is_file()

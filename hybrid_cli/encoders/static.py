@@ -145,7 +145,7 @@ class StaticEncoder(nn.Module):
                 raise InputError(
                     f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values",
                     code="out-of-range",
-                    option="--truncate-dim",
+                    option="truncate_dim",
                     value=truncate_dim,
                     limit=contract.dim,
                     path=folder,

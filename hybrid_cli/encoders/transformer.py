@@ -219,7 +219,7 @@ def load_projection(
         raise InputError(
             f"--dim {contract.dim}: needs at most the {inputs} dimensions of {folder}",
             code="out-of-range",
-            option="--dim",
+            option="dim",
             value=contract.dim,
             limit=inputs,
             path=folder,

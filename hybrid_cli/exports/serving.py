@@ -254,7 +254,7 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
             f"--format opensearch: writes titles and texts, the index has the field '{others[0]}'; use --format "
             "parquet or vespa",
             code="other-fields",
-            option="--format",
+            option="format",
             value="opensearch",
             field=others[0],
         )
@@ -263,7 +263,7 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
             f"--format opensearch: BM25 is computed by an English analyzer, the index has language "
             f"{served.lexical.language}; use --format parquet or vespa",
             code="other-language",
-            option="--format",
+            option="format",
             value="opensearch",
             language=served.lexical.language,
         )

@@ -321,7 +321,7 @@ class Recipe:
             raise InputError(
                 f"--method {self.method}: has a fixed normalization; omit --normalize",
                 code="option-does-not-apply",
-                option="--normalize",
+                option="normalize",
                 method=self.method,
             )
         bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
@@ -329,7 +329,7 @@ class Recipe:
             raise InputError(
                 f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0, none over {LARGEST}",
                 code="out-of-range",
-                option="--weights",
+                option="weights",
                 value=self.weights,
                 limit=LARGEST,
             )

@@ -41,7 +41,7 @@ def check_folds(folds: int, judged: Path, queries: int) -> None:
         raise InputError(
             f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}",
             code="out-of-range",
-            option="--folds",
+            option="folds",
             value=folds,
             limit=queries,
             path=judged,

@@ -131,7 +131,7 @@ def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], W
             raise InputError(
                 f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}",
                 code="number-of-values",
-                option="--grid",
+                option="grid",
                 grid=family.grid,
                 value=runs,
                 expected=2,
@@ -159,7 +159,7 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
         raise InputError(
             f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1",
             code="out-of-range",
-            option="--step",
+            option="step",
             value=step,
         )
     _check_size(math.comb(parts + runs - 1, runs - 1), runs)
@@ -216,7 +216,7 @@ def _check_size(points: int, runs: int) -> None:
             f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; "
             "use --grid linear, or scaled for raw scores, with a larger --step, or fuse fewer runs",
             code="grid-too-large",
-            option="--grid",
+            option="grid",
             value=points,
             limit=_MOST_TRIALS,
             count=runs,

@@ -115,7 +115,7 @@ def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: S
             f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
             f"{', '.join(names)}, in this order; got {len(weights)}",
             code="number-of-weights",
-            option="--weights",
+            option="weights",
             value=len(weights),
             expected=len(names),
         )
@@ -136,7 +136,7 @@ def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) 
         raise InputError(
             f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune",
             code="not-a-number",
-            option="--weights",
+            option="weights",
             value=given,
         ) from None
 
@@ -159,21 +159,21 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
             raise InputError(
                 f"--weights {part}: no such run; {hint} runs are {', '.join(names)}",
                 code="unknown-choice",
-                option="--weights",
+                option="weights",
                 value=name,
                 choices=list(names),
                 suggestion=close[0] if close else None,
             )
         if name in weights:
             raise InputError(
-                f"--weights {given}: {name} is given twice", code="repeated-value", option="--weights", value=name
+                f"--weights {given}: {name} is given twice", code="repeated-value", option="weights", value=name
             )
         weights[name] = _number(weight)
     if missing := [name for name in names if name not in weights]:
         raise InputError(
             f"--weights {given}: has no weight for {', '.join(missing)}",
             code="missing-value",
-            option="--weights",
+            option="weights",
             missing=missing,
         )
     return tuple(weights[name] for name in names)

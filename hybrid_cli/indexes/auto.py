@@ -166,7 +166,7 @@ def choose(
                 f"{console.size(recipe.memory or 0)}: {candidate.index_type} needs {console.size(needed)}; "
                 "raise --memory, or lower --min-recall",
                 code="no-index-fits",
-                option="--memory",
+                option="memory",
                 value=recipe.memory,
                 needed=needed,
             )

@@ -58,7 +58,7 @@ def _code_bytes(recipe: VectorIndex, dim: int) -> int:
         raise InputError(
             f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}",
             code="out-of-range",
-            option="--pq-bytes",
+            option="pq_bytes",
             value=size,
             dim=dim,
         )
@@ -144,7 +144,7 @@ def empty_index(factory: str, dim: int) -> Any:
             f"--factory {factory}: not a FAISS factory string for {dim} dimensions, such as OPQ16,IVF256,PQ16 "
             f"({reason(error)})",
             code="invalid-value",
-            option="--factory",
+            option="factory",
             value=factory,
             dim=dim,
         ) from None

@@ -27,7 +27,7 @@ def pick_gpus(device: str) -> list[int]:
         raise InputError(
             f"--faiss-device {device}: unknown; use auto, cpu, gpu, or numbers of GPUs such as 0,1",
             code="unknown-choice",
-            option="--faiss-device",
+            option="faiss_device",
             value=device,
             choices=("auto", "cpu", "gpu"),
         )
@@ -39,7 +39,7 @@ def pick_gpus(device: str) -> list[int]:
         raise InputError(
             f"--faiss-device {device}: this FAISS has no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu",
             code="no-gpu",
-            option="--faiss-device",
+            option="faiss_device",
             value=device,
         )
     found = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
@@ -47,7 +47,7 @@ def pick_gpus(device: str) -> list[int]:
         raise InputError(
             f"--faiss-device {device}: FAISS sees {visible} GPUs; use a number below, or cpu",
             code="no-gpu",
-            option="--faiss-device",
+            option="faiss_device",
             value=device,
             limit=visible,
         )

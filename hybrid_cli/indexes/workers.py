@@ -37,21 +37,21 @@ def pick_devices(names: Sequence[str]) -> list[str]:
         names = [str(number) for number in range(torch.cuda.device_count())]
         if not names:
             raise InputError(
-                "--devices all: no GPU is visible; pass --device cpu", code="no-gpu", option="--devices", value="all"
+                "--devices all: no GPU is visible; pass --device cpu", code="no-gpu", option="devices", value="all"
             )
     found = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
     if len({name.partition(":")[0] for name in found}) > 1:
         raise InputError(
             f"--devices {','.join(names)}: vectors differ between types of devices; use one type",
             code="conflicting-options",
-            option="--devices",
+            option="devices",
             value=names,
         )
     if repeated := [name for name in set(found) if name != "cpu" and found.count(name) > 1]:
         raise InputError(
             f"--devices {','.join(names)}: {repeated[0]} is named twice; one process uses a GPU",
             code="repeated-value",
-            option="--devices",
+            option="devices",
             value=repeated[0],
         )
     return found

@@ -157,7 +157,7 @@ def _java_analyzer(language: str) -> Any:
         raise InputError(
             f"--language {language}: unknown. Anserini's analyzers: {', '.join(known)}",
             code="unknown-choice",
-            option="--language",
+            option="language",
             value=language,
             choices=known,
         )
@@ -169,7 +169,7 @@ def _java_analyzer(language: str) -> Any:
         raise HybridError(
             f"--language {language}: the analyzer does not run in this Java runtime ({reason})",
             code="java-failed",
-            option="--language",
+            option="language",
             value=language,
         ) from None
     return found

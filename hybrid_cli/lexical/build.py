@@ -144,7 +144,7 @@ def build_shards(
         raise InputError(
             f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards",
             code="option-does-not-apply",
-            option="--shards",
+            option="shards",
             language=language,
         )
     analyzer, batches = Analyzer(language), iter(corpus())
@@ -330,7 +330,7 @@ def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], b
         raise InputError(
             f"--tune: needs two or more judged queries, got {values.shape[1]}",
             code="too-few-queries",
-            option="--tune",
+            option="tune",
             value=values.shape[1],
             expected=2,
         )

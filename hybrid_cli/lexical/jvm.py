@@ -120,7 +120,7 @@ def start(heap: str | None = None) -> None:
         raise InputError(
             f"--java-heap {heap}: needs a size such as 800m or 4g",
             code="invalid-value",
-            option="--java-heap",
+            option="java_heap",
             value=heap,
         )
     most = memory.of_machine()
@@ -128,7 +128,7 @@ def start(heap: str | None = None) -> None:
         raise InputError(
             f"--java-heap {heap}: this machine has {memory.shown(most)} of memory; pass less",
             code="out-of-range",
-            option="--java-heap",
+            option="java_heap",
             value=heap,
             limit=most,
         )

@@ -167,7 +167,7 @@ def exact_sources(runs: Mapping[str, Path], indexes: Sequence[Path], queries: Pa
         raise InputError(
             f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order",
             code="number-of-values",
-            option="--index",
+            option="index",
             value=len(indexes),
             expected=len(runs),
         )
@@ -195,7 +195,7 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
             code="input-changed",
             path=run,
             queries=path,
-            option="--queries",
+            option="queries",
         )
     return path
 

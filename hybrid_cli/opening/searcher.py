@@ -171,7 +171,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
             raise InputError(
                 f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene",
                 code="option-does-not-apply",
-                option="--engine",
+                option="engine",
                 value="lucene",
                 path=path,
             )

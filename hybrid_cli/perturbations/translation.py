@@ -73,7 +73,7 @@ class Translator:
                 f"{self.folder}: translates to several languages; --translation-prefix needs one of {', '.join(codes)}",
                 code="unknown-choice",
                 path=self.folder,
-                option="--translation-prefix",
+                option="translation_prefix",
                 value=prefix,
                 choices=codes,
             )

@@ -132,7 +132,7 @@ def _tune(
             f"--tune: {settings.measure} is 0 for {console.counted(**{'judged query': len(queries)})} of "
             f"{judged['qrels']} with every weight; pass the collection of the index, or another --measure",
             code="measure-always-zero",
-            option="--tune",
+            option="tune",
             path=judged["qrels"],
             measure=settings.measure,
         )
@@ -157,7 +157,7 @@ def _judged(collection: Path, split: str | None) -> dict[str, Path]:
         raise InputError(
             f"--tune {collection}: is a file; pass a collection, which has the texts of the queries too",
             code="other-kind",
-            option="--tune",
+            option="tune",
             path=collection,
             expected="collection",
         )

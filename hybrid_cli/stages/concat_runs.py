@@ -73,7 +73,7 @@ def _aggregated(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
             f"--max-per {settings.max_per}: document {other['docid'][0]} of query {other['qid'][0]} is no passage "
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
             code="not-a-passage",
-            option="--max-per",
+            option="max_per",
             id=other["docid"][0],
             query=other["qid"][0],
         )

@@ -134,7 +134,7 @@ def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Pa
                 f"{source}: has no config.json next to it; pass --base, the model from which it was trained",
                 code="missing-option",
                 path=source,
-                option="--base",
+                option="base",
             )
         if base is None:
             _copy([file for pattern in _TOKENIZER for file in source.parent.glob(pattern)], folder)
@@ -158,7 +158,7 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
                 path=source,
                 kind=kind,
                 expected=TRANSFORMER,
-                option="--documents",
+                option="documents",
             )
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
     try:

@@ -213,7 +213,7 @@ def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
         raise InputError(
             "--model: a sparse encoder is not combined with another; search both and fuse the runs",
             code="other-kind",
-            option="--model",
+            option="model",
             kind="sparse",
             expected="dense encoder",
         )
@@ -305,7 +305,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
         raise InputError(
             f"--truncate-dim {length}: the vectors of {old} have {info.dim} values",
             code="out-of-range",
-            option="--truncate-dim",
+            option="truncate_dim",
             value=length,
             limit=info.dim,
             path=old,

@@ -75,7 +75,7 @@ def export(settings: Export) -> Path:
         raise InputError(
             f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, kind, settings.form)}",
             code="unknown-choice",
-            option="--format",
+            option="format",
             value=settings.form,
             path=path,
             choices=_formats(path, kind),
@@ -85,7 +85,7 @@ def export(settings: Export) -> Path:
         raise InputError(
             "--format dpr: needs --collection, for texts and answers",
             code="missing-option",
-            option="--collection",
+            option="collection",
             value="dpr",
         )
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
@@ -201,7 +201,7 @@ def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
         raise InputError(
             f"--tag {settings.tag!r}: needs one word without white space",
             code="invalid-name",
-            option="--tag",
+            option="tag",
             value=settings.tag,
         )
 
@@ -400,7 +400,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
             f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`",
             code="learned-weights",
             path=path,
-            option="--format",
+            option="format",
             value=settings.form,
         )
     recorded = corpora_of([[manifest]])
@@ -410,7 +410,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
             f"{path}: its corpus is no longer at the recorded path; pass it with --collection",
             code="corpus-missing",
             path=path,
-            option="--collection",
+            option="collection",
         )
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
@@ -426,7 +426,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
             raise InputError(
                 f"--split {settings.split}: needs --collection",
                 code="missing-option",
-                option="--collection",
+                option="collection",
                 value=settings.split,
             )
         read = collections.read_queries(collections.queries_path(settings.collection, settings.split))

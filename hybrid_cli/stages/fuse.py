@@ -168,7 +168,7 @@ def _methods(settings: Fuse) -> list[str]:
         raise InputError(
             "--normalize: with --tune, pass --method too; other methods have a fixed normalization",
             code="missing-option",
-            option="--method",
+            option="method",
             other="--normalize",
         )
     if list(settings.methods) == ["auto"]:
@@ -205,7 +205,7 @@ def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settin
             f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B)"
             + ("" if weights_path(settings.weights) else other),
             code="missing-option",
-            option="--index",
+            option="index",
             method=recipe.method,
             missing="exact",
         )
@@ -331,7 +331,7 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         raise InputError(
             "--tune: needs --qrels, a file or a collection with --split; never the queries reported on",
             code="missing-option",
-            option="--qrels",
+            option="qrels",
             other="--tune",
         )
     settings = job.settings
@@ -372,7 +372,7 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
             f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
             f"{judged}; pass the judgments of these runs' queries, or another --measure",
             code="measure-always-zero",
-            option="--tune",
+            option="tune",
             path=judged,
             measure=settings.measure,
         )

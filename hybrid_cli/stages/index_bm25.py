@@ -139,7 +139,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         raise InputError(
             f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards",
             code="out-of-range",
-            option="--shards",
+            option="shards",
             value=shards,
             limit=total,
             path=inputs["corpus"],

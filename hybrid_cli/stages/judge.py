@@ -35,7 +35,7 @@ def judge(settings: Judge) -> Path:
         raise InputError(
             f"--measure {settings.measure}: needs answers in the texts; name a measure of judgments",
             code="needs-answers",
-            option="--measure",
+            option="measure",
             value=settings.measure,
         )
     queries = collection.queries_path(settings.collection, settings.split)
@@ -65,7 +65,7 @@ def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[
     known = [pool for pool in found if pool.qid in texts.queries]
     if not known:
         raise InputError(
-            "judge: no query of the runs is in the collection; pass its --split", code="other-queries", option="--split"
+            "judge: no query of the runs is in the collection; pass its --split", code="other-queries", option="split"
         )
     for name in (name for pool in known for name in (pool.qid, *pool.docids)):
         if any(mark in name for mark in "\t\n\r"):

@@ -45,7 +45,7 @@ def perturb(settings: Perturb) -> Path:
             f"{settings.output}: several attacks need a folder; pass --output without .parquet",
             code="conflicting-options",
             path=settings.output,
-            option="--output",
+            option="output",
             attacks=names,
         )
     inputs: dict[str, dict[str, Path]] = {}
@@ -120,14 +120,14 @@ def _names(settings: Perturb) -> list[str]:
         raise InputError(
             f"--attack {','.join(settings.attacks)}: contains {repeated} twice; list each attack once",
             code="repeated-value",
-            option="--attack",
+            option="attack",
             value=repeated,
         )
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         raise InputError(
             f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})",
             code="unknown-choice",
-            option="--attacked-queries",
+            option="attacked_queries",
             value=unknown[0],
             choices=names,
         )

@@ -90,7 +90,7 @@ def _check_length(length: int, tower: Tower) -> None:
         raise InputError(
             f"--max-length {length}: the model has positions for {most} tokens",
             code="out-of-range",
-            option="--max-length",
+            option="max_length",
             value=length,
             limit=most,
         )

@@ -81,7 +81,7 @@ def _refuse_overlap(page_path: Path, figures: Path | None) -> None:
             raise InputError(
                 f"--png {figures}: would contain or replace the page {page_path}; name another folder",
                 code="replaces-input",
-                option="--png",
+                option="png",
                 path=figures,
                 other=page_path,
             )
@@ -112,7 +112,7 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
             raise InputError(
                 f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}",
                 code="unknown-choice",
-                option="--index",
+                option="index",
                 value=text,
                 choices=list(named),
             )
@@ -131,7 +131,7 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
             raise InputError(
                 f"--model {folder}: has no {layout.CURVE}; pass an encoder of a training command",
                 code="no-such-file",
-                option="--model",
+                option="model",
                 path=folder,
                 expected=layout.CURVE,
             )

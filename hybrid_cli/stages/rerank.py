@@ -92,7 +92,7 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
                 f"{settings.run}: its corpus is not recorded, or is gone; pass --collection",
                 code="corpus-missing",
                 path=settings.run,
-                option="--collection",
+                option="collection",
             )
         corpus = collections.corpus_path(source.path)
         refuse_other_corpus([settings.run], corpus)
@@ -105,7 +105,7 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
             f"{settings.run}: its queries are not recorded, or have changed; pass --queries",
             code="queries-missing",
             path=settings.run,
-            option="--queries",
+            option="queries",
         )
     return {"run": settings.run, "queries": queries, "corpus": corpus, "model": model_input(settings.model)}
 
@@ -124,7 +124,7 @@ def _check_depth(settings: Rerank, run: Run) -> None:
             f"--depths {','.join(map(str, above))}: {settings.run} has at most {longest} hits per query; pass depths "
             f"up to {longest}, or search with a larger --hits",
             code="out-of-range",
-            option="--depths",
+            option="depths",
             value=above,
             limit=longest,
             path=settings.run,

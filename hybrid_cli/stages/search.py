@@ -63,7 +63,7 @@ def search(settings: Search) -> Any:
         raise InputError(
             f"--exact: {several[0]} has shards; build one index of all documents",
             code="conflicting-options",
-            option="--exact",
+            option="exact",
             path=several[0],
             kind="shards",
         )
@@ -124,7 +124,7 @@ def _queries_source(settings: Search) -> Path:
                 raise InputError(
                     f"{queries}: query vectors have no splits; omit --split {settings.split}",
                     code="option-does-not-apply",
-                    option="--split",
+                    option="split",
                     value=settings.split,
                     path=queries,
                 )
@@ -146,7 +146,7 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
         raise InputError(
             f"{source}: a folder of vectors; --exact needs the texts of the queries",
             code="other-kind",
-            option="--exact",
+            option="exact",
             path=source,
             expected="queries",
         )
@@ -217,7 +217,7 @@ def _qrels(settings: Search) -> Path:
         raise InputError(
             "--tune: needs judgments; pass a collection with --split, or --qrels",
             code="missing-option",
-            option="--qrels",
+            option="qrels",
             other="--tune",
         )
     split = None if settings.qrels else settings.split
@@ -339,7 +339,7 @@ def _fusion(settings: Search) -> Recipe:
             f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact",
             code="option-does-not-apply",
             path=path,
-            option="--missing",
+            option="missing",
             value="exact",
         )
     return recipe

@@ -97,14 +97,14 @@ def _names(settings: Split) -> list[str]:
         raise InputError(
             f"--split {folds.WHOLE}: includes every split; omit --split {others}",
             code="conflicting-options",
-            option="--split",
+            option="split",
             value=folds.WHOLE,
         )
     if not settings.splits and len(present) > 1:
         raise InputError(
             f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all",
             code="missing-option",
-            option="--split",
+            option="split",
             path=settings.collection,
             choices=present,
         )
@@ -125,7 +125,7 @@ def _read(files: dict[str, Path], names: list[str]) -> tuple[pl.DataFrame, pl.Da
             f"query {qid} is in the splits {homes}; select the splits to divide with --split",
             code="duplicate-query",
             id=qid,
-            option="--split",
+            option="split",
             splits=homes,
         )
     return queries, qrels.join(queries, on="qid", how="semi", maintain_order="left")
@@ -141,7 +141,7 @@ def _folds(queries: pl.DataFrame, qrels: pl.DataFrame, settings: Split) -> folds
             f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}",
             code="conflicting-options",
             path=settings.folds_file,
-            option="--folds",
+            option="folds",
             value=settings.folds,
             expected=len(found),
         )

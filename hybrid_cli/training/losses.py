@@ -349,7 +349,7 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
         raise InputError(
             f"--matryoshka-dims {bad[0]}: the vectors have {dim} values",
             code="out-of-range",
-            option="--matryoshka-dims",
+            option="matryoshka_dims",
             value=bad[0],
             limit=dim,
         )

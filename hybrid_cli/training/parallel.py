@@ -89,7 +89,7 @@ def start(name: str) -> bool:
         raise InputError(
             f"--device {device.type}: trains in one process; omit torchrun, or use --device cpu",
             code="option-does-not-apply",
-            option="--device",
+            option="device",
             value=device.type,
         )
     return True

@@ -115,7 +115,7 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
         raise InputError(
             f"--skip-layer {skip}: needs a number below {config.num_hidden_layers}, the number of layers",
             code="out-of-range",
-            option="--skip-layer",
+            option="skip_layer",
             value=skip,
             limit=config.num_hidden_layers,
         )

@@ -153,7 +153,7 @@ class MatchMasking:
     def __init__(self, tokenizer: Any, contract: Contract, share: float):
         if tokenizer.mask_token_id is None:
             raise InputError(
-                "the model has no mask token; pass --mask-matches 0", code="no-mask-token", option="--mask-matches"
+                "the model has no mask token; pass --mask-matches 0", code="no-mask-token", option="mask_matches"
             )
         self.share = share
         self._mask: int = tokenizer.mask_token_id

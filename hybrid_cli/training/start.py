@@ -36,7 +36,7 @@ def check_layers(layers: int, count: int) -> None:
         raise InputError(
             f"--layers {layers}: the model has {count} layers",
             code="out-of-range",
-            option="--layers",
+            option="layers",
             value=layers,
             limit=count,
         )
@@ -62,7 +62,7 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
         raise InputError(
             f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers",
             code="architecture-unsupported",
-            option="--layers",
+            option="layers",
             value=type(backbone).__name__,
         )
     parent, name, stack = stacks[0]

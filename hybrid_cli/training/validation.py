@@ -59,7 +59,7 @@ class SurrogatePool:
         lists = queries.join(lists, on="qid", maintain_order="left").filter(pl.col("docid").list.len() > 1)
         if not len(lists):
             raise InputError(
-                "no dev query has two hits of the teacher; use another --dev split", code="no-hits", option="--dev"
+                "no dev query has two hits of the teacher; use another --dev split", code="no-hits", option="dev"
             )
         rng = draws.rng(seed)
         drawn = []

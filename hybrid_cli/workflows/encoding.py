@@ -97,7 +97,7 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
             raise InputError(
                 "--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32",
                 code="option-does-not-apply",
-                option="--dtype",
+                option="dtype",
                 value=INT8,
             )
         return INT8
@@ -168,7 +168,7 @@ def on_cluster(settings: Encode) -> Encode:
         raise InputError(
             "--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16",
             code="conflicting-options",
-            option="--dtype",
+            option="dtype",
             value="auto",
         )
     return settings.changed(device="cpu") if settings.device == "auto" else settings

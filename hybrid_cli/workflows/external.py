@@ -88,7 +88,7 @@ def rows_of(
                 f"{path}: {count:,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE",
                 code="missing-option",
                 path=path,
-                option="--ids",
+                option="ids",
                 value=count,
                 expected=len(wanted),
             )

@@ -44,7 +44,7 @@ class MinedCollection:
             raise InputError(
                 f"--answer-filter: no query of {inputs['queries']} has answers",
                 code="needs-answers",
-                option="--answer-filter",
+                option="answer_filter",
                 path=inputs["queries"],
             )
         qrels = collections.read_qrels(inputs["qrels"])

@@ -139,7 +139,7 @@ class RecommendedPath:
                 "missing; choose another --output",
                 code="foreign-output",
                 paths=found,
-                option="--output",
+                option="output",
             )
 
     # ------------------------------------------------------------------------------------------------- collections
@@ -165,7 +165,7 @@ class RecommendedPath:
                 raise InputError(
                     f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it",
                     code="option-does-not-apply",
-                    option="--pseudo-queries",
+                    option="pseudo_queries",
                     limit=ENOUGH,
                 )
             folds = self.at("folds")
@@ -304,7 +304,7 @@ class RecommendedPath:
                     f"them again, or --max-steps {stored.max_steps} to keep them",
                     code="changed-option",
                     path=file,
-                    option="--minutes",
+                    option="minutes",
                     value=stored.minutes,
                 )
         minutes = self.settings.minutes

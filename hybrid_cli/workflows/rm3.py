@@ -53,7 +53,7 @@ class TunedFeedback:
             raise InputError(
                 f"--tune: needs two or more judged queries, got {len(self.judged)}",
                 code="too-few-queries",
-                option="--tune",
+                option="tune",
                 value=len(self.judged),
                 expected=2,
             )

@@ -63,7 +63,7 @@ def quantization_steps(settings: Encode, counts: bool) -> int:
         raise InputError(
             f"--quantization {steps}: needs a power of two, so that sums of weights are exact",
             code="out-of-range",
-            option="--quantization",
+            option="quantization",
             value=steps,
             expected="a power of two",
         )

@@ -156,7 +156,7 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
     if default in judged:
         raise InputError(
             f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE",
-            code="duplicate-split", option="--qrels", path=judged[""], split=default,
+            code="duplicate-split", option="qrels", path=judged[""], split=default,
         )  # fmt: skip
     return {split or default: path for split, path in judged.items()}
 

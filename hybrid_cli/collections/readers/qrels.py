@@ -29,7 +29,7 @@ QRELS = Layout(
     },
     nested=("qid", "docid", "relevance"),
 )
-_WITHOUT_OPTIONS = replace(QRELS, option="--qrels", advice="name its columns qid, docid and relevance")
+_WITHOUT_OPTIONS = replace(QRELS, option="qrels", advice="name its columns qid, docid and relevance")
 _GRADE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")  # a whole number; tables of other tools write `1.0`
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # grades of the qrels of a collection
 

@@ -36,7 +36,7 @@ QUERIES = Layout(
 )
 _WITHOUT_OPTIONS = replace(
     QUERIES,
-    option="--queries",
+    option="queries",
     advice="name its columns qid and text in the first row",
     revealing=frozenset({"id"}),  # a first query may be `text`
 )

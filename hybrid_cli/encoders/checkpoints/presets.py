@@ -120,7 +120,7 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
         raise InputError(
             f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset",
             code="option-does-not-apply",
-            option="--preset",
+            option="preset",
             value=name,
             path=folder,
         )
@@ -131,7 +131,7 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
             f"--preset {name}: does not fit {folder}, whose weights have the form '{form}'; the preset needs "
             f"'{' or '.join(preset.layouts)}'",
             code="other-preset",
-            option="--preset",
+            option="preset",
             value=name,
             path=folder,
             kind=form,
@@ -143,7 +143,7 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
         raise InputError(
             f"--preset {name}: does not fit {folder}, a {kind} model; needs {' or '.join(preset.types)}",
             code="other-preset",
-            option="--preset",
+            option="preset",
             value=name,
             path=folder,
             kind=kind,
@@ -155,7 +155,7 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
             f"--preset {name}: does not fit {folder}, which has {listed} after the pooling (modules.json); "
             f"the preset needs {needed}",
             code="other-preset",
-            option="--preset",
+            option="preset",
             value=name,
             path=folder,
             kind=modules,
