@@ -26,7 +26,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.encoders.loading import pick_dtype
+from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.training.loop import Trainer

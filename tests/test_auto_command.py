@@ -63,7 +63,7 @@ def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None
         "encode", "search", "search", "fuse", "evaluate", "report", "search",
     ]  # fmt: skip
     assert not (folder / "weights.json").exists()
-    assert "training on pseudo-queries can make a model worse" in done.err
+    assert "training on pseudo-queries can lower quality" in done.err
     assert "--method minmax" in next(line for line in commands(done) if " fuse " in line)
     for name, kind in {"model": Kind.ENCODER, "hybrid.dev.parquet": Kind.RUN, "report.html": Kind.REPORT}.items():
         assert artifacts.read_manifest(folder / name).kind == kind
@@ -201,7 +201,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "0 training steps, as chosen by an earlier call" in again.err
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
-    assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "--minutes", 0.001)
+    assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "minutes", 0.001)
 
 
 def test_many_judged_queries_train_tune_and_test_on_different_folds(

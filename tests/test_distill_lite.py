@@ -201,5 +201,5 @@ def test_more_dimensions_than_the_model_has_are_refused(
     )
     assert done.code == 2
     assert (done.problem, done.fields["option"], done.fields["value"], done.fields["limit"]) == (
-        "out-of-range", "--dim", 17, 16
+        "out-of-range", "dim", 17, 16
     )  # fmt: skip

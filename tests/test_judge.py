@@ -405,7 +405,7 @@ def test_an_output_that_cannot_be_used(
 def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
     done = hybrid("judge", "tiny", "--split", "train", *RUNS, "--output", "mine.tsv")
-    assert (done.problem, done.fields["option"]) == ("other-queries", "--split")
+    assert (done.problem, done.fields["option"]) == ("other-queries", "split")
     assert not list(Path().glob("mine.tsv*")), "no file is started"
     Path("far.trec").write_text("001 Q0 nowhere 1 1 x\n")
     done = hybrid("judge", "tiny", "--split", "test", "far.trec", "--output", "far.tsv")

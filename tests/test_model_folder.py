@@ -254,7 +254,7 @@ def test_transformers_opens_models_in_one_module_only() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in ("from_pretrained", "from_config", "from_dict", "for_model")
     }
-    assert users == {"model_folder"}
+    assert users == {"loading"}
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("place", ["lexical_shards.build_shards", "lexical_shards.write_manifests"])
+@pytest.mark.parametrize("place", ["sharded_updates.build_shards", "sharded_updates.write_manifests"])
 def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
     command = ("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
     ended = run(KILLED.format(place), *command)

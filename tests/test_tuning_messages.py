@@ -76,7 +76,7 @@ def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made
         "search", made / "collection", "--split", "test", "--exact", "--index", indexes, "--weights", "@m.json",
         "--output", "x.parquet",
     )  # fmt: skip
-    assert (done.problem, done.fields["option"]) == ("tuned-with-other-option", "--method")
+    assert (done.problem, done.fields["option"]) == ("tuned-with-other-option", "method")
 
 
 def test_raw_weights_of_another_encoder_are_warned_about(here: Path, made: Path, tiny_lambda: Path) -> None:

@@ -22,6 +22,7 @@ from hybrid_cli import console
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
     few,
     foreign_weights,
@@ -29,8 +30,6 @@ from hybrid_cli.encoders.loading import (
     open_model,
     padded,
     padding_of,
-    pick_device,
-    pick_dtype,
     read_config,
     refuse_missing,
     refuse_more_layers,

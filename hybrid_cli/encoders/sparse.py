@@ -36,14 +36,9 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     unsupported,
 )
 from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.literal import LiteralTerms
-from hybrid_cli.encoders.loading import (
-    load_tokenizer,
-    pick_device,
-    pick_dtype,
-    refuse_other_tokenizer,
-    save_tokenizer,
-)
+from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (

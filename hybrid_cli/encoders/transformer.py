@@ -43,6 +43,7 @@ from hybrid_cli.encoders.contract import (
     read_contract,
     refuse_single_text,
 )
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
@@ -51,8 +52,6 @@ from hybrid_cli.encoders.loading import (
     load_checkpoint,
     padded,
     padding_of,
-    pick_device,
-    pick_dtype,
     save_tokenizer,
 )
 from hybrid_cli.encoders.models import resolve

@@ -11,7 +11,7 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.loading import pick_device
+from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError

@@ -13,7 +13,7 @@ from hybrid_cli.artifacts import SCHEMAS, Kind, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.loading import pick_device, pick_dtype
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
-from hybrid_cli.encoders.loading import autocast
+from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes

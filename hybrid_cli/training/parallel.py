@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import Output
-from hybrid_cli.encoders.loading import pick_device
+from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import InputError
 
 _PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model

@@ -16,7 +16,8 @@ from transformers.activations import ACT2FN
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.encoders.loading import autocast, padding_of
+from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.loading import padding_of
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError

@@ -13,7 +13,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.loading import pick_device, pick_dtype
+from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
