@@ -18,6 +18,7 @@ from hybrid_cli.artifacts.integrity import (
     one_version,
     refuse_lost,
     refuse_lost_rows,
+    replaced,
 )
 from hybrid_cli.artifacts.manifest import (
     FORMAT,
@@ -84,6 +85,7 @@ __all__ = [
     "refuse_lost_rows",
     "refuse_missing_plugin",
     "regrouped",
+    "replaced",
     "replacing",
     "restore",
     "row_count",

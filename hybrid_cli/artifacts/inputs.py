@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from hybrid_cli.artifacts.integrity import replaced
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint, location_of, stored_path
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,7 @@ class Sources:
         for role, state in self._states.items():
             path = _path(self._inputs[role])
             if _state(path) != state and not has_content(path, self._described[role]["fingerprint"]):
-                raise HybridError(
-                    f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path
-                )
+                raise replaced(path)
 
     def set_later(self, output: Path) -> None:
         """Let the time stamps of an output be later than those of the inputs, also if the clock went back: for make."""

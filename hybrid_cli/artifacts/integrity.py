@@ -137,9 +137,14 @@ def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
     except InputError:
         now = None
     if now is None or now.fingerprint != manifest.fingerprint:
-        raise HybridError(
-            f"{folder}: was replaced while it was read; run the command again", code="input-replaced", path=folder
-        )
+        raise replaced(folder)
+
+
+def replaced(path: Path) -> HybridError:
+    """Return the error about an input that another command replaced while it was read."""
+    return HybridError(
+        f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path
+    )
 
 
 def _missing(file: Path) -> str:

@@ -93,6 +93,15 @@ def refuse_single_text(*lists: Sequence[str]) -> None:
         )
 
 
+def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
+    """Refuse more leading values than the vectors of a model or of an index have."""
+    if length is not None and not 0 < length <= dim:
+        raise InputError(
+            f"--truncate-dim {length}: the vectors of {folder} have {dim} values",
+            code="out-of-range", option="truncate_dim", value=length, limit=dim, path=folder,
+        )  # fmt: skip
+
+
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"

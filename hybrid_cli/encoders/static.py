@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import disk
 from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
-from hybrid_cli.encoders.contract import STATIC, refuse_single_text
+from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.lexical.analysis import Analyzer
@@ -141,15 +141,7 @@ class StaticEncoder(nn.Module):
                     value=contract.fields,
                 )
             known = pl.read_parquet(folder / TERMS, glob=False)
-            if truncate_dim is not None and not 0 < truncate_dim <= contract.dim:
-                raise InputError(
-                    f"--truncate-dim {truncate_dim}: the vectors of {folder} have {contract.dim} values",
-                    code="out-of-range",
-                    option="truncate_dim",
-                    value=truncate_dim,
-                    limit=contract.dim,
-                    path=folder,
-                )
+            refuse_truncation(truncate_dim, contract.dim, folder)
             tables = load_file(folder / STATIC_TABLES)
             expected = (len(known) + contract.hash_buckets, contract.dim)
             if any(tuple(table.shape) != expected for table in tables.values()):

@@ -11,7 +11,7 @@ import polars.selectors as cs
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, folded
-from hybrid_cli.runs import frame_of
+from hybrid_cli.runs import frame_of, table_of
 
 Documents = Sequence[str] | Sequence[Mapping[str, str]] | Mapping[str, str] | pl.DataFrame | Any  # Any: pandas
 Queries = str | Sequence[str] | Mapping[str, str] | pl.DataFrame | Any
@@ -71,7 +71,7 @@ def checked_depth(k: int) -> int:
 def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFrame:
     """Return a table with the columns `key` and `text`, both texts."""
     if isinstance(given, Mapping):
-        frame = _frame({key: list(given), "text": list(given.values())}, name)
+        frame = table_of({key: list(given), "text": list(given.values())}, name)
     elif isinstance(given, str) or not isinstance(given, Iterable):
         raise InputError(f"{name}: {given!r} is no list; pass texts, texts by id, or a data frame", code="not-a-list")
     elif isinstance(given, pl.DataFrame) or hasattr(given, "columns"):
@@ -98,16 +98,8 @@ def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
         return pl.DataFrame({key: [str(number) for number in range(len(rows))], "text": rows}, schema=schema)
     if all(isinstance(row, Mapping) for row in rows):
         columns = dict.fromkeys(column for row in rows for column in row)
-        return _frame({column: [row.get(column) for row in rows] for column in columns}, name)
+        return table_of({column: [row.get(column) for row in rows] for column in columns}, name)
     wrong = next(row for row in rows if not isinstance(row, str))
     raise InputError(
         f"{name}: {wrong!r} is no text; pass texts, or dictionaries with {key} and text", code="not-a-text"
     )
-
-
-def _frame(columns: Mapping[str, list[Any]], name: str) -> pl.DataFrame:
-    try:
-        return pl.DataFrame(columns, strict=True, infer_schema_length=None)
-    except (TypeError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: values of different types in a column ({reason})", code="other-type") from None

@@ -1,7 +1,7 @@
 """Runs: one row per hit, ordered by query and rank."""
 
 from hybrid_cli.runs.files import open_run, read_run
-from hybrid_cli.runs.given import RunLike, frame_of, of_dictionary, run_table
+from hybrid_cli.runs.given import RunLike, frame_of, of_dictionary, run_table, table_of
 from hybrid_cli.runs.names import named, named_once, pick
 from hybrid_cli.runs.run import Run
 from hybrid_cli.runs.tables import SCHEMA, empty, positions, ranked, reranked
@@ -22,4 +22,5 @@ __all__ = [
     "read_run",
     "reranked",
     "run_table",
+    "table_of",
 ]

@@ -60,7 +60,7 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         return table
     if hasattr(table, "columns") and hasattr(table, "to_dict"):  # pandas, which need not be installed
-        return _frame(table.to_dict("list"), name)
+        return table_of(table.to_dict("list"), name)
     raise InputError(
         f"{name}: is {type(table).__name__}; pass a data frame, a dictionary {{qid: {{docid: value}}}} or a path",
         code="not-a-table",
@@ -71,10 +71,15 @@ def of_dictionary(values: Mapping[Any, Any], column: str, name: str) -> pl.DataF
     """Return qid, docid and a column of a dictionary `{qid: {docid: value}}`."""
     rows = [(qid, docid, value) for qid, hits in values.items() for docid, value in _items(hits, qid, name)]
     qids, docids, found = zip(*rows, strict=True) if rows else ((), (), ())
-    return _frame({"qid": qids, "docid": docids, column: found}, name)
+    return table_of({"qid": qids, "docid": docids, column: found}, name)
 
 
-def _frame(columns: Mapping[str, Any], name: str) -> pl.DataFrame:
+def table_of(columns: Mapping[str, Any], name: str) -> pl.DataFrame:
+    """Return a table of columns; `name` is the subject of messages.
+
+    Raises:
+        InputError: a column has values of different types.
+    """
     try:
         return pl.DataFrame(columns, strict=True, infer_schema_length=None)
     except (TypeError, pl.exceptions.PolarsError) as error:

@@ -8,7 +8,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Recorded
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import text_lines
 from hybrid_cli.opening.exact import index_manifest, kind_in_words
 from hybrid_cli.opening.sharded import ids_of
@@ -48,9 +48,6 @@ def delete(settings: Delete) -> Path:
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line", code="no-ids", path=settings.ids)
     if artifacts.fingerprint(settings.ids) != given:
-        raise HybridError(
-            f"{settings.ids}: was replaced while it was read; run the command again", code="input-replaced",
-            path=settings.ids,
-        )  # fmt: skip
+        raise artifacts.replaced(settings.ids)
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
     return write(settings, Change(index, manifest, ids), {"ids": Recorded(settings.ids, "file", given)})

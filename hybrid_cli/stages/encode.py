@@ -15,7 +15,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
-from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract, refuse_truncation
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.sparse import read_sparse_contract
@@ -301,15 +301,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     """Build a new index from the vectors of a dense index, or from their leading values."""
     check_indexes(settings, {old: made})
     info, length = info_of(made), settings.truncate_dim
-    if length is not None and length > info.dim:
-        raise InputError(
-            f"--truncate-dim {length}: the vectors of {old} have {info.dim} values",
-            code="out-of-range",
-            option="truncate_dim",
-            value=length,
-            limit=info.dim,
-            path=old,
-        )
+    refuse_truncation(length, info.dim, old)
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
     kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}

@@ -18,7 +18,7 @@ import pyarrow as pa
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Kind, Manifest, Recorded, layout
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.shards import (
@@ -153,10 +153,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
 def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
-        raise HybridError(
-            f"{change.index}: was replaced while it was read; run the command again", code="input-replaced",
-            path=change.index,
-        )  # fmt: skip
+        raise artifacts.replaced(change.index)
 
 
 def _forecast(settings: Append | Delete, change: Change, kept: int, added: int, place: Path) -> None:

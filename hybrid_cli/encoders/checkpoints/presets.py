@@ -127,38 +127,22 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
     layouts.structure(folder)  # refuses one tower of two
     form = layouts.find(folder)
     if form not in preset.layouts:
-        raise InputError(
-            f"--preset {name}: does not fit {folder}, whose weights have the form '{form}'; the preset needs "
-            f"'{' or '.join(preset.layouts)}'",
-            code="other-preset",
-            option="preset",
-            value=name,
-            path=folder,
-            kind=form,
-            expected=preset.layouts,
-        )
+        needed = f"whose weights have the form '{form}'; the preset needs '{' or '.join(preset.layouts)}'"
+        raise _misfit(name, folder, needed, form, preset.layouts)
     config = (folder / layouts.SIDES[0] if layouts.is_two_folders(folder) else folder) / "config.json"
     kind = read_object(config).get("model_type") if config.is_file() else None
     if kind is not None and kind not in preset.types:
-        raise InputError(
-            f"--preset {name}: does not fit {folder}, a {kind} model; needs {' or '.join(preset.types)}",
-            code="other-preset",
-            option="preset",
-            value=name,
-            path=folder,
-            kind=kind,
-            expected=preset.types,
-        )
+        raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(preset.types)}", kind, preset.types)
     if (modules := read_contract(folder).modules) != preset.modules:
         listed, needed = (", ".join(each) or "no module" for each in (modules, preset.modules))
-        raise InputError(
-            f"--preset {name}: does not fit {folder}, which has {listed} after the pooling (modules.json); "
-            f"the preset needs {needed}",
-            code="other-preset",
-            option="preset",
-            value=name,
-            path=folder,
-            kind=modules,
-            expected=preset.modules,
-        )
+        needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
+        raise _misfit(name, folder, needed, modules, preset.modules)
     return dict(preset.contract)
+
+
+def _misfit(name: str, folder: Path, reason: str, kind: object, expected: object) -> InputError:
+    """Return the error about a checkpoint of another kind than a preset."""
+    return InputError(
+        f"--preset {name}: does not fit {folder}, {reason}",
+        code="other-preset", option="preset", value=name, path=folder, kind=kind, expected=expected,
+    )  # fmt: skip
