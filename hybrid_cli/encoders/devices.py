@@ -88,9 +88,8 @@ def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
     if device.startswith("cuda"):
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        allowed = (
-            torch.backends.cpu.get_cpu_capability() == "AVX512"
-        )  # ATEN_CPU_CAPABILITY may forbid it, and bf16 then fails
+        # ATEN_CPU_CAPABILITY may forbid it, and bf16 then fails
+        allowed = torch.backends.cpu.get_cpu_capability() == "AVX512"
         native = device == "cpu" and allowed and torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 

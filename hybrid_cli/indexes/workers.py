@@ -78,10 +78,8 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[s
         for label, process in processes.items():
             threading.Thread(target=_relay, args=(label, process, messages), daemon=True).start()
             assert process.stdin is not None
-            process.stdin.write(
-                json.dumps({**jobs[label], _PLUGINS: files}) + "\n"
-            )  # the pipe stays open: its end ends the process
-            process.stdin.flush()
+            process.stdin.write(json.dumps({**jobs[label], _PLUGINS: files}) + "\n")
+            process.stdin.flush()  # the pipe stays open: its end ends the process
         running = set(processes)
         while running:
             label, message = messages.get()

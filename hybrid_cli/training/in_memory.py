@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -137,6 +138,4 @@ def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
                 ],
             }
         )
-    from hybrid_cli.artifacts import SCHEMAS, Kind
-
     return pa.Table.from_pylist(rows, SCHEMAS[Kind.EXAMPLES])
