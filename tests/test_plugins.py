@@ -422,9 +422,9 @@ def test_a_plugin_is_a_local_python_file(folder: Path) -> None:
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def broken(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package that fails to import, lacks a docstring, and registers names that are taken."""
-    site = tmp_path / "site"
+    site = tmp_path_factory.mktemp("packages")
     (site / "hybrid_example_bad-0.1.dist-info").mkdir(parents=True)
     (site / "hybrid_example_bad-0.1.dist-info" / "METADATA").write_text("Name: hybrid-example-bad\nVersion: 0.1\n")
     (site / "hybrid_example_bad-0.1.dist-info" / "entry_points.txt").write_text(
