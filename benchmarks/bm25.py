@@ -29,7 +29,6 @@ from memory import write_collection
 from ratios import Row, in_turns, ratios
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical import build, jvm, lucene
 from hybrid_cli.lexical.index import LexicalIndex
@@ -37,6 +36,7 @@ from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import layout
 
 K1, B = 0.9, 0.4
 LARGE = 1_000_000  # documents from which search takes longer than building the table of hits: other goals

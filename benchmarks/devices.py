@@ -31,13 +31,13 @@ import torch
 from ratios import Row, ratios
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.indexes.faiss import load_faiss
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import Kind
 
 TOLERANCE = 1e-3  # of vectors after training in fp32: gradients are summed in another order
 # A process of torchrun; on a CPU it runs on the core with its number, so that one and two processes are comparable. The

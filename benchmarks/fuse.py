@@ -46,7 +46,8 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
     import polars as pl
 
     from hybrid_cli import artifacts
-    from hybrid_cli.artifacts import Kind, Manifest
+    from hybrid_cli.artifacts import Manifest
+    from hybrid_cli.storage import SCHEMAS, Kind
 
     rng = np.random.default_rng(42)
     qids = np.sort(rng.choice(1_200_000, queries, replace=False)).astype(str)
@@ -67,7 +68,7 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
             }
         )
         manifest = Manifest(Kind.RUN, "benchmark", {}, {})
-        artifacts.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], artifacts.SCHEMAS[Kind.RUN], manifest)
+        artifacts.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], SCHEMAS[Kind.RUN], manifest)
 
 
 def measured(command: list[str]) -> tuple[float, float, float]:

@@ -22,7 +22,6 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -33,6 +32,7 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import VectorIndex
+from hybrid_cli.storage import Kind
 
 SHARD = 50_000
 

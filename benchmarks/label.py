@@ -25,12 +25,12 @@ from bm25 import K1, B, processor
 from ratios import in_turns
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import layout
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import layout
 from hybrid_cli.training.labels import Labels
 
 THEIR_QUERIES = 2000

@@ -22,13 +22,13 @@ import torch
 from ratios import Row, ratios
 from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import artifacts, storage
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import Pretrain
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
 from hybrid_cli.training.pretraining_data import IGNORED, Corpus
@@ -38,7 +38,7 @@ def corpus_of_docstrings(folder: Path) -> Path:
     """Write a corpus of docstrings of scipy."""
     found = list(python_docs.read_package("scipy", Path(scipy.__file__).parent))[:1000]
     columns = [[d.name for d in found], [d.name for d in found], [f"{d.summary} {d.rest}" for d in found]]
-    table = pa.table(columns, schema=artifacts.SCHEMAS[Kind.CORPUS])
+    table = pa.table(columns, schema=storage.SCHEMAS[Kind.CORPUS])
     artifacts.open_output(folder / "corpus.parquet", Kind.CORPUS, "benchmark", inputs={}, options={}).write([table])
     return folder / "corpus.parquet"
 

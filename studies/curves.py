@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli.artifacts.layout import CURVE
+from hybrid_cli.storage.layout import CURVE
 
 STEPS = 10
 

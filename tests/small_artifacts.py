@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import SCHEMAS, Kind
+from hybrid_cli.storage import SCHEMAS, Kind
 
 Rows = Sequence[tuple[Any, ...]]
 HITS: Rows = [("q1", "a", 1, 3.0), ("q1", "b", 2, 2.0), ("q2", "a", 1, 1.0)]

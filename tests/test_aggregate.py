@@ -11,9 +11,9 @@ import pytest
 from command import hybrid, refused
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.reporting.aggregate import Aggregate
 from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.storage import Kind
 
 VALUES = {  # collection -> run -> values of its queries
     "a": {"bm25": [1.0, 0.0], "dense": [0.5, 0.5]},

@@ -15,13 +15,14 @@ from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import InputError, artifacts, open_encoder, open_index, open_run
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli import InputError, artifacts, open_encoder, open_index, open_run, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 COLUMNS = ["qid", "docid", "rank", "score"]
 
@@ -127,7 +128,7 @@ def test_titles_of_a_changed_corpus_are_warned_about(
     index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
     rows = collection.scan(tiny).drop("corpus_row").collect().with_columns(title=pl.lit("another title"))
     artifacts.write_parquet(
-        corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+        corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
     )
     capsys.readouterr()
     open_index(index)

@@ -15,8 +15,8 @@ from hypothesis import strategies as some
 from processes import run
 from small_postings import count
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.collection import docids
 from hybrid_cli.indexes.shards import vector_blocks
@@ -24,6 +24,7 @@ from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.storage import Kind
 
 WORDS = some.lists(some.lists(some.sampled_from("abcdef"), max_size=6), max_size=8)
 
@@ -44,7 +45,7 @@ def test_extended_postings_equal_a_new_count(
 
 def write_corpus(path: Path, rows: pl.DataFrame) -> Path:
     artifacts.write_parquet(
-        path, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+        path, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
     )
     return path
 

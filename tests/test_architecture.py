@@ -28,6 +28,7 @@ LAYERS = (
     {"lexical", "collections"},
     {"runs"},
     {"artifacts"},
+    {"storage"},
     {"cluster"},
     {"settings", "console", "json_rows"},
     {"json_files"},
@@ -350,7 +351,7 @@ def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
         "symlink_to",
         "hardlink_to",
     }
-    allowed = {"artifacts/disk", "artifacts/remote"}  # the latter removes empty folders of its cache
+    allowed = {"storage/disk", "artifacts/remote"}  # the latter removes empty folders of its cache
     users = {
         f"{named(file)}, line {node.lineno}: {node.func.attr}"
         for file in FILES
@@ -366,7 +367,7 @@ def test_input_files_are_opened_in_one_place() -> None:
     allowed = {
         "input_files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
         "lexical/jvm", "lexical/lucene", "perturbations/wordnet", "plugins", "reporting/page", "stages/doctor",
-        "artifacts/output", "artifacts/disk", "artifacts/files", "cli/streams",
+        "artifacts/output", "storage/disk", "artifacts/files", "cli/streams",
     }  # fmt: skip
     users = {
         f"{named(file)}, line {node.lineno}: {ast.unparse(node.func)}"

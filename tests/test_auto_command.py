@@ -15,11 +15,11 @@ from test_docs import complaint
 from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import recommended
 
 

@@ -14,8 +14,8 @@ import pytest
 from command import Refusal, hybrid, refusal, refused
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.storage import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.construction import build
@@ -26,6 +25,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses
 
 PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}

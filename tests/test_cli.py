@@ -15,10 +15,10 @@ import pytest
 from command import Done, Refusal, hybrid, refusal
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli import run
 from hybrid_cli.settings import COMMANDS, Evaluate, Settings
 from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.storage import Kind
 
 STAGES = [
     "auto", "prepare", "split", "perturb", "index-bm25", "append", "delete", "mine-negatives", "label", "pretrain",

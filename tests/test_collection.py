@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
-from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind
 
 AWKWARD_IDS = ["007", "NA", "null", "1e5", "órgãos", "moon landing", " x ", "7", "-1", "nan", "True", "日本"]
 
@@ -43,7 +43,7 @@ def test_the_path_of_a_corpus_is_accepted(tiny: Path) -> None:
 def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     for number in range(3):
-        table = pa.table({"docid": [f"d{number}"], "title": [None], "text": ["a text"]}, artifacts.SCHEMAS[Kind.CORPUS])
+        table = pa.table({"docid": [f"d{number}"], "title": [None], "text": ["a text"]}, storage.SCHEMAS[Kind.CORPUS])
         pq.write_table(table, tmp_path / "corpus" / f"part-{number:05}.parquet")
     assert collection.corpus_path(tmp_path) == tmp_path / "corpus"
     for path in (tmp_path, tmp_path / "corpus"):
@@ -59,7 +59,7 @@ def test_texts_returns_the_given_documents_only(tiny: Path) -> None:
 
 
 def test_a_document_without_id_is_reported_with_its_row(tmp_path: Path) -> None:
-    table = pa.table({"docid": ["a", None], "title": ["", ""], "text": ["x", "y"]}, artifacts.SCHEMAS[Kind.CORPUS])
+    table = pa.table({"docid": ["a", None], "title": ["", ""], "text": ["x", "y"]}, storage.SCHEMAS[Kind.CORPUS])
     pq.write_table(table, tmp_path / "corpus.parquet")
     with raises("missing-value", row=2, column="docid"):
         list(collection.documents(tmp_path))

@@ -14,9 +14,9 @@ from small_artifacts import HITS, open_output, run_table, write_run
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.concat_runs import concat_runs
+from hybrid_cli.storage import Kind
 
 ROWS = [
     (f"q{query}", f"d{rank}", rank, float(10 - rank // 2)) for query in range(6) for rank in range(1, 5)

@@ -20,8 +20,8 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import layout
 from hybrid_cli.training.pretraining import MaskedLanguageModel
 from hybrid_cli.training.pretraining_data import IGNORED
 

@@ -9,9 +9,9 @@ import pytest
 from command import hybrid
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.storage import Kind
 
 FOLDS = (1, 2)
 INDEXES = ("bm25", "dense")

@@ -14,8 +14,8 @@ from command import Done, hybrid
 from small_artifacts import HITS, open_output, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind, checksums
 from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.storage import Kind, checksums
 
 
 def flip(path: Path, bit: int) -> None:

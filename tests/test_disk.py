@@ -12,9 +12,10 @@ from command import raises
 from small_artifacts import HITS, open_output, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind, disk, files
+from hybrid_cli.artifacts import files
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.storage import Kind, disk
 
 # ---------------------------------------------------------------------------------------------------- names and links
 

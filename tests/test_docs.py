@@ -19,7 +19,7 @@ import pytest
 import typer
 import yaml
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Settings
@@ -328,15 +328,15 @@ def _columns(schema: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[li
             yield [f"{prefix}{column.name}", f"list of {column.type.value_type}" if listed else str(column.type)]
 
 
-@pytest.mark.parametrize("kind", artifacts.SCHEMAS)
-def test_the_artifacts_page_has_every_schema(kind: artifacts.Kind) -> None:
+@pytest.mark.parametrize("kind", storage.SCHEMAS)
+def test_the_artifacts_page_has_every_schema(kind: storage.Kind) -> None:
     rows = rows_below(DOCS / "artifacts.md", str(kind))
-    assert [row[:2] for row in rows] == list(_columns(artifacts.SCHEMAS[kind]))
+    assert [row[:2] for row in rows] == list(_columns(storage.SCHEMAS[kind]))
 
 
 def test_the_artifacts_page_names_every_kind() -> None:
     text = (DOCS / "artifacts.md").read_text("utf-8")
-    assert not [kind for kind in artifacts.Kind if f"| {kind} |" not in text]
+    assert not [kind for kind in storage.Kind if f"| {kind} |" not in text]
 
 
 def test_the_fusion_page_has_every_method_and_rule() -> None:

@@ -18,8 +18,7 @@ from command import hybrid, raises
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes import faiss, options
@@ -28,6 +27,7 @@ from hybrid_cli.indexes.shards import read_ids, read_shard
 from hybrid_cli.opening.dense import info_of, open_dense, read_info
 from hybrid_cli.settings import Encode
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.storage import Kind
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -211,7 +211,7 @@ def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: P
 def test_missing_input_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
     with pytest.raises(InputError, match="encode: needs a collection, a dense index, or a file with --queries"):
         encode(output=tmp_path / "index", model=tiny_bert)
-    pq.write_table(artifacts.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
+    pq.write_table(storage.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match="no documents"):
         encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=tiny_bert)
 

@@ -14,7 +14,6 @@ from tiny_collection import write_lines
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts, plugins
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import Family, Measure
@@ -23,6 +22,7 @@ from hybrid_cli.settings import Fuse, PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture

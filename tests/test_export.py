@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 
-from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -31,6 +30,7 @@ from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.train_lambda import train_lambda
+from hybrid_cli.storage import Kind
 
 RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
 
@@ -185,7 +185,7 @@ def test_a_format_that_does_not_fit_the_kind_is_refused(tied: Path, tmp_path: Pa
         export(tied, form="pyserini", output=tmp_path / "x")
     queries = tmp_path / "queries.parquet"
     output = artifacts.open_output(queries, Kind.QUERIES, "test", inputs={}, options={})
-    output.write([pa.table([["q1"], ["text"], [None]], schema=artifacts.SCHEMAS[Kind.QUERIES])])
+    output.write([pa.table([["q1"], ["text"], [None]], schema=storage.SCHEMAS[Kind.QUERIES])])
     with pytest.raises(InputError, match="queries have no format 'trec'; available: none"):
         export(queries, form="trec", output=tmp_path / "x")
 

@@ -13,7 +13,6 @@ import pytest
 from command import hybrid
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import lucene
@@ -25,6 +24,7 @@ from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
+from hybrid_cli.storage import Kind
 
 WEIGHTS = {"title": 3, "text": 1, "body": 2}
 FIELDS = ["title=3", "text", "body=2"]

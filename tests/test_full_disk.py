@@ -15,7 +15,7 @@ import pytest
 from command import hybrid
 from object_stores import CHAIN, Bucket, with_index
 
-from hybrid_cli.artifacts import disk
+from hybrid_cli.storage import disk
 
 pytest_plugins = ("object_stores",)
 

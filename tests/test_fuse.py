@@ -19,7 +19,6 @@ from tiny_runs import both, indexes, write_tiny_runs
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -28,6 +27,7 @@ from hybrid_cli.opening import exact
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from small_artifacts import open_output
 from tiny_runs import HITS, both, indexes, write_tiny_runs
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")

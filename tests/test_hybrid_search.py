@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from small_artifacts import write_corpus
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import construction, hybrid_search
@@ -29,6 +28,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 DIM, COUNT = 8, 300
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from small_postings import Spaces, count, flat, small_index
 
 from hybrid_cli import memory
-from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.build import store_statistics
 from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.storage import layout
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
 K1, B = 0.9, 0.4

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from command import hybrid, raises
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.build import Setting, Tuning, tune
@@ -18,6 +18,7 @@ from hybrid_cli.opening.exact import exact_source
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
         [("a", "", "x"), ("b", "", "y"), ("a", "", "z")], schema=["docid", "title", "text"], orient="row"
     )
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
+    artifacts.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     with pytest.raises(InputError, match="docid a is repeated"):
         index_bm25(corpus, output=tmp_path / "bm25")
 
@@ -135,7 +136,7 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pl.DataFrame([("a", "", ""), ("b", "The", "of")], schema=["docid", "title", "text"], orient="row")
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(corpus, [rows.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
+    artifacts.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     index = index_bm25(corpus, output=tmp_path / "bm25")
     assert "has no terms, so a search finds nothing" in capsys.readouterr().err
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})

@@ -13,13 +13,13 @@ import pytest
 from command import hybrid, raises
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.reporting.inspect import show
 from hybrid_cli.settings import Inspect
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.inspect import inspect as stage
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 def inspect(path: Path) -> dict[str, Any]:

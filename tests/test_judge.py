@@ -14,7 +14,6 @@ from command import Done, hybrid, raises
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
 from hybrid_cli.errors import HybridError
@@ -23,6 +22,7 @@ from hybrid_cli.evaluation.pools import pools
 from hybrid_cli.fusion.weight_range import WEIGHTS, WeightRange, prior_values, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
+from hybrid_cli.storage import Kind, disk
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from processes import HYBRID, Started, run
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.runs import read_run
+from hybrid_cli.storage import Kind
 
 KILLED_AT = {
     "its first rows": "tables.pq.ParquetWriter.write_table = die",

@@ -14,7 +14,6 @@ from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.errors import InputError
@@ -23,6 +22,7 @@ from hybrid_cli.runs import Run, read_run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.labels import Labels, shard_path
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"

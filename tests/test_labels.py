@@ -13,12 +13,12 @@ from command import raises
 from small_artifacts import open_output, write_corpus, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.labels import (
     Hits,
     Labels,

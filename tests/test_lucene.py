@@ -13,8 +13,8 @@ import pytest
 import scipy
 from command import raises
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError, InputError
@@ -26,6 +26,7 @@ from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import Kind
 
 RM3 = Rm3(fb_terms=10, fb_docs=10, original_query_weight=0.5)
 STOP_WORDS = "a an and are as at be but by for if in into is it no not of on or such that the"
@@ -48,7 +49,7 @@ ODD_IDS = ["007", "NA", "null", "1e5", "with space", "two\ttabs", "órgãos 東�
 
 def corpus_file(folder: Path, rows: Iterable[Sequence[str]]) -> Path:
     frame = pl.DataFrame(list(rows), schema=["docid", "title", "text"], orient="row")
-    schema, manifest = artifacts.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
+    schema, manifest = storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
     artifacts.write_parquet(folder / "corpus.parquet", [frame.to_arrow()], schema, manifest)
     return folder / "corpus.parquet"
 

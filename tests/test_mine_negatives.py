@@ -11,12 +11,12 @@ from command import hybrid, raises
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.options import RANDOM, Source
 
 TEXTS = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}

@@ -16,10 +16,11 @@ from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import MANIFEST, Kind, Named
+from hybrid_cli.artifacts import MANIFEST, Named
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input, recorded_model
+from hybrid_cli.storage import Kind
 
 
 def input_of(artifact: Path, role: str) -> Path | None:

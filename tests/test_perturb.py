@@ -11,7 +11,6 @@ from command import raises
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.analysis import Analyzer
@@ -20,6 +19,7 @@ from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 DATA = Path(__file__).parent / "data" / "wordnet"
 ATTACK = "synonym-adversary"

@@ -14,7 +14,7 @@ import pytest
 from command import hybrid
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST, layout
+from hybrid_cli.artifacts import MANIFEST
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
@@ -23,6 +23,7 @@ from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import layout
 
 ROOT = Path(__file__).parent.parent
 

@@ -22,7 +22,6 @@ from tiny_collection import (
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.options import OnDangling, OnDuplicate
@@ -31,6 +30,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import Prepare
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import Kind
 
 
 def write_beir(folder: Path, docids: list[str], judged: list[str] | None = None) -> Path:

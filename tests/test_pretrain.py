@@ -19,7 +19,6 @@ from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -27,6 +26,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import Kind, layout
 
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
 PLAN: dict[str, Any] = {

@@ -13,7 +13,6 @@ from evaluated import evaluate
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
@@ -23,6 +22,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling

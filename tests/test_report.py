@@ -17,9 +17,9 @@ from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
+from hybrid_cli.storage import Kind
 
 MEASURES = ["MRR@10", "R@100"]
 

@@ -22,12 +22,12 @@ from test_report import Page
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import corpus_of, queries_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
+from hybrid_cli.storage import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages.train_reranker import train_reranker
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.options import RerankerLoss

@@ -15,11 +15,11 @@ from evaluated import write_run
 from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.cli.app import app
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.storage import Kind
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40

@@ -21,7 +21,6 @@ from command import hybrid, raises
 from terminal import Terminal
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
@@ -34,6 +33,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import rm3
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")

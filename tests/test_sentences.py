@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_artifacts import open_output, write_corpus
 
-from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.collections.sentences import Sentences, quota, split, word_count, word_counts
+from hybrid_cli.storage import SCHEMAS, Kind
 
 NUMERALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli import artifacts, open_index
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli import artifacts, open_index, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.indexes.dense import DenseIndex
@@ -22,6 +22,7 @@ from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     rows, manifest = collection.scan(tiny).drop("corpus_row").collect(), Manifest(Kind.CORPUS, "test", {}, {})
     for name, part in (("0", rows.head(5)), ("1", rows.slice(5, 4)), ("2", rows.tail(3)), ("all", rows)):
         corpus = folder / f"corpus-{name}.parquet"
-        artifacts.write_parquet(corpus, [part.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
+        artifacts.write_parquet(corpus, [part.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
         encode(corpus, model=str(folder / "bert"), dtype="fp32", output=folder / f"dense-{name}", threads=1)
     encode(folder / "dense-0", index_type="sq8", output=folder / "codes-0")
     encode(folder / "corpus-1.parquet", model=str(folder / "bert"), query_prefix="q: ", output=folder / "prefix-1")

@@ -13,10 +13,10 @@ from processes import run
 from test_append import parts, searched
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.collection import docids
 from hybrid_cli.opening.sharded import ids_of, shards_of
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.storage import Kind
 
 __all__ = ["parts"]
 

@@ -17,7 +17,6 @@ from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, wr
 from transformers import AutoModel
 
 from hybrid_cli import artifacts, console, memory, runs
-from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import HybridError, InputError
@@ -37,6 +36,7 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.stages.verify import verify
+from hybrid_cli.storage import layout
 from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.sparse import flops, gate_loss, growth, recall
 

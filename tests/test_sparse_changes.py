@@ -12,12 +12,12 @@ from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, write_checkpoints
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.verify import verify
+from hybrid_cli.storage import Kind
 
 TEXTS = ["salt in sea water", "", "the moon moves the tides", "salt", "blood carries oxygen", "sea water and the moon"]
 EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)

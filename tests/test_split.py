@@ -14,12 +14,12 @@ from command import hybrid, raises
 from tiny_collection import counts_of
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
+from hybrid_cli.storage import Kind
 
 JUDGED = ["001", "002", "003", "004", "005"]  # 006 has no judgments
 

@@ -20,12 +20,12 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples, allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.loop import rate_factor, steps_of
@@ -83,7 +83,7 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
                 "negatives": negatives,
             }
         )
-    table = pa.Table.from_pylist(rows, schema=artifacts.SCHEMAS[Kind.EXAMPLES])
+    table = pa.Table.from_pylist(rows, schema=storage.SCHEMAS[Kind.EXAMPLES])
     artifacts.open_output(path, Kind.EXAMPLES, "test", inputs={}, options={}).write([table])
     return path
 

@@ -14,13 +14,13 @@ import torch
 from processes import run
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import layout
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.options import Optimization, Sampling

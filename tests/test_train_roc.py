@@ -14,13 +14,13 @@ from command import raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.dev_set import DevSet
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection, VectorsOfOthers

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import layout
 from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.dev_set import DevRetrieval
 

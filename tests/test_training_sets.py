@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import artifacts, storage
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import Examples
 
 TEXTS = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
@@ -28,7 +28,7 @@ def changed_copy(tiny: Path, folder: Path) -> Path:
     shutil.copytree(tiny, folder)
     corpus = pl.read_parquet(folder / "corpus.parquet").with_columns(text=pl.col("text") + " more")
     manifest = artifacts.Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], artifacts.SCHEMAS[Kind.CORPUS], manifest)
+    artifacts.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     return folder
 
 

@@ -15,11 +15,11 @@ from tiny_collection import TINY_DOCUMENTS
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import translation
 from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.stages.perturb import perturb
+from hybrid_cli.storage import Kind
 
 ATTACK = "back-translation"
 SPANISH = ">>es<<"

@@ -15,8 +15,9 @@ from command import hybrid, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import MANIFEST, SCHEMAS, Kind, Manifest, layout
+from hybrid_cli.artifacts import MANIFEST, Manifest
 from hybrid_cli.settings import COMMANDS, Fuse, IndexBm25, Settings, TrainDense
+from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.training import checkpoints, loop
 
 STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it

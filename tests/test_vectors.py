@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes.auto import measure_recall
@@ -25,6 +24,7 @@ from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
+from hybrid_cli.storage import Kind
 
 DIM, COUNT = 16, 600
 EVERY = [

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection
+from hybrid_cli.storage import Kind
 
 AWKWARD_IDS = ["007", "NA", "null", "1e5", "órgãos", "moon landing", "7", "nan", "True", "日本"]
 TINY_DOCUMENTS = [

@@ -33,7 +33,6 @@ from hybrid_cli.artifacts.manifest import (
     refuse_missing_plugin,
 )
 from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
-from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.tables import (
     check_table,
     column_names,
@@ -48,10 +47,8 @@ from hybrid_cli.artifacts.tables import (
 __all__ = [
     "FORMAT",
     "MANIFEST",
-    "SCHEMAS",
     "DryRun",
     "Input",
-    "Kind",
     "Manifest",
     "Named",
     "Output",

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.disk import remove
 from hybrid_cli.artifacts.integrity import damage
 from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.disk import remove
 
 KEY = ".key"  # in an unfinished folder: `Manifest.call` of the call that created it
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from hybrid_cli.artifacts import checksums
 from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
+from hybrid_cli.storage import checksums
 from hybrid_cli.threads import ThreadPool
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index

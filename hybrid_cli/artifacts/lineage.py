@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli.artifacts import layout
 from hybrid_cli.artifacts.files import sizes
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, fingerprint, read_manifest
-from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind, layout
 
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
 _MODELS = (Kind.ENCODER, Kind.EXAMPLES, Kind.LABELS)

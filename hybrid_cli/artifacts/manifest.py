@@ -16,13 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.artifacts import checksums
-from hybrid_cli.artifacts.checksums import new_hash
-from hybrid_cli.artifacts.layout import CURVE
-from hybrid_cli.artifacts.schemas import Kind
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_unsafe_name
 from hybrid_cli.json_files import NOT_JSON, parse_json, typed
+from hybrid_cli.storage import Kind, checksums
+from hybrid_cli.storage.checksums import new_hash
+from hybrid_cli.storage.layout import CURVE
 from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2

@@ -18,7 +18,7 @@ import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console, plugins
-from hybrid_cli.artifacts import checksums, disk, files, layout
+from hybrid_cli.artifacts import files
 from hybrid_cli.artifacts.checks import (
     check_name,
     check_place,
@@ -41,11 +41,11 @@ from hybrid_cli.artifacts.manifest import (
     library_versions,
     sizes,
 )
-from hybrid_cli.artifacts.schemas import SCHEMAS, Kind
 from hybrid_cli.artifacts.scope import at_stage_end
 from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
+from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, layout
 
 
 class DryRun(Exception):

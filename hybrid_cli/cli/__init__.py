@@ -20,10 +20,10 @@ from typing import Any, NoReturn
 import typer
 
 from hybrid_cli import console, memory, plugins
-from hybrid_cli.artifacts import disk
 from hybrid_cli.cli import plugin_files, signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
+from hybrid_cli.storage import disk
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli import artifacts, console, memory, storage
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import is_parquet, refuse_special
+from hybrid_cli.storage import Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
 _TEXT_COPIES = 4  # of a text in memory while documents are selected and joined
@@ -87,7 +87,7 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
         InputError: no corpus, a document without id, or a corpus without one of the fields.
     """
     check_fields(path, fields)
-    known = artifacts.SCHEMAS[Kind.CORPUS]
+    known = storage.SCHEMAS[Kind.CORPUS]
     schema = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
     for part in parts(path):
         row = 0

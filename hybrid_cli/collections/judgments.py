@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import disk
 from hybrid_cli.collections.readers.qrels import has_header, judgment_rows
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import opened, read_bytes
+from hybrid_cli.storage import disk
 
 Pair = tuple[str, str]  # qid, docid
 SKIPPED = None  # in place of a grade

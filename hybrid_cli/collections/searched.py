@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections.collection import corpus_path, read_queries
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind, layout
 
 _FEW = 0.5  # of the queries of all runs: below it, a warning
 _OF_QUERIES = ("perturb", "encode")  # stages that change the form of queries, not which ones they are

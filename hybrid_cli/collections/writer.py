@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, words
-from hybrid_cli.artifacts import Kind, Manifest, disk, layout
+from hybrid_cli import artifacts, storage, words
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind, disk, layout
 
 BATCH_ROWS = 8192
 BATCHES_PER_PART = 128
@@ -166,7 +167,7 @@ class CollectionWriter:
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([*artifacts.SCHEMAS[Kind.CORPUS], *((name, pa.string()) for name in self.source.fields)])
+        schema = pa.schema([*storage.SCHEMAS[Kind.CORPUS], *((name, pa.string()) for name in self.source.fields)])
         while batch := list(islice(rows, BATCH_ROWS)):
             for row in batch:
                 self._check_text(row, "documents")
@@ -233,7 +234,7 @@ class CollectionWriter:
                 yield row
 
     def _write_split(self, role: str, split: str, columns: dict[str, list[Any]], kind: Kind) -> None:
-        table = pa.table(columns, schema=artifacts.SCHEMAS[kind])
+        table = pa.table(columns, schema=storage.SCHEMAS[kind])
         self._write_table(self.folder / f"{role}.{split}.parquet", [table], kind, table.schema)
 
     # ------------------------------------------------------------------------------------------------------- checks

@@ -28,12 +28,12 @@ import numpy as np
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
 from hybrid_cli.encoders.options import Combining
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 
 
 @dataclass(frozen=True)

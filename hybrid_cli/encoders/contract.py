@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hybrid_cli import plugins
 from hybrid_cli.artifacts import refuse_missing_plugin
-from hybrid_cli.artifacts.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders.checkpoints import layouts
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -31,6 +30,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import named, read_object, typed
+from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 
 if TYPE_CHECKING:
     import numpy as np

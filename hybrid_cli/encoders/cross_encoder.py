@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import CONTRACT, MODULES, RERANKER
 from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
@@ -42,6 +40,8 @@ from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import CONTRACT, MODULES, RERANKER
 
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document

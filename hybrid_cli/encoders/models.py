@@ -6,9 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Kind, find_manifest
+from hybrid_cli.artifacts import find_manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
+from hybrid_cli.storage import Kind
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 

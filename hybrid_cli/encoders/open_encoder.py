@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts.layout import CONTRACT, PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.layouts import SIDES
 from hybrid_cli.encoders.composite import Combination, Pair
@@ -17,6 +16,7 @@ from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.plugins import Registry
+from hybrid_cli.storage.layout import CONTRACT, PAIR_SIDES
 
 Opener = Callable[[Path, str, EncodingPrecision, dict[str, Any]], Encoder]  # folder, device, dtype, changes
 

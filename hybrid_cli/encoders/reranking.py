@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.runs import Run
+from hybrid_cli.storage import disk, layout
 
 _GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
 _PAIRS_AT_ONCE = 1 << 18  # whose texts are read in one pass over the corpus

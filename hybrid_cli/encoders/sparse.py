@@ -22,8 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import CONTRACT, IDF_TABLE, MODULES
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -52,6 +50,8 @@ from hybrid_cli.encoders.sparse_towers import (
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, read_object, typed
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
 
 _MLM = ("splade", "sparterm")
 _SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling

@@ -22,7 +22,6 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.checkpoints.layouts import weight_files
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.loading import (
@@ -41,6 +40,7 @@ from hybrid_cli.encoders.loading import (
 )
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import mismatch, read_object
+from hybrid_cli.storage import disk, layout
 
 Repeats: TypeAlias = Literal["max", "sum"]  # weight of a term that a text repeats
 _HEADS = {"unicoil": "tok_proj", "deepct": "classifier"}  # prefix of the weights of the linear unit

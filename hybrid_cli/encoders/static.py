@@ -28,14 +28,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import CONTRACT, STATIC_TABLES, TERMS
 from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.impacts import quantized
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import CONTRACT, STATIC_TABLES, TERMS
 
 Floats = npt.NDArray[np.float32]
 

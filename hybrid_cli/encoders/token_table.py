@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
-from hybrid_cli.artifacts import layout
 from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER
 from hybrid_cli.encoders.loading import opening
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import layout
 
 
 class TokenTable(nn.Module):

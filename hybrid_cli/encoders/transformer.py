@@ -21,8 +21,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk, layout
-from hybrid_cli.artifacts.layout import CONTRACT, MODULES
 from hybrid_cli.encoders.checkpoints.layouts import is_two_folders, structure
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -59,6 +57,8 @@ from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
 from hybrid_cli.encoders.token_table import TokenTable, load_table, save_table
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
+from hybrid_cli.storage import disk, layout
+from hybrid_cli.storage.layout import CONTRACT, MODULES
 
 _ACTIVATIONS = (  # of torch.nn, without arguments
     *("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "ELU", "SELU", "CELU", "ReLU6", "LeakyReLU", "Mish"),

@@ -8,11 +8,12 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest, layout, lineage
+from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
 from hybrid_cli.runs import open_run
+from hybrid_cli.storage import Kind, layout
 
 _PARTS = {  # kind of an artifact made from judgments -> the part of the run, in words
     Kind.WEIGHTS: "its weights were tuned",

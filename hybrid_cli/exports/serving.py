@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
@@ -29,6 +28,7 @@ from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.storage import disk
 
 Rows: TypeAlias = npt.NDArray[np.int32]
 _BATCH = 2048  # documents, and queries, at once

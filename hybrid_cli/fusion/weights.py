@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, lineage
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
 from hybrid_cli.json_files import fits, mismatch_of_fields, read_object
+from hybrid_cli.storage import Kind
 
 _STORED: dict[str, Any] = {
     "runs": list[str],

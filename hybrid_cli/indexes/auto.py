@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, draws
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX, VECTORS
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, index_bytes
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size, factory_string
 from hybrid_cli.indexes.options import VectorIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
+from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX, VECTORS
 
 RECALL_SAMPLE = 1_000  # stored documents used as queries
 CUTOFFS = (10, 100)

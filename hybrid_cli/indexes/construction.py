@@ -17,8 +17,6 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, draws, memory
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import (
     BINARY,
@@ -41,6 +39,8 @@ from hybrid_cli.indexes.faiss import (
 from hybrid_cli.indexes.gpus import adding_on, pick_gpus, training_on
 from hybrid_cli.indexes.options import VectorIndex
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16

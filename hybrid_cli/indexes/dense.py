@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory, runs
 from hybrid_cli.artifacts import Manifest
-from hybrid_cli.artifacts.layout import FAISS_INDEX
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
@@ -29,6 +28,7 @@ from hybrid_cli.indexes.faiss import (
 from hybrid_cli.indexes.gpus import on_gpus
 from hybrid_cli.indexes.options import BINARY_K, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
+from hybrid_cli.storage.layout import FAISS_INDEX
 
 _BLOCK = 256  # queries per search
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
-from hybrid_cli.artifacts.layout import PARTS, VECTORS, part
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.indexes.options import Shards
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.layout import PARTS, VECTORS, part
 
 _SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # byte-stream split: floats compress better
 

@@ -17,12 +17,12 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
 from hybrid_cli.lexical.options import weighted_fields
+from hybrid_cli.storage import disk, layout
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 _MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (studies/memory.md)

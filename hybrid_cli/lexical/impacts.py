@@ -24,9 +24,9 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console, memory
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
+from hybrid_cli.storage import disk, layout
 
 POSTINGS_AT_ONCE = 1 << 26  # postings whose order is changed in memory
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")

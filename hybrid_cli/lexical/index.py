@@ -17,7 +17,6 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import layout
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
@@ -27,6 +26,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`

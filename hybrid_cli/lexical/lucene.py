@@ -19,7 +19,6 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
@@ -27,6 +26,7 @@ from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.threads import ThreadPool
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')

@@ -8,10 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Recorded
+from hybrid_cli.artifacts import Manifest, Recorded
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.sharded import ids_of
+from hybrid_cli.storage import Kind
 
 _REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
 

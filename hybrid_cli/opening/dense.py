@@ -8,10 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.artifacts.layout import DOCIDS
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.storage import Kind
+from hybrid_cli.storage.layout import DOCIDS
 
 
 def open_dense(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest
-from hybrid_cli.artifacts.layout import INDEX_ENCODER
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
@@ -25,6 +24,8 @@ from hybrid_cli.opening.lexical import open_lexical, quantization
 from hybrid_cli.opening.models import find_model, recorded_model
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.storage import Kind
+from hybrid_cli.storage.layout import INDEX_ENCODER
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder

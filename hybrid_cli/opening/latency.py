@@ -18,11 +18,11 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.indexes.faiss import load_faiss, set_threads
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import query_encoder
 from hybrid_cli.opening.lexical import open_lexical, quantization
+from hybrid_cli.storage import Kind
 
 WARM_UP, QUERIES, HITS = 50, 1000, 100
 PARTS = ("encode", "search", "fuse", "total")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.opening.models import find_model
+from hybrid_cli.storage import Kind, layout
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.sparse import SparseEncoder

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from hybrid_cli import memory
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT
@@ -22,6 +21,7 @@ from hybrid_cli.opening.exact import index_manifest, limit_threads, query_encode
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.sharded import merged, shards_of
 from hybrid_cli.settings import SearchOptions
+from hybrid_cli.storage import Kind, layout
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder

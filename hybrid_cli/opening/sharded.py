@@ -10,10 +10,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import Kind, Manifest, layout
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.dense import info_of
 from hybrid_cli.opening.exact import index_manifest
+from hybrid_cli.storage import Kind, layout
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
 

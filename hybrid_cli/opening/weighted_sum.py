@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
@@ -14,6 +13,7 @@ from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.storage import Kind
 
 
 def open_sum(

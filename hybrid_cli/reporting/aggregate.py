@@ -15,12 +15,12 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.errors import InputError
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.latex import latex_table, titled_latex
 from hybrid_cli.reporting.tables import csv_text, figure, markdown, markdown_table
 from hybrid_cli.settings.analysis import Evaluate
+from hybrid_cli.storage import Kind
 
 MACRO, MICRO = "macro", "micro"
 _SETTINGS = ("relevance_level", "condensed")  # of all queries; hits with the id of the query differ by collection

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from hybrid_cli.artifacts import disk
+from hybrid_cli.storage import disk
 
 Rows = Sequence[Mapping[str, Any]]
 Scheme = Literal["light", "dark"]

@@ -9,12 +9,12 @@ from pathlib import Path
 import altair as alt
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.evaluation.measures import mean_of
 from hybrid_cli.reporting.charts import Figure, chart, colours_at, plain
 from hybrid_cli.reporting.page import Cell, Section, Table
 from hybrid_cli.reporting.plan import Plan, measure
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.storage import Kind, layout
 
 
 @dataclass(frozen=True)

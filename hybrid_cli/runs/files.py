@@ -10,12 +10,13 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, memory
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import is_parquet
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
+from hybrid_cli.storage import Kind
 
 _HELD = 1.5  # bytes in memory per byte of a text whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import SCHEMAS, Kind
 
 SCHEMA = pl.DataFrame(SCHEMAS[Kind.RUN].empty_table()).schema  # qid, docid, rank, score
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.exact import index_manifest, kind_in_words
 from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.settings import Append
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.sharded_updates import write_sharded_change
 from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
 

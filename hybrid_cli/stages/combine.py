@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
@@ -32,6 +31,7 @@ from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 
 
 @stage(Combine)

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections.searched import refuse_other_corpora
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ConcatRuns
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 
 _PASSAGE = r"#\d+$"  # of the ids of `prepare --split-passages`
 

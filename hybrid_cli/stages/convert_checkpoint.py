@@ -10,7 +10,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
 from hybrid_cli.encoders.checkpoints.pickles import convert
@@ -24,6 +23,7 @@ from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import ConvertCheckpoint
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
 
 _COPIED = (".json", ".txt", ".model", ".safetensors")
 _PICKLES = "pytorch_model*.bin"

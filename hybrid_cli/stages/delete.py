@@ -7,13 +7,14 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Recorded
+from hybrid_cli.artifacts import Recorded
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import text_lines
 from hybrid_cli.opening.exact import index_manifest, kind_in_words
 from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.settings import Delete
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.sharded_updates import write_sharded_change
 from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
 

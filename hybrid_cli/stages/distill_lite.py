@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.layout import PAIR_SIDES
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
@@ -17,6 +16,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
+from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

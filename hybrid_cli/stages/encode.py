@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Output
-from hybrid_cli.artifacts.layout import INDEX_ENCODER
+from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
@@ -48,6 +47,8 @@ from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_n
 from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.sparse import OF_SPARSE
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
+from hybrid_cli.storage.layout import INDEX_ENCODER
 from hybrid_cli.workflows.encoding import (
     blocks_encoder,
     check_encoder,

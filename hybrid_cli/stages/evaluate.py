@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.evaluation.reused import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.complement import Texts, complement
@@ -18,6 +17,7 @@ from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, und
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.settings import Evaluate
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 
 
 @stage(Evaluate)

@@ -12,8 +12,6 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, disk, layout
-from hybrid_cli.artifacts.layout import DOCIDS, FAISS_INDEX
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
@@ -30,6 +28,8 @@ from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
+from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder

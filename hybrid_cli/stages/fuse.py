@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
@@ -42,6 +41,7 @@ from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse
 from hybrid_cli.settings.fusion import RRF
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, memory, words
-from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError
@@ -29,6 +28,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.workflows.sharded_updates import write_manifests
 
 _DOCUMENTS_AT_ONCE = 8192

@@ -13,8 +13,8 @@ import polars as pl
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli import artifacts, console, runs, words
-from hybrid_cli.artifacts import Kind, Manifest, disk, layout
+from hybrid_cli import artifacts, console, runs, storage, words
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
@@ -31,6 +31,7 @@ from hybrid_cli.opening.models import input_path
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100
@@ -286,7 +287,7 @@ def _guess(path: Path) -> str:
         return next((words for name, words in _FOLDERS.items() if any(path.glob(name))), "a folder of unknown content")
     if path.suffix in PARQUET:
         names = set(pq.read_schema(path).names)
-        fits = [str(kind) for kind, schema in artifacts.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
+        fits = [str(kind) for kind, schema in storage.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
         return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file with other columns"
     return _guess_text(path)
 

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, cluster, console, runs
-from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
@@ -23,6 +23,7 @@ from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import labels
 from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teacher
 

@@ -10,11 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM
 from hybrid_cli.workflows.mining import MinedCollection

@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Output, disk, layout
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -23,6 +23,7 @@ from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb
 from hybrid_cli.settings.perturb import facts_of
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
 
 
 @stage(Perturb)
@@ -110,7 +111,7 @@ def _part(
 
 def _write_part(path: Path, table: pl.DataFrame, manifest: Manifest) -> None:
     with artifacts.replacing(path) as scratch:
-        artifacts.write_parquet(scratch, [table.to_arrow()], artifacts.SCHEMAS[Kind.QUERIES], manifest)
+        artifacts.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
 
 
 def _names(settings: Perturb) -> list[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.collections.distributed import on_cluster
 from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
@@ -20,6 +19,7 @@ from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clea
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk
 
 _NAMES = 12  # of fields or tags in a note; the manifest has all
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Kind, Output, layout, lineage
+from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.reused import reused
@@ -24,6 +24,7 @@ from hybrid_cli.settings import Report
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, layout
 
 _LANGUAGE = BM25Options.language  # default without a lexical index
 

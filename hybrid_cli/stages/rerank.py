@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import SCHEMAS, Kind, layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -20,6 +19,7 @@ from hybrid_cli.opening.models import model_input
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import SCHEMAS, Kind, layout
 
 
 @stage(Rerank)

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, cluster, console
-from hybrid_cli.artifacts import Kind, Manifest, Output
+from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -36,6 +36,7 @@ from hybrid_cli.opening.sharded import shards_of
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.rm3 import GRID, TunedFeedback
 
 QUERIES_AT_ONCE = 1024

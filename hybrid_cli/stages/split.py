@@ -8,13 +8,14 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Output
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.collections.writer import clear
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Split
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 
 
 @stage(Split)
@@ -150,7 +151,7 @@ def _folds(queries: pl.DataFrame, qrels: pl.DataFrame, settings: Split) -> folds
 
 def _write(output: Output, path: Path, kind: Kind, table: pl.DataFrame, qids: Set[str]) -> int:
     """Write the rows of `qids` in their order and return their number."""
-    schema = artifacts.SCHEMAS[kind]
+    schema = storage.SCHEMAS[kind]
     rows = table.filter(pl.col("qid").is_in(list(qids))).select(schema.names)
     return int(
         artifacts.write_parquet(path, [rows.to_arrow()], schema, replace(output.manifest, kind=kind)).counts["rows"]

@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, disk, layout
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of, read_contract
@@ -26,6 +25,7 @@ from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.training import diagnostics, losses
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, Recipe
@@ -28,6 +27,7 @@ from hybrid_cli.opening.lexical import open_bm25, open_lexical
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner

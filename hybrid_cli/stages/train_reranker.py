@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import Job, Validator

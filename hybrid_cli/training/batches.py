@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hybrid_cli import artifacts, console, draws
-from hybrid_cli.artifacts import Kind
+from hybrid_cli import artifacts, console, draws, storage
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind
 from hybrid_cli.threads import ThreadPool
 from hybrid_cli.training.options import Optimization, Sampling
 
@@ -61,7 +61,7 @@ class Examples:
     def of(cls, table: pa.Table, name: str) -> Examples:
         """Return the examples of a table with the columns of a file; `name` is the subject of messages."""
         stored = pa.BufferOutputStream()
-        pq.write_table(table.cast(artifacts.SCHEMAS[Kind.EXAMPLES]), stored)
+        pq.write_table(table.cast(storage.SCHEMAS[Kind.EXAMPLES]), stored)
         examples = cls.__new__(cls)
         examples._open(pq.ParquetFile(pa.BufferReader(stored.getvalue())), name, remove_query=False)
         return examples

@@ -13,10 +13,10 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
+from hybrid_cli.storage import disk, layout
 
 _BUFFER = 1 << 20  # bytes; PyTorch writes four pieces for each tensor
 

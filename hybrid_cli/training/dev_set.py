@@ -13,11 +13,11 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import VALIDATIONS, Validator

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from hybrid_cli.artifacts import SCHEMAS, Kind
 from hybrid_cli.encoders.devices import pick_dtype
 from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.batches import Examples, ahead
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of

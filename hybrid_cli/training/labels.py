@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console, draws, runs
-from hybrid_cli.artifacts import SCHEMAS, Kind, Manifest, layout
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
@@ -22,6 +22,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
+from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.training.negatives import folded
 from hybrid_cli.training.options import Labeling
 

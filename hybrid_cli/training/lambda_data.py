@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, draws
-from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import layout
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.options import Imitation

@@ -15,10 +15,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, layout
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.checkpoints import State, load_best, load_checkpoint, save_best, save_checkpoint
@@ -359,4 +359,4 @@ def write_curve(folder: Path, state: State, stage: str) -> None:
     steps, names, values = zip(*state.curve, strict=True)
     table = pa.table({"step": steps, "name": names, "value": values})
     manifest = artifacts.Manifest(Kind.LEARNING_CURVE, stage, {}, {})
-    artifacts.write_parquet(folder / layout.CURVE, [table], artifacts.SCHEMAS[Kind.LEARNING_CURVE], manifest)
+    artifacts.write_parquet(folder / layout.CURVE, [table], storage.SCHEMAS[Kind.LEARNING_CURVE], manifest)

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.loading import padding_of
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import artifacts, console, draws
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.options import ScorerSchedule

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from hybrid_cli import cluster
-from hybrid_cli.artifacts import Kind, Manifest
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
@@ -40,6 +40,7 @@ from hybrid_cli.settings.conversion import plain
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
+from hybrid_cli.storage import Kind
 
 _FACTS = {
     OF_SPARSE: frozenset({OF_SPARSE, OF_TRANSFORMER}),

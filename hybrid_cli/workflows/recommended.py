@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import disk
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import usable
@@ -33,6 +32,7 @@ from hybrid_cli.settings import (
 )
 from hybrid_cli.settings.command_line import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
+from hybrid_cli.storage import disk
 
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.

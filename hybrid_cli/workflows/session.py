@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, layout
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Output, disk, layout
+from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical import jvm
@@ -25,6 +25,7 @@ from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Append, Delete
+from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.workflows.updates import Change
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, cluster, console, memory
-from hybrid_cli.artifacts import disk, layout
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
@@ -27,6 +26,7 @@ from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
+from hybrid_cli.storage import disk, layout
 from hybrid_cli.workflows.encoding import run_on, source_of, texts_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Kind, Manifest, Recorded, layout
+from hybrid_cli.artifacts import Manifest, Recorded
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build, check_recipe
@@ -41,6 +41,7 @@ from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.storage import Kind, layout
 
 _DOCUMENTS_AT_ONCE = 8192
 

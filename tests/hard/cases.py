@@ -23,9 +23,9 @@ from tiny_collection import write_lines, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import layout
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.storage import disk, layout
 
 OTHER = "other"  # folder with another version of every input
 
@@ -131,7 +131,7 @@ class Case:
 
 def exchange(name: str) -> None:
     """Exchange an input and its other version."""
-    assert artifacts.disk.Disk().exchange(Path(name), Path(OTHER, name))
+    assert disk.Disk().exchange(Path(name), Path(OTHER, name))
 
 
 def prepare(folder: Path, names: Sequence[str], versions: bool = False) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybrid_cli.artifacts import disk
 from hybrid_cli.cli import main
+from hybrid_cli.storage import disk
 
 STDIN = "answers.txt"  # in the working directory
 CALLS = ("write", "sync", "rename", "read", "open", "remove")  # in the order of calls.c

@@ -39,7 +39,6 @@ from fuzz_inputs import (
 from hypothesis import strategies as st
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import layout
 from hybrid_cli.artifacts.manifest import Manifest, hash_json
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.encoders import composite
@@ -49,6 +48,7 @@ from hybrid_cli.json_files import typed
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import PrepareRows
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import layout
 
 # -------------------------------------------------------------------------------------------------------- collections
 

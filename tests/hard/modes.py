@@ -57,7 +57,7 @@ class Attempt:
 
 
 def at_operation(attempt: Attempt, mode: str) -> Ended:
-    """Kill or fail at one operation of `artifacts.disk`."""
+    """Kill or fail at one operation of `storage.disk`."""
     return run(attempt.words, Faulty(mode, attempt.place(attempt.usual.operations)))
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import disk, files, layout
+from hybrid_cli.artifacts import files
+from hybrid_cli.storage import disk, layout
 
 STRANGER = 12345  # user id
 EXECUTED = "executed"  # folder that hostile code makes

@@ -17,12 +17,13 @@ from kill_stages import STAGES, inputs_of
 from small_artifacts import write_corpus
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, Output, disk
+from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.inputs import Sources
 from hybrid_cli.errors import HybridError
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.storage import Kind, disk
 
 TEXTS = ("the tides of the sea", "salt in the sea", "oxygen in the blood", "a set without members")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli.artifacts.layout import CONDENSER_HEAD, MODULES
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage.layout import CONDENSER_HEAD, MODULES
 
 PLAIN, TWO_PLAIN = "plain", "two plain towers"
 LEARNERS = "weak_encoders."  # of DrBoost in dpr-scale; a number and the names of one learner follow

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hybrid_cli.artifacts.layout import MODULES
 from hybrid_cli.encoders.options import Pooling
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import fits, mismatch, mismatch_of_fields, named, read_json, read_object
+from hybrid_cli.storage.layout import MODULES
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.layout import CONTRACT
 from hybrid_cli.encoders.checkpoints import layouts
 from hybrid_cli.encoders.checkpoints.layouts import PLAIN, TWO_PLAIN
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
+from hybrid_cli.storage.layout import CONTRACT
 
 BERT, ROBERTA, XLM = "bert", "roberta", "xlm-roberta"
 _SEARCH = "Represent this sentence for searching relevant passages: "

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import Kind, disk
 from hybrid_cli.encoders.contract import Encoder, refuse_single_text
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import Kind, disk
 
 
 class Letters(Encoder):

@@ -13,9 +13,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hybrid_cli.artifacts import disk
 from hybrid_cli.errors import DamageError
 from hybrid_cli.input_files import opened
+from hybrid_cli.storage import disk
 
 KEY = b"hybrid.checksum"
 EMPTY = "0" * 32
