@@ -31,3 +31,20 @@ class DamageError(InputError):
     """A file that was complete before, and is missing, changed or unreadable now; exit code 1."""
 
     exit_code = 1
+
+
+def option_error(
+    option: str, value: object, reason: str, *, code: str = "out-of-range", **fields: object
+) -> InputError:
+    """Return the error `--option value: reason`, or `--option: reason` if the value is None.
+
+    Args:
+        option: Python name of the option, such as `top_k`.
+        value: the unusable value; a list is shown with commas.
+        reason: what is wrong, and what to do.
+        code: see `HybridError`.
+        fields: further facts.
+    """
+    shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    flag = f"--{option.replace('_', '-')}" + ("" if value is None else f" {shown}")
+    return InputError(f"{flag}: {reason}", code=code, option=option, value=value, **fields)
