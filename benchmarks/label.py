@@ -26,12 +26,12 @@ from ratios import in_turns
 
 from hybrid_cli import console
 from hybrid_cli.collections.sentences import Sentences
+from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout
-from hybrid_cli.training.labels import Labels
 
 THEIR_QUERIES = 2000
 PROGRAM = """
@@ -54,7 +54,7 @@ def compare(collection: Path, index: Path, scratch: Path, options: argparse.Name
 
     def ours() -> pl.DataFrame:
         label(collection, output=output, index=index, threads=options.threads, overwrite=True, **chosen)
-        return pl.concat(Labels(output).tables())
+        return pl.concat(open_labels(output).tables())
 
     mine = ours()
     part = mine.sample(min(THEIR_QUERIES, len(mine)), seed=0)

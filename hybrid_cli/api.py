@@ -14,10 +14,10 @@ from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights
-from hybrid_cli.opening.corpora import corpora_of, found, refuse_other_corpora, texts, warn_lost
-from hybrid_cli.opening.exact import index_kinds, index_manifest
+from hybrid_cli.opening.exact import index_kinds
+from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, texts, warn_lost
 from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher
-from hybrid_cli.opening.sharded import shards_of
+from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.retrieval.given import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
@@ -92,7 +92,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     refuse_other_corpora(dict(zip(folders, parts, strict=True)))
     recorded = corpora_of(parts)
     warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
-    corpora = tuple(found(recorded))
+    corpora = tuple(existing_paths(recorded))
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")

@@ -15,7 +15,7 @@ from small_artifacts import HITS, open_output, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.storage import Kind, checksums
+from hybrid_cli.storage import Kind, checksums, integrity
 
 
 def flip(path: Path, bit: int) -> None:
@@ -30,7 +30,7 @@ def flip(path: Path, bit: int) -> None:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check files again, as a new process does."""
-    monkeypatch.setattr(artifacts.integrity, "checked", set())
+    monkeypatch.setattr(integrity, "checked", set())
 
 
 def test_every_flipped_bit_of_a_run_is_found(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_every_flipped_bit_of_a_run_is_found(tmp_path: Path) -> None:
     bits = path.stat().st_size * 8
     for bit in [*range(0, bits, 37), *range(bits - 64, bits)]:
         flip(path, bit)
-        artifacts.integrity.checked.clear()
+        integrity.checked.clear()
         with pytest.raises(DamageError) as stopped:
             runs.read_run(path)
         assert str(stopped.value).startswith(f"{path}: ")
@@ -106,7 +106,7 @@ def test_a_flipped_bit_anywhere_in_a_lexical_index_stops_a_search(index: Path, t
             continue
         bit = draw.randrange(file.stat().st_size * 8)
         flip(file, bit)
-        artifacts.integrity.checked.clear()
+        integrity.checked.clear()
         done = hybrid("search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "out.parquet")
         one_line_of_damage(done, index)
         flip(file, bit)
@@ -128,6 +128,6 @@ def test_a_flipped_bit_in_a_collection_is_one_line(tiny: Path, tmp_path: Path, n
     for _ in range(5):
         bit = draw.randrange((copy / name).stat().st_size * 8)
         flip(copy / name, bit)
-        artifacts.integrity.checked.clear()
+        integrity.checked.clear()
         one_line_of_damage(calls[name](), copy / name)  # type: ignore[arg-type]
         flip(copy / name, bit)

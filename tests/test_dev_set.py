@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -79,7 +81,7 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
     made: Path, index: LexicalIndex, monkeypatch: pytest.MonkeyPatch, most: int, limit: int, origin: str
 ) -> None:
     monkeypatch.setattr(dev_set, "MOST_HITS", most)
-    dev = DevSet.of(made / "train.parquet", 6, index, limit, 1)
+    dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, limit, 1)
     assert dev.origin == origin
     judged = [set(dev.documents["docid"].gather(rows)) for rows in dev.relevant]
     assert judged == [{"007"}, {"salt", "NA"}, {"moon landing"}, {"órgãos"}, {"bm25"}, {"null"}]
@@ -91,7 +93,7 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
 def test_n_dev_queries_are_n_queries(made: Path, index: LexicalIndex) -> None:
     """The second query has two rows."""
     for count in (1, 2, 3, 6):
-        dev = DevSet.of(made / "train.parquet", count, index, 12, 1)
+        dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), count, 12, 1)
         assert dev.queries["qid"].to_list() == [f"t{number}" for number in range(1, count + 1)]
 
 
@@ -159,11 +161,13 @@ def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by
     assert (counts["dev_documents"], counts.get("dev_corpus")) == (HITS, 12 if searched else None)
     values = pl.read_parquet(out / "curve.parquet").filter(name="dev_corpus_MRR@10")
     assert values["step"].to_list() == [steps] * searched
-    lexical = DevSet.of(examples, 6, open_bm25(made / "bm25"), 11, 1)
+    lexical = DevSet.of(replace(open_dev_examples(examples), index=open_bm25(made / "bm25")), 6, 11, 1)
     assert found[0] >= set(lexical.documents["docid"])
     if searched:
         assert values["value"].item() == pytest.approx(full_retrieval(made, out))
-        start = DevRetrieval(DevSet.of(examples, 6, None, 12, 1), open_encoder(tiny_bert), None)
+        start = DevRetrieval(
+            DevSet.of(replace(open_dev_examples(examples), index=None), 6, 12, 1), open_encoder(tiny_bert), None
+        )
         assert found[0] == {*lexical.documents["docid"], *start.hits()}
         assert start.hits().to_list() == top_hits(tiny_bert)[:2]
 
@@ -186,7 +190,10 @@ def test_the_corpus_tells_models_apart_that_tie_on_the_documents_of_the_examples
     how: dict[str, Any] = {"split": "train", "queries": asked, "sources": "random:2", "index": made / "bm25", "seed": 0}
     mine_negatives(made / "tiny", output=mined, **how)
     moved, scores = Path(shutil.copy(mined, tmp_path)), Bm25Scorer(index, index.docids)
-    old, new = (DevRetrieval(DevSet.of(each, 1, index, 12, 1), bm25, scores) for each in (moved, mined))
+    old, new = (
+        DevRetrieval(DevSet.of(replace(open_dev_examples(each), index=index), 1, 12, 1), bm25, scores)
+        for each in (moved, mined)
+    )
     assert (old.dev.origin, new.dev.origin) == (EXAMPLES, CORPUS)
     assert "dense" not in old.dev.documents["docid"]
     before = [each.measure()["dev_MRR@10"] for each in (old, new)]
@@ -200,7 +207,7 @@ def test_the_corpus_tells_models_apart_that_tie_on_the_documents_of_the_examples
 def test_every_validation_encodes_all_documents_unless_the_training_does_not_change_them(
     index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool
 ) -> None:
-    whole = DevSet.of(made / "train.parquet", 6, index, 12, 1)
+    whole = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, 12, 1)
     dev = DevSet(whole.queries[2:3], whole.documents, [whole.relevant[2]], CORPUS)  # first people on the moon
     retrieval, terms = DevRetrieval(dev, bm25, None, fixed), bm25.terms.to_list()
     texts = dev.documents["title"].to_list(), dev.documents["text"].to_list()

@@ -12,10 +12,9 @@ from command import raises
 from small_artifacts import HITS, open_output, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import files
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.storage import Kind, disk
+from hybrid_cli.storage import Kind, disk, files
 
 # ---------------------------------------------------------------------------------------------------- names and links
 

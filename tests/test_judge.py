@@ -14,6 +14,7 @@ from command import Done, hybrid, raises
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
 from hybrid_cli.errors import HybridError
@@ -334,7 +335,7 @@ def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple
         )
         output.write([runs.empty().to_arrow()], queries=0)
         places[name] = output.path
-    assert (prior_values(places, "nDCG@10") is not None) == known
+    assert (prior_values(lineage.dense_side(places), "nDCG@10") is not None) == known
 
 
 def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(

@@ -26,7 +26,8 @@ KILLED_AT = {
 }
 PROGRAM = """
 import os, signal
-from hybrid_cli.artifacts import output, tables
+from hybrid_cli.artifacts import output
+from hybrid_cli.storage import tables
 from hybrid_cli.cli import main
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {}

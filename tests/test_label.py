@@ -17,13 +17,14 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.labels import Labels, shard_path
+from hybrid_cli.training.labels import shard_path
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
 SMALL = 3
@@ -35,7 +36,7 @@ def index(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labels_of(collection: Path, output: Path, **options: Any) -> pl.DataFrame:
-    return pl.concat(Labels(label(collection, output=output, threads=1, **options)).tables())
+    return pl.concat(open_labels(label(collection, output=output, threads=1, **options)).tables())
 
 
 def counts_of(path: Path) -> dict[str, Any]:
@@ -147,14 +148,14 @@ def test_the_size_of_a_shard_changes_no_label(
     monkeypatch.setattr(SHARD, SMALL)
     parts = labels_of(tiny, tmp_path / "parts", index=index, **options)
     assert whole.equals(parts)
-    sizes = [len(table) for table in Labels(tmp_path / "parts").tables()]
+    sizes = [len(table) for table in open_labels(tmp_path / "parts").tables()]
     assert max(sizes) == SMALL
     assert len(sizes) == -(-counts_of(tmp_path / "parts")["queries"] // SMALL) > 1
 
 
 def test_deep_lists_make_smaller_shards(tiny: Path, index: Path, tmp_path: Path) -> None:
     labels_of(tiny, tmp_path / "labels", index=index, depth=1 << 21, queries_from="all")
-    assert [len(table) for table in Labels(tmp_path / "labels").tables()] == [2] * 7 + [1]
+    assert [len(table) for table in open_labels(tmp_path / "labels").tables()] == [2] * 7 + [1]
 
 
 KILLED = """
@@ -206,7 +207,7 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
     assert artifacts.read_manifest(output).options == {
         "queries_from": "sampled", "max_queries": 9, "depth": 5, "keep_own": False, "keep_same_text": True, "seed": 42,
     }  # fmt: skip
-    table = pl.concat(Labels(output).tables())
+    table = pl.concat(open_labels(output).tables())
     assert not table.filter(pl.col("docids").list.contains(pl.col("source"))).height
     printed = hybrid("inspect", output).out
     assert "teacher labels, written by `label`" in printed

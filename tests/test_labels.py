@@ -15,13 +15,13 @@ from small_artifacts import open_output, write_corpus, write_run
 from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import Label
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.labels import (
     Hits,
-    Labels,
     MatrixTeacher,
     RunTeacher,
     labelled,
@@ -52,7 +52,7 @@ def write_labels(folder: Path, *shards: list[dict[str, Any]]) -> Path:
 
 def test_shards_are_read_in_order(tmp_path: Path) -> None:
     shards = [[row("a", 3), row("b", 1)], [], [row("c", 50)]]
-    labels = Labels(write_labels(tmp_path / "labels", *shards))
+    labels = open_labels(write_labels(tmp_path / "labels", *shards))
     assert (len(labels), labels.shards, labels.depth) == (3, 3, 50)
     assert [table.rows(named=True) for table in labels.tables()] == shards
     assert labels.read(2).rows(named=True) == shards[2]
@@ -61,25 +61,25 @@ def test_shards_are_read_in_order(tmp_path: Path) -> None:
 
 def test_incomplete_labels_and_other_artifacts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or folder"):
-        Labels(tmp_path / "nothing")
+        open_labels(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"is a run .*teacher labels"):
-        Labels(write_run(tmp_path / "run.parquet"))
+        open_labels(write_run(tmp_path / "run.parquet"))
     folder = write_labels(tmp_path / "labels", [row("a", 1)], [row("b", 1)])
     second = shard_path(folder, 1)
     second.write_bytes(second.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"part-00001\.parquet: the content changed on the disk"):
-        Labels(folder)
+        open_labels(folder)
     second.unlink()
     with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):
-        Labels(folder)
-    opened = Labels(write_labels(tmp_path / "others", [row("a", 1)], [row("b", 1)]))
+        open_labels(folder)
+    opened = open_labels(write_labels(tmp_path / "others", [row("a", 1)], [row("b", 1)]))
     shard_path(opened.folder, 1).unlink()  # while a training reads them
     with pytest.raises(InputError, match=r"part-00001\.parquet: is missing"):
         list(opened.tables())
     shard_path(folder, 0).rename(second)
     pl.DataFrame({"qid": ["a"], "body": ["b"]}).write_parquet(shard_path(folder, 0))
     with pytest.raises(InputError, match=r"part-00000\.parquet: has no column 'text' \(found: qid, body\)"):
-        Labels(folder)
+        open_labels(folder)
 
 
 # ------------------------------------------------------------------------------------------------------------- teachers

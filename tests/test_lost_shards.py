@@ -26,6 +26,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import integrity
 from hybrid_cli.workflows import updates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +46,7 @@ def other(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def broken(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the index, to be damaged; its files are checked again, as in a new process."""
-    monkeypatch.setattr(artifacts.integrity, "checked", set())
+    monkeypatch.setattr(integrity, "checked", set())
     return Path(shutil.copytree(whole, tmp_path / "broken"))
 
 

@@ -14,8 +14,8 @@ from command import Refusal, raises, refusal
 from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import FORMAT, MANIFEST, tables
-from hybrid_cli.storage import Kind
+from hybrid_cli.artifacts import FORMAT, MANIFEST
+from hybrid_cli.storage import Kind, tables
 
 # ----------------------------------------------------------------------------------------------------------- manifests
 

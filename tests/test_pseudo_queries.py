@@ -13,6 +13,7 @@ from small_artifacts import foreign
 from tiny_collection import corpus_of, counts_of, write_lines
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.prepare import prepare
@@ -194,7 +195,7 @@ def test_manifests_and_tables_mark_pseudo_queries(tmp_path: Path) -> None:
     for file in ("queries.dev.parquet", "qrels.dev.parquet"):
         assert artifacts.read_manifest(made / file).options["pseudo_queries"] == "title"
     folds = split(made, splits=["dev"], folds=2, output=tmp_path / "folds")
-    assert collection.pseudo_queries(folds / "qrels.test-1.parquet") == "title"
+    assert lineage.pseudo_queries(folds / "qrels.test-1.parquet") == "title"
     qrels = collection.read_qrels(made / "qrels.dev.parquet")
     for name, score in (("one", 1.0), ("two", 2.0)):
         hits = qrels.select("qid", "docid").insert_column(2, qrels["relevance"].cast(float).alias("score") * score)

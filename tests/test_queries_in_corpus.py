@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.static import StaticEncoder
+from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
 from hybrid_cli.stages.fuse import fuse
@@ -145,7 +147,7 @@ def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) 
     bm25 = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
     for table in bm25.parameters():
         torch.nn.init.eye_(table)
-    dev = DevSet.of(mined, QUERIES, index, limit, 1)
+    dev = DevSet.of(replace(open_dev_examples(mined), index=index), QUERIES, limit, 1)
     found = DevRetrieval(dev, bm25, Bm25Scorer(index, dev.documents["docid"])).measure()
     assert found == {"dev_MRR@10": 1, "dev_hybrid_MRR@10": 1, "dev_RoC@10": 0}
 

@@ -22,7 +22,7 @@ from test_report import Page
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.collections.searched import corpus_of, queries_of
+from hybrid_cli.artifacts.lineage import corpus_of, queries_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
@@ -161,7 +161,7 @@ def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: P
 def test_a_call_killed_after_its_rename_leaves_nothing(made: Path, reranker: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.artifacts.files.discard", lambda work: None)
+        patch.setattr("hybrid_cli.artifacts.unfinished.discard", lambda work: None)
         rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)
     assert (tmp_path / ".out.parquet.partial").exists()
     rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)

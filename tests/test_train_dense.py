@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
@@ -164,7 +166,9 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     assert dev[0] < max(dev)
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
-    retrieval = DevRetrieval(DevSet.of(examples, 200, None, 1000, 1), TransformerEncoder.load(out), None)
+    retrieval = DevRetrieval(
+        DevSet.of(replace(open_dev_examples(examples), index=None), 200, 1000, 1), TransformerEncoder.load(out), None
+    )
     assert retrieval.measure()["dev_MRR@10"] == pytest.approx(max(dev))
 
 

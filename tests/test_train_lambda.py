@@ -23,6 +23,7 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -71,7 +72,7 @@ def test_texts_that_do_not_fit_are_refused_with_an_option(
 ) -> None:
     monkeypatch.setattr("hybrid_cli.memory.shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(HybridError, match=r"train-lambda: texts needs .*, or train on a collection of `prepare --sa"):
-        LabeledQueries(sources["labels"], sources["collection"], options(sources), tmp_path)
+        LabeledQueries(open_labels(sources["labels"]), sources["collection"], options(sources), tmp_path)
 
 
 def test_listwise_training_converts_no_impacts(
@@ -94,7 +95,7 @@ def static_options(sources: Sources, **more: Any) -> TrainLambda:
 
 
 def labelled(sources: Sources, plan: TrainLambda) -> LabeledQueries:
-    return LabeledQueries(sources["labels"], sources["collection"], plan, sources["labels"].parent)
+    return LabeledQueries(open_labels(sources["labels"]), sources["collection"], plan, sources["labels"].parent)
 
 
 def bags(index: LexicalIndex, encoder: StaticEncoder, plan: TrainLambda) -> static.BagsOfTerms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -89,7 +91,7 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
         examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
     encoder, lexical = TransformerEncoder.load(trained), open_bm25(index)
-    dev = DevSet.of(examples, 200, lexical, 1000, 1)
+    dev = DevSet.of(replace(open_dev_examples(examples), index=lexical), 200, 1000, 1)
     queries, docids = dev.queries["text"].to_list(), dev.documents["docid"]
     documents = dev.documents["title"].to_list(), dev.documents["text"].to_list()
     dense = encoder.encode_queries(queries) @ encoder.encode_documents(*documents).T

@@ -171,7 +171,7 @@ def killed_before_its_name(path: Path, monkeypatch: pytest.MonkeyPatch, **option
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("hybrid_cli.artifacts.files.rename", die)
+        patched.setattr("hybrid_cli.storage.files.rename", die)
         with pytest.raises(Killed):
             write_folder(path, **options)
 

@@ -7,38 +7,39 @@ time: the same inputs and options give the same bytes.
 """
 
 from hybrid_cli.artifacts.checks import check_place, keeping_equal_outputs
-from hybrid_cli.artifacts.files import hard_link, replacing, restore, sizes
+from hybrid_cli.artifacts.copies import hard_link
 from hybrid_cli.artifacts.history import options_of, same_call
 from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
-from hybrid_cli.artifacts.integrity import (
-    check_file,
-    check_listed,
-    check_parts,
-    damage,
-    one_version,
-    refuse_lost,
-    refuse_lost_rows,
-    replaced,
-)
 from hybrid_cli.artifacts.manifest import (
-    FORMAT,
-    MANIFEST,
     Manifest,
     enclosing_artifact,
     find_manifest,
-    fingerprint,
-    has_checksums,
-    hash_folder,
     read_manifest,
     refuse_missing_plugin,
 )
 from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
-from hybrid_cli.artifacts.tables import (
+from hybrid_cli.storage import (
+    FORMAT,
+    MANIFEST,
+    check_file,
+    check_listed,
+    check_parts,
     check_table,
     column_names,
+    damage,
+    fingerprint,
+    has_checksums,
+    hash_folder,
+    one_version,
     reading,
+    refuse_lost,
+    refuse_lost_rows,
     regrouped,
+    replaced,
+    replacing,
+    restore,
     row_count,
+    sizes,
     stored_bytes,
     validate_parquet,
     write_parquet,

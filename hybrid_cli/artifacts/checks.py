@@ -10,15 +10,17 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.files import KEY, is_empty_folder, lock_file, unfinished_call
 from hybrid_cli.artifacts.history import changed_defaults, completed, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
-from hybrid_cli.artifacts.integrity import quick_damage
-from hybrid_cli.artifacts.manifest import FORMAT, MANIFEST, Manifest, find_manifest, foreign_file
+from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
+from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import parse_json
 from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.storage.files import is_empty_folder, lock_file
+from hybrid_cli.storage.integrity import quick_damage
+from hybrid_cli.storage.records import FORMAT, MANIFEST
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long

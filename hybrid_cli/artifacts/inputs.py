@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from hybrid_cli.artifacts.integrity import replaced
-from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint, location_of, stored_path
+from hybrid_cli.artifacts.manifest import Manifest, find_manifest, location_of, stored_path
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage.integrity import replaced
+from hybrid_cli.storage.records import MANIFEST, fingerprint
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Indexes and encoders from which a run was computed, found through manifests."""
+"""What artifacts were made of, found through manifests: indexes, encoders, queries and corpus of a run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli.artifacts.files import sizes
-from hybrid_cli.artifacts.manifest import Manifest, find_manifest, fingerprint, read_manifest
+from hybrid_cli.artifacts.inputs import has_content
+from hybrid_cli.artifacts.manifest import Manifest, find_manifest, read_manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage.files import sizes
+from hybrid_cli.storage.records import fingerprint
 
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
 _MODELS = (Kind.ENCODER, Kind.EXAMPLES, Kind.LABELS)
@@ -21,6 +23,7 @@ _PARTS_OF = {  # kind of an artifact -> kinds of inputs that become a part of it
     Kind.ENCODER: _MODELS,
     Kind.RERANKER: (Kind.RERANKER, *_MODELS),
 }
+_OF_QUERIES = ("perturb", "encode")  # stages that change the form of queries, not which ones they are
 _SEVERAL, _UNKNOWN = "several runs", "unknown origin"
 _LUCENE_READS = ("lucene/",)
 _READ = {
@@ -80,6 +83,12 @@ def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
         of.setdefault(system_of(path).kind, []).append(name)
     dense, lexical = of.get(Kind.DENSE_INDEX, []), of.get(Kind.LEXICAL_INDEX, [])
     return (dense[0], lexical[0]) if len(dense) == len(lexical) == 1 else None
+
+
+def dense_side(runs: Mapping[str, Path]) -> int | None:
+    """Return the number of the run of a dense index among two, of which the other is of a lexical index; else None."""
+    found = sides(runs) if len(runs) == 2 else None
+    return None if found is None else list(runs).index(found[0])
 
 
 @dataclass(frozen=True)
@@ -142,10 +151,7 @@ def held(index: Path, lucene: bool = False) -> Held:
     """
     manifest = read_manifest(index)
     if manifest.kind not in _INDEXES:
-        raise InputError(
-            f"{index}: {manifest.kind.predicate} (written by `{manifest.stage}`); an index is needed here",
-            code="other-kind", path=index, kind=manifest.kind,
-        )  # fmt: skip
+        raise manifest.other_kind(index, "an index is needed here")
     parts = sizes(index)
     needed = _LUCENE_READS if lucene else _READ[manifest.kind]
     documents = manifest.counts.get("documents", manifest.counts.get("vectors", 0))
@@ -242,3 +248,93 @@ def _inputs(path: Path) -> Iterator[tuple[Path, str]]:
             continue
         if there is not None and there.kind == recorded["kind"]:
             yield source, recorded["kind"]
+
+
+# ------------------------------------------------------------------------------------------- queries and corpus of runs
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file behind a run, with the fingerprint that the run records."""
+
+    path: Path
+    fingerprint: str
+
+
+def queries_of(run: Path) -> Source | None:
+    """Return the queries that a run was searched with; None if they are not recorded, or were moved or changed."""
+    made = find_manifest(run)
+    if made is None:
+        return None
+    if made.stage == "fuse":
+        found = (queries_of(path) for path in _existing(made, "run "))
+        return next((source for source in found if source is not None), None)
+    return _root(made)
+
+
+def _root(made: Manifest) -> Source | None:
+    """Follow the recorded queries to the file before any attack or encoding."""
+    path = made.input_path("queries")
+    if path is None:
+        return None
+    recorded = made.inputs["queries"]["fingerprint"]
+    if not has_content(path, recorded):
+        return None
+    own = find_manifest(path)
+    return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else Source(path, recorded)
+
+
+def texts_of(run: Path) -> Path | None:
+    """Return the file with the texts of the queries of a run, attacked or not; None if not recorded or changed."""
+    made = find_manifest(run)
+    if made is None:
+        return None
+    if made.stage == "fuse":
+        return next((found for path in _existing(made, "run ") if (found := texts_of(path)) is not None), None)
+    while made is not None and (path := made.input_path("queries")) is not None:
+        if not has_content(path, made.inputs["queries"]["fingerprint"]):
+            return None
+        if path.is_file():
+            return path
+        made = find_manifest(path)  # a folder of query vectors
+    return None
+
+
+def corpus_of(run: Path) -> Source | None:
+    """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several."""
+    made = find_manifest(run)
+    if made is not None and made.options.get("max_per"):  # of documents; the index has their passages
+        return None
+    if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
+        return Source(corpus, made.inputs["corpus"]["fingerprint"])
+    for path in _existing(made, "run ") if made is not None else ():
+        if (source := corpus_of(path)) is not None:
+            return source
+    found = []
+    for path in _existing(made, "index") if made is not None else ():
+        index = find_manifest(path)
+        if index is not None and (corpus := index.input_path("corpus")) is not None:
+            found.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
+    one = len({source.fingerprint for source in found}) == 1  # shards may have one corpus each
+    return found[0] if one else None
+
+
+def _existing(made: Manifest, role: str) -> list[Path]:
+    """Return the inputs whose role begins so, where they are still what was recorded."""
+    found = []
+    for name, recorded in made.inputs.items():
+        path = made.input_path(name)
+        if name.startswith(role) and path is not None and has_content(path, recorded["fingerprint"]):
+            found.append(path)
+    return found
+
+
+def pseudo_queries(file: Path | None) -> str | None:
+    """Return the kind of the pseudo-queries to which queries or qrels belong; None for real queries.
+
+    Args:
+        file: a file of a collection, or any other queries or qrels.
+    """
+    manifest = find_manifest(file) if file is not None else None
+    found = manifest.options.get("pseudo_queries") if manifest is not None else None
+    return None if found is None else str(found)

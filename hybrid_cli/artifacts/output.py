@@ -18,7 +18,7 @@ import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console, plugins
-from hybrid_cli.artifacts import files
+from hybrid_cli.artifacts import unfinished
 from hybrid_cli.artifacts.checks import (
     check_name,
     check_place,
@@ -30,22 +30,13 @@ from hybrid_cli.artifacts.checks import (
     refuse_foreign_file,
 )
 from hybrid_cli.artifacts.inputs import Input, Sources
-from hybrid_cli.artifacts.manifest import (
-    MANIFEST,
-    PLUGIN,
-    Manifest,
-    file_names,
-    fingerprints,
-    hash_json,
-    hash_names,
-    library_versions,
-    sizes,
-)
+from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions
 from hybrid_cli.artifacts.scope import at_stage_end
-from hybrid_cli.artifacts.tables import write_parquet
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, layout
+from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, files, layout, records
+from hybrid_cli.storage.records import MANIFEST, hash_json
+from hybrid_cli.storage.tables import write_parquet
 
 
 class DryRun(Exception):
@@ -130,23 +121,14 @@ class Output:
         Args:
             ignore: files and folders that do not enter the fingerprint.
         """
-        key = self.partial / files.KEY
+        key = self.partial / unfinished.KEY
         with self._locked():
             with self._resumed() as work:
                 yield work, counts
             self._refuse_replaced_inputs()
             seconds = round(time.monotonic() - self.started, 1)
-            found = fingerprints(work)
             refuse_foreign_file(self.path, existing_manifest(self.place))  # a file that was added while the stage ran
-            names = [name for name in file_names(work) if not name.startswith(".")]
-            manifest = replace(
-                self._with(counts),
-                fingerprint=hash_names(found, ignore),
-                seconds=seconds,
-                files=names,
-                checksums=found,
-                sizes=sizes(work, found),
-            )
+            manifest = records.of_folder(self._with(counts), work, ignore, seconds=seconds)
             disk.write_text(work / MANIFEST, manifest.to_json())
             disk.remove(key)  # first: a folder without key is never resumed
             self._publish_folder()
@@ -162,7 +144,7 @@ class Output:
                 yield work, work / self.place.name
             self._refuse_replaced_inputs()
             self._publish(work / self.place.name)
-            files.discard(work)
+            unfinished.discard(work)
 
     @contextmanager
     def _resumed(self) -> Iterator[Path]:
@@ -170,9 +152,9 @@ class Output:
 
         A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
-        work, key = self.partial, self.partial / files.KEY
-        if work.exists() and not files.interrupted(work, self.manifest.call()):
-            files.discard(work)
+        work, key = self.partial, self.partial / unfinished.KEY
+        if work.exists() and not unfinished.interrupted(work, self.manifest.call()):
+            unfinished.discard(work)
         resumed = work.exists()
         if not resumed:
             work.mkdir(parents=True)
@@ -184,12 +166,12 @@ class Output:
             raise
         except InputError:
             if not resumed:
-                files.discard(work)
+                unfinished.discard(work)
             raise
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
-        if files.finished(self.partial, self.manifest.call()):
+        if unfinished.finished(self.partial, self.manifest.call()):
             self._publish_folder()
             self.up_to_date = True
 
@@ -219,7 +201,7 @@ class Output:
         try:
             self.sources.refuse_replaced()
         except HybridError:
-            files.discard(self.partial)
+            unfinished.discard(self.partial)
             raise
 
     def inputs_are_read(self) -> None:
@@ -228,7 +210,7 @@ class Output:
             self.sources.refuse_replaced()
         except HybridError:
             if not (self.partial / layout.CHECKPOINT).is_dir():  # else nothing was written from the new version
-                files.discard(self.partial)
+                unfinished.discard(self.partial)
             raise
         self.sources = Sources()
 
@@ -401,10 +383,10 @@ def open_output(
     output = Output(path, wanted, place, compare=compare and not overwrite, sources=sources)
     at_stage_end(output.release)
     try:
-        if files.leftovers(place) and not _dry.get() and not _is_follower():
+        if unfinished.leftovers(place) and not _dry.get() and not _is_follower():
             with suppress(HybridError, OSError):  # in use, or read-only
                 output.lock()
-                files.restore(place, wanted.call())
+                unfinished.restore(place, wanted.call())
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)
@@ -418,7 +400,9 @@ def open_output(
         raise
     if output.up_to_date:
         call = wanted.call()
-        if files.finished(output.partial, call) or files.interrupted(output.partial, call):  # by a killed equal call
+        if unfinished.finished(output.partial, call) or unfinished.interrupted(
+            output.partial, call
+        ):  # by a killed equal call
             with suppress(HybridError, OSError):
                 output.lock()
                 disk.remove(output.partial)

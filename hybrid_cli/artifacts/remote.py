@@ -30,15 +30,14 @@ from filelock import FileLock, Timeout
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import files
-from hybrid_cli.artifacts.manifest import MANIFEST, find_manifest
+from hybrid_cli.artifacts.manifest import find_manifest
 from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import opened, refuse_unsafe_name
 from hybrid_cli.json_files import read_object
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.settings.options import Settings
-from hybrid_cli.storage import Kind, disk
+from hybrid_cli.storage import MANIFEST, Kind, disk, files
 from hybrid_cli.threads import ThreadPool
 
 S = TypeVar("S", bound=Settings)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory, storage
+from hybrid_cli import console, memory, storage
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
@@ -38,7 +38,7 @@ def corpus_path(path: Path) -> Path:
         InputError: no such path, or no corpus.
     """
     for part in parts(path):
-        artifacts.check_table(part, Kind.CORPUS)
+        storage.check_table(part, Kind.CORPUS)
     if path.is_dir():
         return next(
             (path / name for name in (layout.CORPUS_FILE, layout.CORPUS_FOLDER) if (path / name).exists()), path
@@ -61,7 +61,7 @@ def parts(path: Path) -> list[Path]:
     folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
     if found := sorted(folder.glob(layout.PARTS)):
         if folder.name == layout.CORPUS_FOLDER:
-            artifacts.check_listed(folder.parent, found, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
+            storage.check_listed(folder.parent, found, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
         return found
     _refuse_other_artifact(path)
     raise InputError(
@@ -72,12 +72,9 @@ def parts(path: Path) -> list[Path]:
 
 
 def _refuse_other_artifact(path: Path) -> None:
-    manifest = artifacts.find_manifest(path)
+    manifest = storage.find_record(path)
     if manifest is not None and manifest.kind != Kind.COLLECTION:
-        raise InputError(
-            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a collection is needed here",
-            code="other-kind", path=path, kind=manifest.kind, expected=Kind.COLLECTION,
-        )  # fmt: skip
+        raise manifest.other_kind(path, "a collection is needed here", Kind.COLLECTION)
 
 
 def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -91,7 +88,7 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
     schema = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
     for part in parts(path):
         row = 0
-        with artifacts.reading(part):
+        with storage.reading(part):
             batches = pq.ParquetFile(part, pre_buffer=False).iter_batches(batch_rows, columns=schema.names)
         while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
@@ -125,7 +122,7 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
 
 
 def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:
-    with artifacts.reading(part):
+    with storage.reading(part):
         return next(batches, None)
 
 
@@ -154,7 +151,7 @@ def docids(path: Path) -> pl.Series:
         InputError: no documents, or a missing or repeated id; the message names the row.
     """
     corpus = corpus_path(path)
-    with artifacts.reading(corpus):
+    with storage.reading(corpus):
         frame = _scan(path).select(pl.col("docid").cast(pl.String)).collect()
     if not len(frame):
         raise InputError(f"{corpus}: no documents; a corpus needs at least one", code="no-documents", path=corpus)
@@ -181,7 +178,7 @@ def scan(path: Path) -> pl.LazyFrame:
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped."""
     wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # filters by docid before texts are read
-    with artifacts.reading(path):
+    with storage.reading(path):
         return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
@@ -246,7 +243,7 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
         )  # fmt: skip
     if path.is_file():
         if split is not None:
-            made = artifacts.find_manifest(path)
+            made = storage.find_record(path)
             if made is not None and made.kind == Kind.RUN:
                 _refuse_other_artifact(path)
             raise InputError(
@@ -285,23 +282,12 @@ def queries_in_corpus(path: Path, split: str | None = None) -> int:
         split: None for a file, and for a collection if only one split has judgments, or queries where none has.
     """
     folder = path if path.is_dir() else path.parent
-    made = artifacts.find_manifest(folder)
+    made = storage.find_record(folder)
     counts = made.counts.get("queries_in_corpus", {}) if made is not None and made.kind == Kind.COLLECTION else {}
     if not counts:
         return 0
     file = _split_file(path, split, "qrels" if _splits(folder, "qrels") else "queries")
     return int(counts.get(file.stem.partition(".")[2], 0))
-
-
-def pseudo_queries(file: Path | None) -> str | None:
-    """Return the kind of the pseudo-queries to which queries or qrels belong; None for real queries.
-
-    Args:
-        file: a file of a collection, or any other queries or qrels.
-    """
-    manifest = artifacts.find_manifest(file) if file is not None else None
-    found = manifest.options.get("pseudo_queries") if manifest is not None else None
-    return None if found is None else str(found)
 
 
 def read_queries(file: Path) -> pl.DataFrame:
@@ -314,8 +300,8 @@ def read_queries(file: Path) -> pl.DataFrame:
         InputError: not queries, or a repeated id; with file, line and id.
     """
     if _is_table(file, Kind.QUERIES):
-        with artifacts.reading(file):
-            present = [name for name in _QUERIES if name in artifacts.column_names(file)]
+        with storage.reading(file):
+            present = [name for name in _QUERIES if name in storage.column_names(file)]
             frame = pl.read_parquet(file, columns=present, glob=False)
             if "answers" not in present:
                 frame = frame.with_columns(pl.lit(None).alias("answers"))
@@ -339,7 +325,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
         InputError: not judgments, or two grades for one pair; with file, line and ids.
     """
     if _is_table(file, Kind.QRELS):
-        with artifacts.reading(file):
+        with storage.reading(file):
             frame = pl.read_parquet(file, columns=list(_QRELS), glob=False)
             _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
@@ -362,10 +348,10 @@ def _is_table(file: Path, kind: Kind) -> bool:
     if file.is_file() and not is_parquet(file):
         return False
     try:
-        artifacts.check_table(file, kind)
+        storage.check_table(file, kind)
     except InputError as error:
         # The reader of tables knows other names of columns, and grades that are whole floats.
-        if error.code not in ("no-such-column", "other-type") or artifacts.find_manifest(file) is not None:
+        if error.code not in ("no-such-column", "other-type") or storage.find_record(file) is not None:
             raise
         return False
     return True

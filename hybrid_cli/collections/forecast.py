@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console, storage
 from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.source import Document, Source, document_passages
 from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
@@ -98,4 +98,4 @@ def _stored_bytes(documents: Sequence[Document]) -> float:
     """Return the mean size of a document in a Parquet file."""
     columns = zip(*((row.docid, row.title, row.text, *row.others) for row in documents), strict=True)
     table = pa.table({str(number): pa.array(column, pa.string()) for number, column in enumerate(columns)})
-    return artifacts.stored_bytes(table) / len(documents)
+    return storage.stored_bytes(table) / len(documents)

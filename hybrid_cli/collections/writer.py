@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, storage, words
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli import storage, words
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
 from hybrid_cli.errors import InputError
-from hybrid_cli.storage import Kind, disk, layout
+from hybrid_cli.storage import Kind, Record, disk, layout
 
 BATCH_ROWS = 8192
 BATCHES_PER_PART = 128
@@ -78,7 +77,7 @@ class CollectionWriter:
     Attributes:
         source: documents, queries and judgments.
         folder: empty folder of the collection.
-        manifest: manifest for each file; the kind is replaced.
+        record: record for each file; the kind is replaced.
         on_duplicate, on_dangling: policies for rows that repeat an id, and for judgments of unknown rows.
         advance: called with the number of documents written since the last call.
         problems: filled while writing.
@@ -87,7 +86,7 @@ class CollectionWriter:
 
     source: Source
     folder: Path
-    manifest: Manifest
+    record: Record
     on_duplicate: OnDuplicate = Rows.on_duplicate
     on_dangling: OnDangling = Rows.on_dangling
     advance: Callable[[int], None] = lambda count: None
@@ -240,7 +239,7 @@ class CollectionWriter:
     # ------------------------------------------------------------------------------------------------------- checks
 
     def _write_table(self, path: Path, batches: Any, kind: Kind, schema: pa.Schema) -> None:
-        artifacts.write_parquet(path, batches, schema, replace(self.manifest, kind=kind))
+        storage.write_parquet(path, batches, schema, replace(self.record, kind=kind))
 
     def _unique(
         self, rows: Callable[[], Iterator[Row]], key: Callable[[Row], Key], what: str, seen: set[Key]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
 from hybrid_cli.encoders.options import Combining
 from hybrid_cli.errors import InputError
@@ -150,11 +150,13 @@ def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
         )
 
 
-def write_combination(folder: Path, models: Sequence[Path], recipe: Recipe) -> None:
-    """Write the combination of two model folders; their files are hard-linked where possible."""
+def write_combination(
+    folder: Path, models: Sequence[Path], recipe: Recipe, link: Callable[[Path, Path], None] = storage.hard_link
+) -> None:
+    """Write the combination of two model folders; `link` links or copies a folder."""
     folder.mkdir(exist_ok=True)
     for model, place in zip(models, parts(folder), strict=True):
-        artifacts.hard_link(model, place)
+        link(model, place)
     _write_recipe(folder, recipe)
 
 
@@ -260,7 +262,7 @@ class Pair:
         return self.documents.encode_documents(titles, texts, *batch_tokens)
 
 
-def write_pair(folder: Path, documents: Path) -> None:
-    """Add the document encoder to a folder that contains the query encoder; files are hard-linked."""
-    artifacts.hard_link(documents, folder / PAIR_SIDES[1])
+def write_pair(folder: Path, documents: Path, link: Callable[[Path, Path], None] = storage.hard_link) -> None:
+    """Add the document encoder to a folder that contains the query encoder; `link` links or copies a folder."""
+    link(documents, folder / PAIR_SIDES[1])
     disk.write_text(folder / CONTRACT, json.dumps({"kind": PAIR}, indent=2) + "\n")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hybrid_cli import plugins
-from hybrid_cli.artifacts import refuse_missing_plugin
 from hybrid_cli.encoders.checkpoints import layouts
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -283,10 +282,9 @@ def kind_of(folder: Path) -> str:
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-        refuse_missing_plugin(folder, "encoders", kind)
         raise InputError(
             f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(known)}", code="unknown-encoder",
-            path=folder / CONTRACT, kind=kind,
+            path=folder, group="encoders", name=kind,
         )  # fmt: skip
     return str(kind)
 

@@ -6,10 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import find_manifest
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
-from hybrid_cli.storage import Kind
+from hybrid_cli.storage import Kind, find_record
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
@@ -50,14 +49,9 @@ def resolve(name: str | Path, local: bool = False) -> Path:
 
 
 def _refuse_other_artifact(folder: Path) -> None:
-    manifest = find_manifest(folder)
+    manifest = find_record(folder)
     if manifest is not None and manifest.kind not in (Kind.ENCODER, Kind.RERANKER):
-        raise InputError(
-            f"{folder}: {manifest.kind.predicate} (made by `{manifest.stage}`); a model is needed here",
-            code="other-kind",
-            path=folder,
-            kind=manifest.kind,
-        )
+        raise manifest.other_kind(folder, "a model is needed here")
 
 
 def named_model(path: Path) -> Path:

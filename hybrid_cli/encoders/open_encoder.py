@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.layouts import SIDES
 from hybrid_cli.encoders.composite import Combination, Pair
@@ -41,8 +41,8 @@ def open_encoder(
         InputError: no such model, or its kind has no such field.
     """
     folder = resolve(name)
-    with artifacts.one_version(folder, artifacts.find_manifest(folder)):
-        artifacts.check_parts(folder)
+    with storage.one_version(folder, storage.find_record(folder)):
+        storage.check_parts(folder)
         return _open(folder, device, dtype, dict(overrides or {}))
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import console, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError, InputError
@@ -149,7 +149,7 @@ class Reranking:
             )
         facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
         table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
-        with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+        with storage.replacing(path) as scratch, disk.create(scratch) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
     def facts(self, name: str) -> float:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console, storage
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -312,7 +312,7 @@ class SparseEncoder(nn.Module):
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
         table = TableWeights(towers.read_table(_table_path(folder), tokenizer, size)) if contract.query_table else None
-        weights = artifacts.fingerprint(folder)
+        weights = storage.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()

@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object, typed
@@ -155,7 +155,7 @@ class StaticEncoder(nn.Module):
                 code="damaged",
                 path=folder,
             ) from None
-        files = "".join(artifacts.fingerprint(folder / name) for name in (CONTRACT, TERMS, STATIC_TABLES))
+        files = "".join(storage.fingerprint(folder / name) for name in (CONTRACT, TERMS, STATIC_TABLES))
         files += str(truncate_dim or "")
         encoder.fingerprint = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()
         return encoder.eval()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console, storage
 from hybrid_cli.encoders.checkpoints.layouts import is_two_folders, structure
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
@@ -686,7 +686,7 @@ class TransformerEncoder(nn.Module):
         folder = resolve(name)
         stored = read_contract(folder, route)
         contract = stored.changed(**overrides)
-        weights = artifacts.fingerprint(folder)
+        weights = storage.fingerprint(folder)
         two_folders, published = is_two_folders(folder), structure(folder)
         if not (stored.tied or two_folders or published):
             raise InputError(

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_cli.artifacts import lineage
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.selection import Choice, Values
 
@@ -83,23 +82,22 @@ def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
     return Prior(np.array(stored["shares"]), curves, used, [each["name"] for each in kept])
 
 
-def prior_of(runs: Mapping[str, Path], measure: str, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
+def prior_of(dense: int | None, measure: str, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
     """Return the prior of each choice for some runs, [choices]; else None and the reason.
 
     Args:
-        runs: name -> path.
+        dense: number of the dense run of two, of which the other is lexical; None for other runs.
         measure: name of the measure.
         choices: choices for these runs.
     """
-    sides = lineage.sides(runs) if len(runs) == 2 else None
-    if sides is None:
+    if dense is None:
         return None, "it is for two runs, one of a lexical and one of a dense index"
     prior = read_prior(measure)
     if prior is None:
         return None, "no collection has curves"
     if uncovered := prior.uncovered(choices):
         return None, f"it does not cover {', '.join(uncovered)}"
-    return prior.values(choices, list(runs).index(sides[0])), None
+    return prior.values(choices, dense), None
 
 
 @cache

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -48,14 +47,14 @@ def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) 
     return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
 
 
-def prior_values(runs: Mapping[str, Path], measure: str) -> np.ndarray | None:
+def prior_values(dense: int | None, measure: str) -> np.ndarray | None:
     """Return the mean value of every weight in `WEIGHTS` on other collections; None if the prior is not for these runs.
 
     Args:
-        runs: name -> path.
+        dense: see `prior_of`.
         measure: name of the measure.
     """
-    return prior_of(runs, measure, _CHOICES)[0]
+    return prior_of(dense, measure, _CHOICES)[0]
 
 
 def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure: Measure) -> np.ndarray:

@@ -8,9 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import lineage
-from hybrid_cli.artifacts.lineage import System
+from hybrid_cli import storage
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, Recipe
 from hybrid_cli.fusion.options import Missing, Normalization
@@ -236,43 +234,13 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
     return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
 
 
-def check_systems(path: Path, systems: Sequence[System]) -> None:
-    """Refuse systems of the kinds of a tuning in another order; warn about raw scores of another encoder.
-
-    Runs of the tuning that are gone since then are not checked.
-
-    Args:
-        path: file written by `fuse --tune`.
-        systems: those of the weighted runs or indexes, in order.
-
-    Raises:
-        InputError: the file holds the weight of another kind for some of them.
-    """
-    made = artifacts.read_manifest(path, Kind.WEIGHTS)
-    runs = [made.input_path(f"run {number}") for number in range(1, len(systems) + 1)]
-    tuned = [lineage.system_of(run) if run is not None and run.exists() else None for run in runs]
-    before, now = [each.kind for each in tuned if each is not None], [each.kind for each in systems]
-    if before != now and sorted(before) == sorted(now):
-        raise InputError(
-            f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order",
-            code="other-order",
-            path=path,
-            value=now,
-            expected=before,
-        )
-    pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
-    changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
-    if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
-        console.warn(f"{path}: was tuned for raw scores of another encoder; tune again")
-
-
 def read_tuned(path: Path) -> dict[str, Any]:
     """Return the content of a file written by `fuse --tune`.
 
     Raises:
         InputError: not such a file, or one of an earlier version.
     """
-    artifacts.read_manifest(path, Kind.WEIGHTS)
+    storage.read_record(storage.Record, path, Kind.WEIGHTS)
     found = read_object(path)
     if "method" not in found:
         raise InputError(
@@ -292,8 +260,6 @@ def read_tuned(path: Path) -> dict[str, Any]:
             path=path,
             field="weights",
         )
-    if found["method"] not in METHODS:
-        artifacts.refuse_missing_plugin(path, "fusion_methods", found["method"])
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
     if unknown := [name for name, allowed in known.items() if found.get(name) not in allowed]:
         raise InputError(
@@ -301,5 +267,6 @@ def read_tuned(path: Path) -> dict[str, Any]:
             code="damaged-weights",
             path=path,
             field=unknown[0],
+            **({"group": "fusion_methods", "name": found["method"]} if unknown[0] == "method" else {}),
         )
     return found

@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory, runs
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli import console, memory, runs, storage
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
@@ -28,6 +27,7 @@ from hybrid_cli.indexes.faiss import (
 from hybrid_cli.indexes.gpus import on_gpus
 from hybrid_cli.indexes.options import BINARY_K, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
+from hybrid_cli.storage import Record
 from hybrid_cli.storage.layout import FAISS_INDEX
 
 _BLOCK = 256  # queries per search
@@ -81,7 +81,7 @@ class DenseIndex:
         folder: folder of the index.
         info: properties of the vectors and the index.
         docids: ids by row.
-        manifest: None for an index that is still being built.
+        record: None for an index that is still being built.
         ef_search: candidates in a graph; overrides the recorded number.
         nprobe: inverted lists to search; overrides the recorded number.
         binary_k: candidates by Hamming distance, for an index of sign codes.
@@ -91,7 +91,7 @@ class DenseIndex:
     folder: Path
     info: IndexInfo
     docids: pl.Series
-    manifest: Manifest | None = None
+    record: Record | None = None
     ef_search: int | None = None
     nprobe: int | None = None
     binary_k: int | None = None
@@ -116,7 +116,7 @@ class DenseIndex:
     def _index(self) -> Any:
         """Load and check FAISS's index; a flat index is memory-mapped."""
         path = str(self.folder / FAISS_INDEX)
-        with artifacts.one_version(self.folder, self.manifest):
+        with storage.one_version(self.folder, self.record):
             index = self._read_index(path)
         if not self.binary:
             check_metric(index, path)
@@ -139,7 +139,7 @@ class DenseIndex:
 
     def _read_index(self, path: str) -> Any:
         faiss = load_faiss()
-        artifacts.check_parts(self.folder, FAISS_INDEX)
+        storage.check_parts(self.folder, FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
             needed = _ID_BYTES * self.info.vectors + (0 if mapped else Path(path).stat().st_size)
@@ -201,8 +201,8 @@ class DenseIndex:
 
     @cached_property
     def _flat(self) -> Vectors:
-        with artifacts.one_version(self.folder, self.manifest):
-            artifacts.check_parts(self.folder, FAISS_INDEX)
+        with storage.one_version(self.folder, self.record):
+            storage.check_parts(self.folder, FAISS_INDEX)
             return flat_vectors(self.folder, self.dim, len(self.docids))
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -283,7 +283,7 @@ class DenseIndex:
             end = begin + pq.read_metadata(path).num_rows
             mine = order[slice(*np.searchsorted(rows[order], (begin, end)))]
             if len(mine):
-                with artifacts.one_version(self.folder, self.manifest):
+                with storage.one_version(self.folder, self.record):
                     vectors = read_shard(path)
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console, storage
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.indexes.options import Shards
@@ -46,7 +46,7 @@ def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) ->
     column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"id": ids.cast(pa.string()), "vector": column})
     table = table.replace_schema_metadata({name: str(value) for name, value in facts.items()})
-    with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+    with storage.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(
             table, file, compression="zstd", use_dictionary=False, column_encoding=_SPLIT, write_page_checksum=True
         )
@@ -56,7 +56,7 @@ def link_shard(path: Path, folder: Path, number: int) -> None:
     """Hard-link the shard at `path` as shard `number` of a folder; copy it where the file system has no hard links."""
     target = shard_path(folder, number)
     target.parent.mkdir(parents=True, exist_ok=True)
-    artifacts.hard_link(path, target)
+    storage.hard_link(path, target)
 
 
 def shards(folder: Path) -> list[Path]:
@@ -74,7 +74,7 @@ def shards(folder: Path) -> list[Path]:
             path=folder,
             expected=f"{VECTORS}/{PARTS}",
         )
-    artifacts.check_listed(folder, found, f"{VECTORS}/{PARTS}")
+    storage.check_listed(folder, found, f"{VECTORS}/{PARTS}")
     return found
 
 
@@ -85,7 +85,7 @@ def refuse_lost_vectors(folder: Path, vectors: int) -> None:
         HybridError: a shard was removed or replaced meanwhile.
     """
     found = sum(pq.read_metadata(path).num_rows for path in shards(folder))
-    artifacts.refuse_lost_rows(folder / VECTORS, "vectors", found, vectors)
+    storage.refuse_lost_rows(folder / VECTORS, "vectors", found, vectors)
 
 
 def shard_facts(path: Path) -> dict[str, int]:
@@ -141,8 +141,8 @@ def read_ids(folder: Path) -> pl.Series:
 
 def _read(path: Path, *columns: str) -> pa.Table:
     """Return columns of a shard, all without any; a damaged page is refused, also in a folder without manifest."""
-    artifacts.check_parts(path.parent, path.name)
-    with artifacts.reading(path):
+    storage.check_parts(path.parent, path.name)
+    with storage.reading(path):
         table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
     if lost := [name for name in columns if name not in table.column_names]:
         raise DamageError(
@@ -207,7 +207,7 @@ def missing_blocks(
         wanted: numbers of the shards to encode; None yields those that do not exist.
         first: number of the first shard.
     """
-    for number, shard in enumerate(artifacts.regrouped(map(pa.table, texts), size), first):
+    for number, shard in enumerate(storage.regrouped(map(pa.table, texts), size), first):
         path = path_of(number)
         if wanted is not None and number not in wanted:
             if number > max(wanted, default=-1):
@@ -295,7 +295,7 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
 
 def link_vectors(old: Path, folder: Path) -> None:
     """Hard-link (or copy) the shards of an index to another folder."""
-    artifacts.check_parts(old, VECTORS)
+    storage.check_parts(old, VECTORS)
     for number, shard in enumerate(shards(old)):
         link_shard(shard, folder, number)
 
@@ -306,7 +306,7 @@ def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
     Returns:
         Number of shards.
     """
-    artifacts.check_parts(old, VECTORS)
+    storage.check_parts(old, VECTORS)
     begin = number = 0
     for shard in shards(old):
         mine = kept[begin : begin + pq.read_metadata(shard).num_rows]

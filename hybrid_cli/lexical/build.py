@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
@@ -92,7 +92,7 @@ def build(
     if lucene_thread is not None:
         lucene_thread.start()
     if not (folder / layout.IMPACTS).is_dir():
-        with artifacts.replacing(folder / layout.IMPACTS) as scratch:
+        with storage.replacing(folder / layout.IMPACTS) as scratch:
             counted = _count(
                 corpus, fields, analyzer, advance, "append fewer documents at once" if base else "use --shards"
             )
@@ -168,7 +168,7 @@ def build_shards(
                 docids.append(texts.select("docid"))
             advance(len(mine))
         if not done:
-            with artifacts.replacing(folder / layout.shard(number)) as scratch:
+            with storage.replacing(folder / layout.shard(number)) as scratch:
                 builder.finish("use more --shards").save(scratch / layout.IMPACTS)
                 with disk.create(scratch / layout.DOCIDS) as file:
                     pl.concat(docids).write_parquet(file, compression="zstd")
@@ -246,7 +246,7 @@ class _Lucene(threading.Thread):
 
     def _index(self) -> None:
         try:
-            with artifacts.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
+            with storage.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
                 if self.base is None:
                     lucene.build(self.source, scratch, self.language, self.threads)
                 else:
@@ -256,7 +256,7 @@ class _Lucene(threading.Thread):
 
     def _update(self, base: Base, scratch: Path) -> None:
         """Link the files of the base, and change them into the index of the kept and the added documents."""
-        artifacts.hard_link(base.folder / layout.LUCENE, scratch)
+        storage.hard_link(base.folder / layout.LUCENE, scratch)
         disk.remove(scratch / lucene.LOCK)  # Lucene locks the file, not its name
         added = self.folder / layout.LUCENE_ADDED if self.added else None
         if added is not None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console, memory
+from hybrid_cli import console, memory, storage
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
 from hybrid_cli.storage import disk, layout
@@ -325,7 +325,7 @@ class Impacts:
             needed = 8 * len(self.postings.rows)
             console.forecast(min(needed, 8 * POSTINGS_AT_ONCE), "impacts by document", remedy)
             console.forecast(needed, "impacts by document", remedy, folder)
-            with artifacts.replacing(folder) as scratch:
+            with storage.replacing(folder) as scratch:
                 scratch.mkdir()
                 _save_blocks(scratch, self.blocks())
         return DocumentImpacts(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import console, runs, storage
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.json_files import fits, named, read_object
 from hybrid_cli.lexical import keys as keyed
@@ -346,7 +346,7 @@ class LexicalIndex:
 
 def _docids(folder: Path) -> pl.Series:
     """Return the ids of an index by row, if memory holds what a search needs."""
-    documents = artifacts.row_count(artifacts.validate_parquet(folder / layout.DOCIDS))
+    documents = storage.row_count(storage.validate_parquet(folder / layout.DOCIDS))
     console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
     return pl.read_parquet(folder / layout.DOCIDS, glob=False)["docid"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import console, runs
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
@@ -26,7 +26,7 @@ from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 _HIT = re.compile(r'"score":([^,]+),"doc":(\d+)[^[]*\[[^{]*\{"bytes":"([^"]*)","offset":(\d+),"length":(\d+)')
@@ -174,6 +174,7 @@ def search(
     k1: float | None = None,
     b: float | None = None,
     rm3: Rm3 | None = None,
+    language: str = "english",
 ) -> pl.DataFrame:
     """Search a lexical index with Lucene, and expand the queries with Anserini's RM3 if `rm3` is set.
 
@@ -184,6 +185,7 @@ def search(
         threads: CPU threads; None for all cores.
         k1, b: override the stored values.
         rm3: parameters of RM3.
+        language: language of the index.
 
     Returns:
         A run; queries without hits have no rows.
@@ -191,7 +193,7 @@ def search(
     recorded = read_parameters(folder)
     searcher = _Searcher(
         folder / layout.LUCENE,
-        Analyzer(artifacts.read_manifest(folder, Kind.LEXICAL_INDEX).options["language"]),
+        Analyzer(language),
         recorded["k1"] if k1 is None else k1,
         recorded["b"] if b is None else b,
         rm3,

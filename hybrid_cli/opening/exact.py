@@ -13,7 +13,6 @@ import polars as pl
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import refuse_other_queries
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
@@ -22,6 +21,8 @@ from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.opening.dense import info_of, open_dense
 from hybrid_cli.opening.lexical import open_lexical, quantization
 from hybrid_cli.opening.models import find_model, recorded_model
+from hybrid_cli.opening.provenance import refuse_other_queries
+from hybrid_cli.opening.sharded import index_manifest
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind
@@ -50,34 +51,6 @@ class ExactSource:
     queries: Path
     searched: Mapping[str, Any]
     model: Path | None = None
-
-
-def index_manifest(path: Path, sharded: bool = False) -> Manifest:
-    """Return the manifest of a lexical or dense index, or with `sharded` of a sharded one too.
-
-    Raises:
-        InputError: the artifact is not such an index.
-    """
-    manifest = artifacts.read_manifest(path)
-    if manifest.kind == Kind.SHARDS:
-        if sharded:
-            return manifest
-        raise InputError(
-            f"{path}: {manifest.kind.predicate}, which only `search`, `append` and `delete` read; build it without "
-            "--shards",
-            code="other-kind",
-            path=path,
-            kind=manifest.kind,
-        )
-    if manifest.kind not in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
-        raise InputError(
-            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); an index is needed here",
-            code="other-kind",
-            path=path,
-            kind=manifest.kind,
-            stage=manifest.stage,
-        )
-    return manifest
 
 
 def index_kinds(manifest: Manifest) -> frozenset[str]:
@@ -305,13 +278,11 @@ def model_of(index: DenseIndex) -> Path:
     inside = index.folder / INDEX_ENCODER
     if inside.is_dir():
         return inside
-    assert index.manifest is not None, "an index that is still being built has no recorded encoder"
-    return find_model(index.folder, index.manifest)
+    return find_model(index.folder, artifacts.read_manifest(index.folder))
 
 
 def _options(index: DenseIndex) -> Mapping[str, Any]:
-    assert index.manifest is not None, "an index that is still being built has no recorded encoder"
-    return index.manifest.options
+    return artifacts.read_manifest(index.folder).options
 
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:

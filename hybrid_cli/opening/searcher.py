@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from hybrid_cli import memory
+from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT
 from hybrid_cli.indexes.gpus import pick_gpus
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.opening.dense import open_dense, read_info
-from hybrid_cli.opening.exact import index_manifest, limit_threads, query_encoder, refusal
+from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal
 from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.opening.sharded import merged, shards_of
+from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, layout
 
@@ -75,13 +76,14 @@ class LuceneSearcher:
     b: float | None
     rm3: Rm3 | None
     threads: int | None
+    language: str
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
         from hybrid_cli.lexical import lucene
 
         for some in _parts(queries, hits):
-            yield lucene.search(self.folder, some, hits, self.threads, self.k1, self.b, self.rm3)
+            yield lucene.search(self.folder, some, hits, self.threads, self.k1, self.b, self.rm3, self.language)
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
                 value="lucene",
                 path=path,
             )
-        return LuceneSearcher(path, options.k1, options.b, rm3, options.threads)
+        language = read_manifest(path).options["language"]
+        return LuceneSearcher(path, options.k1, options.b, rm3, options.threads, language)
     opened = tuple(open_lexical(each, options.k1, options.b, options.model, options.device) for each in shards)
     if options.impact_bits:
         from hybrid_cli.lexical.index import LexicalIndex

@@ -13,10 +13,22 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.dense import info_of
-from hybrid_cli.opening.exact import index_manifest
 from hybrid_cli.storage import Kind, layout
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
+
+
+def index_manifest(path: Path, sharded: bool = False) -> Manifest:
+    """Return the manifest of a lexical or dense index, or with `sharded` of a sharded one too.
+
+    Raises:
+        InputError: the artifact is not such an index.
+    """
+    manifest = artifacts.read_manifest(path)
+    if manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX) or (sharded and manifest.kind == Kind.SHARDS):
+        return manifest
+    only = "only `search`, `append` and `delete` read a sharded index; build one without --shards"
+    raise manifest.other_kind(path, only if manifest.kind == Kind.SHARDS else "an index is needed here")
 
 
 def shards_of(index: Path) -> tuple[Path, ...]:
@@ -37,13 +49,7 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     manifests = [index_manifest(path) for path in found]
     for path, manifest in zip(found[1:], manifests[1:], strict=True):
         if manifest.kind != manifests[0].kind:
-            raise InputError(
-                f"{path}: {manifest.kind.predicate}, {found[0]} is {manifests[0].kind.phrase}",
-                code="other-kind",
-                path=path,
-                kind=manifest.kind,
-                expected=manifests[0].kind,
-            )
+            raise manifest.other_kind(path, f"{found[0]} is {manifests[0].kind.phrase}", manifests[0].kind)
     if manifests[0].kind == Kind.LEXICAL_INDEX:
         _check_lexical(index, found, manifests)
     else:

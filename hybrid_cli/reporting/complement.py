@@ -16,7 +16,6 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common
 from hybrid_cli.console import styled
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation import accuracy, buckets
@@ -34,6 +33,7 @@ from hybrid_cli.evaluation.complementarity import (
     tally,
 )
 from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.plan import Plan, judgments, note_depth
 from hybrid_cli.reporting.tables import cells, figure, markdown, markdown_table

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError
@@ -146,7 +147,7 @@ class JudgingSession:
     def _prior(self) -> np.ndarray | None:
         from hybrid_cli.fusion.weight_range import prior_values
 
-        return prior_values(runs.named(self.settings.runs), self.settings.measure)
+        return prior_values(lineage.dense_side(runs.named(self.settings.runs)), self.settings.measure)
 
     def _values(self, qid: str) -> np.ndarray:
         grades = self.judgments.of_query(qid)

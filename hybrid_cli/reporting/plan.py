@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import console, runs
+from hybrid_cli.artifacts.lineage import corpus_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, corpus_of, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -28,6 +28,7 @@ from hybrid_cli.evaluation.measures import (
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
 from hybrid_cli.evaluation.ties import note_ties
+from hybrid_cli.opening.provenance import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"

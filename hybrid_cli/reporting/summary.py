@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.collections.collection import pseudo_queries
+from hybrid_cli.artifacts.lineage import pseudo_queries
 from hybrid_cli.console import styled
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import significance

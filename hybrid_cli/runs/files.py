@@ -9,14 +9,13 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, memory
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli import console, memory, storage
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import is_parquet
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
-from hybrid_cli.storage import Kind
+from hybrid_cli.storage import Kind, Record
 
 _HELD = 1.5  # bytes in memory per byte of a text whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
@@ -51,7 +50,7 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
     text = path.is_file() and not is_parquet(path)
     columns = {} if text else _columns(path)
     memory.require(_work_bytes() + int(_HELD * text_bytes(path) if text else 0), str(path))
-    made = None if text else artifacts.find_manifest(path)
+    made = None if text else storage.find_record(path)
     survey, kept = Survey(), []
     for block in _whole_queries(text_parts(path) if text else _parquet_parts(path, columns)):
         if not survey.fits(block, from_1=made is not None):
@@ -68,9 +67,9 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
     return survey.run(of_table(table)).by_qid()
 
 
-def _sorted(path: Path, made: Manifest | None, text: bool) -> pl.DataFrame:
+def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
-    rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * artifacts.row_count(path)
+    rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * storage.row_count(path)
     memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
     table = checked(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
@@ -144,19 +143,19 @@ def _columns(path: Path) -> dict[str, str]:
         InputError: not a run.
     """
     columns = {name: name for name in SCHEMA.names()}
-    if path.is_file() and artifacts.find_manifest(path) is None:
-        names = artifacts.column_names(path)
+    if path.is_file() and storage.find_record(path) is None:
+        names = storage.column_names(path)
         if not columns.keys() <= set(names) and (found := named_columns(names, path)) is not None:
             columns = {field: names[at] for field, at in found.items()}
             if "score" not in columns:
                 note_ranks(path)
-    artifacts.check_table(path, Kind.RUN, columns)
+    storage.check_table(path, Kind.RUN, columns)
     return columns
 
 
 def _parquet_parts(path: Path, columns: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     size = block_rows()
-    for begin in range(0, max(artifacts.row_count(path), 1), size):
+    for begin in range(0, max(storage.row_count(path), 1), size):
         yield _parquet_rows(path, columns, SCHEMA.names(), begin, size)
 
 
@@ -166,7 +165,7 @@ def _parquet_rows(
     found = {name: pl.col(column).cast(SCHEMA[name], strict=False) for name, column in columns.items()}
     found.setdefault("rank", pl.lit(None, SCHEMA["rank"]))
     found.setdefault("score", -found["rank"].cast(SCHEMA["score"]))
-    with artifacts.reading(path):
+    with storage.reading(path):
         rows = pl.scan_parquet(path, glob=False).slice(begin, count)
         return rows.select(found[name].alias(name) for name in fields).collect()
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hybrid_cli import input_files, memory, plugins
+from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.scope import stage_scope
 from hybrid_cli.settings import ALL_COMMANDS, Settings
 from hybrid_cli.settings.conversion import has_url
@@ -58,6 +59,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
             with (
                 stage_scope(),
+                naming_plugins(),
                 plugins.noting_use(),
                 memory.limited(getattr(settings, "memory", None)),
                 input_files.limited(getattr(settings, "limits", {})),

@@ -7,8 +7,8 @@ from pathlib import Path
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
-from hybrid_cli.opening.exact import index_manifest, kind_in_words
-from hybrid_cli.opening.sharded import ids_of
+from hybrid_cli.opening.exact import kind_in_words
+from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.settings import Append
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind

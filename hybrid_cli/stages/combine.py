@@ -71,7 +71,7 @@ def combine(settings: Combine) -> Path:
     if index is not None:
         recipe, tuned = _tune(encoder, index, settings, judged)
     with output.folder() as (work, counts):
-        composite.write_combination(work, folders, recipe)
+        composite.write_combination(work, folders, recipe, artifacts.hard_link)
         counts |= {"dim": encoder.dim, "weight": recipe.weight, **tuned}
     first, second = models
     console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.collections.searched import refuse_other_corpora
 from hybrid_cli.errors import InputError
+from hybrid_cli.opening.provenance import refuse_runs_of_other_corpora
 from hybrid_cli.settings import ConcatRuns
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
@@ -33,7 +33,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
         raise InputError(
             "concat-runs: needs two or more runs, got 1", code="too-few-runs", option="concat-runs", value=1, expected=2
         )
-    refuse_other_corpora({str(path): path for path in settings.runs})
+    refuse_runs_of_other_corpora({str(path): path for path in settings.runs})
     output = artifacts.output_of(
         settings, Kind.RUN, {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
     )

@@ -10,8 +10,8 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import text_lines
-from hybrid_cli.opening.exact import index_manifest, kind_in_words
-from hybrid_cli.opening.sharded import ids_of
+from hybrid_cli.opening.exact import kind_in_words
+from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.settings import Delete
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind

@@ -7,18 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli import artifacts
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
@@ -49,7 +51,7 @@ def distill_lite(settings: DistillLite) -> Path:
     session = Session(settings, inputs, _resolved(settings))
     if session.up_to_date:
         return settings.output
-    examples = Examples(settings.training_examples)
+    examples = open_examples(settings.training_examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     session.seed()  # initializes the heads
     student = load_start(settings.model, settings.layers, settings.device, **_changes(settings, teacher.dim))
@@ -58,7 +60,7 @@ def distill_lite(settings: DistillLite) -> Path:
     def save(folder: Path) -> dict[str, Any]:
         student.save(folder / PAIR_SIDES[0] if settings.queries_only else folder)
         if settings.queries_only:
-            composite.write_pair(folder, resolve(settings.teacher))
+            composite.write_pair(folder, resolve(settings.teacher), artifacts.hard_link)
         return {"examples": len(examples), "dim": student.dim}
 
     def prepare(work: Path) -> Job[Any]:

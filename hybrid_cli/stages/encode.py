@@ -36,10 +36,10 @@ from hybrid_cli.indexes.shards import (
 )
 from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
-from hybrid_cli.opening.corpora import recorded_corpora
 from hybrid_cli.opening.dense import info_of, open_dense, read_info
 from hybrid_cli.opening.exact import model_of, query_encoder
 from hybrid_cli.opening.models import model_input, recorded_model_input
+from hybrid_cli.opening.provenance import recorded_corpora
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex
@@ -141,7 +141,7 @@ def _encode(settings: Encode) -> Path:
         _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         if len(folders) > 1:
-            composite.write_combination(work / INDEX_ENCODER, folders, recipe)
+            composite.write_combination(work / INDEX_ENCODER, folders, recipe, artifacts.hard_link)
         with progress("encode", partial(shard_path, work), total, settings.shard_size) as advance:
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             if devices:
@@ -370,7 +370,9 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
     _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
-        composite.write_combination(work / INDEX_ENCODER, [model_of(each) for each in opened], recipe)
+        composite.write_combination(
+            work / INDEX_ENCODER, [model_of(each) for each in opened], recipe, artifacts.hard_link
+        )
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
         refuse_lost_vectors(work, total)

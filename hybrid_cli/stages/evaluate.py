@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.evaluation.reused import reused
+from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds

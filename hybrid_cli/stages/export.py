@@ -13,7 +13,6 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
@@ -24,6 +23,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
@@ -391,8 +391,8 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 def _served(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and of a dense one, for a search engine."""
     from hybrid_cli.exports import serving
-    from hybrid_cli.opening.corpora import corpora_of, found, refuse_other_corpora, warn_lost
     from hybrid_cli.opening.exact import query_encoder
+    from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
 
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
     if "encoder" in manifest.counts:
@@ -404,7 +404,7 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
             value=settings.form,
         )
     recorded = corpora_of([[manifest]])
-    corpora = [settings.collection] if settings.collection else found(recorded)
+    corpora = [settings.collection] if settings.collection else existing_paths(recorded)
     if not corpora:
         raise InputError(
             f"{path}: its corpus is no longer at the recorded path; pass it with --collection",

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.searched import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
@@ -27,7 +27,6 @@ from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, sele
 from hybrid_cli.fusion.tuning import Family
 from hybrid_cli.fusion.weights import (
     Tuned,
-    check_systems,
     chosen_weights,
     read_tuned,
     stored_recipe,
@@ -36,6 +35,7 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
+from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse
@@ -350,7 +350,7 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
             check_folds(settings.folds, judged, queries)
         tuned, reason = _tuned(job, qrels, judged)
         found = tuned.content() | {"no_prior": reason}
-        found |= {"pseudo_queries": kind} if (kind := collection.pseudo_queries(judged)) else {}
+        found |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(found, queries=queries, trials=len(tuned.table.choices))
     terminal.show_tuned(read_json(settings.output))
     return settings.output
@@ -430,7 +430,7 @@ def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None,
     recipes = [family.recipe for family in job.families]
     if settings.normalize or any(recipe.missing != METHODS[recipe.method].missing for recipe in recipes):
         return None, "--normalize or --missing changes the methods"
-    return prior_of(job.runs, settings.measure, choices)
+    return prior_of(lineage.dense_side(job.runs), settings.measure, choices)
 
 
 def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:

@@ -17,7 +17,6 @@ from hybrid_cli import artifacts, console, runs, storage, words
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
@@ -28,6 +27,7 @@ from hybrid_cli.input_files import PARQUET, opened
 from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.opening.dense import info_of
 from hybrid_cli.opening.models import input_path
+from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage

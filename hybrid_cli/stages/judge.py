@@ -9,10 +9,10 @@ from pathlib import Path
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
+from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import GRADES, MORE, NEXT, QUIT, SKIP, UNDO, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession

@@ -14,12 +14,11 @@ import pyarrow as pa
 from hybrid_cli import artifacts, cluster, console, runs
 from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.shards import progress
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.opening.corpora import check_corpus
 from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label
 from hybrid_cli.stages import stage

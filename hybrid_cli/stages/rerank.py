@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 
 from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import corpus_of, refuse_other_corpus, texts_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input
+from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage

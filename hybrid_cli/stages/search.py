@@ -19,20 +19,21 @@ from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.selection import check_folds
-from hybrid_cli.fusion.weights import check_systems, chosen_weights, stored_recipe, weights_file, weights_path
-from hybrid_cli.opening.corpora import (
+from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
+from hybrid_cli.opening.exact import index_kinds, kind_in_words
+from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.provenance import (
+    check_systems,
     corpora_of,
-    found,
+    existing_paths,
     refuse_other_corpora,
     texts,
     warn_changed,
     warn_lost,
     warn_other_corpus,
 )
-from hybrid_cli.opening.exact import index_kinds, index_manifest, kind_in_words
-from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
-from hybrid_cli.opening.sharded import shards_of
+from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
 from hybrid_cli.stages import stage
@@ -307,7 +308,7 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
         "hits may lack their texts or show others; build the index again with --overwrite, or pass the "
         "collection to see titles and texts",
     )
-    return found(recorded)
+    return existing_paths(recorded)
 
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:

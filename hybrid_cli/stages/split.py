@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Output
+from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.collections.writer import clear
 from hybrid_cli.errors import InputError
@@ -78,7 +78,7 @@ def _documents_among(queries: pl.DataFrame, files: dict[str, Path], corpus: Path
 
 def _pseudo(files: dict[str, Path]) -> dict[str, str]:
     """Return the mark of pseudo-queries, if the divided queries have it."""
-    found = sorted({kind for file in files.values() if (kind := collection.pseudo_queries(file))})
+    found = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
     return {"pseudo_queries": ",".join(found)} if found else {}
 
 

@@ -20,6 +20,7 @@ from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_files import read_object
+from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainDense
@@ -63,7 +64,7 @@ def train_dense(settings: TrainDense) -> Path:
     session = Session(settings, _inputs(settings), resolved)
     if session.up_to_date:
         return settings.output
-    examples = Examples(settings.training_examples)
+    examples = open_examples(settings.training_examples)
     _warn_unless_mined_with_runs(settings)
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
@@ -266,7 +267,7 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
     if settings.boost:
         learner = composite.parts(folder)[1]
         encoder.save(learner)
-        composite.write_combination(folder, [resolve(settings.boost), learner], composite.Recipe())
+        composite.write_combination(folder, [resolve(settings.boost), learner], composite.Recipe(), artifacts.hard_link)
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:

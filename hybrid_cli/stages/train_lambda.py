@@ -22,16 +22,16 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.opening.corpora import check_corpus
+from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25, open_lexical
 from hybrid_cli.opening.models import model_input
+from hybrid_cli.opening.provenance import check_corpus
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.labels import Labels
 from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.start import load_start
@@ -86,7 +86,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     found: dict[str, int] = {}
 
     def prepare(work: Path) -> Job[Any]:
-        queries = LabeledQueries(labels, settings.collection, settings, work)
+        queries = LabeledQueries(open_labels(labels), settings.collection, settings, work)
         found.update(queries=len(queries), dropped=queries.dropped)
         teacher = PostingsScorer(index) if index is not None and settings.loss == "listwise" else None
         sources = BatchSources(scorer=teacher, base=base)
@@ -101,7 +101,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
         else:
             added = composite.parts(folder)[1]
             encoder.save(added)
-            composite.write_combination(folder, [resolve(settings.base), added], SUM)
+            composite.write_combination(folder, [resolve(settings.base), added], SUM, artifacts.hard_link)
         return found
 
     state = session.train(prepare)
@@ -129,7 +129,7 @@ def _train_static(settings: TrainLambda) -> Path:
     tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"
     console.forecast(_BYTES * rows * settings.dim, tables, "use a smaller --vocab-size or --dim")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
-    texts = pl.concat([table["text"] for table in Labels(settings.labels).tables()]) if settings.labels else None
+    texts = pl.concat([table["text"] for table in open_labels(settings.labels).tables()]) if settings.labels else None
 
     def prepare(work: Path) -> Job[Any]:
         source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work, SAMPLE))

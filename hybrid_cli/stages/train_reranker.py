@@ -9,12 +9,12 @@ from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import diagnostics, parallel
-from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
 from hybrid_cli.training.start import keep_first_layers
@@ -37,7 +37,7 @@ def train_reranker(settings: TrainReranker) -> Path:
     session = Session(settings, inputs, kind=Kind.RERANKER)
     if session.up_to_date:
         return settings.output
-    examples = Examples(settings.training_examples)
+    examples = open_examples(settings.training_examples)
     session.seed()  # initializes a new head
     model = CrossEncoder.load(settings.model, device=settings.device, train=True, **settings.pair_input())
     keep_first_layers(model.transformer, settings.layers)

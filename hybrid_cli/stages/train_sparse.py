@@ -14,6 +14,7 @@ from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
+from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
@@ -44,7 +45,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     session = Session(settings, inputs, contract.to_dict())
     if session.up_to_date:
         return settings.output
-    examples = Examples(settings.training_examples)
+    examples = open_examples(settings.training_examples)
     session.seed()  # initializes new heads
     encoder = SparseEncoder.load(
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes

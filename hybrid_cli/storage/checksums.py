@@ -75,10 +75,15 @@ def check(path: Path) -> None:
     """
     place = _place(path)
     if _digest(path, place[0]) != place[1] if place else has_key(path):
-        raise DamageError(
-            f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
-            code="damaged", path=path,
-        )  # fmt: skip
+        raise changed(path)
+
+
+def changed(path: Path) -> DamageError:
+    """Return the error about a file that differs from its checksum."""
+    return DamageError(
+        f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
+        code="damaged", path=path,
+    )  # fmt: skip
 
 
 def hash_file(path: Path) -> str:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hybrid_cli import artifacts, console, draws, storage
+from hybrid_cli import console, draws, storage
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import Kind
 from hybrid_cli.threads import ThreadPool
@@ -49,12 +49,12 @@ class Examples:
     """A file of training examples, read by row group; or examples in memory, see `of`.
 
     Attributes:
+        path: the file; the name of examples in memory.
         remove_query: queries are documents of the corpus, and no hits of themselves.
     """
 
-    def __init__(self, path: Path):
-        artifacts.check_table(path, Kind.EXAMPLES)
-        remove_query = bool(artifacts.read_manifest(path, Kind.EXAMPLES).options.get("remove_query"))
+    def __init__(self, path: Path, remove_query: bool = False):
+        storage.check_table(path, Kind.EXAMPLES)
         self._open(pq.ParquetFile(path), path, remove_query)
 
     @classmethod
@@ -67,7 +67,7 @@ class Examples:
         return examples
 
     def _open(self, file: pq.ParquetFile, path: Path | str, remove_query: bool) -> None:
-        self._file, self._path, self.remove_query = file, path, remove_query
+        self._file, self.path, self.remove_query = file, path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
             raise InputError(f"{path}: has no training examples", code="no-rows", path=path)
@@ -84,9 +84,9 @@ class Examples:
         """
         if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
             raise InputError(
-                f"{self._path}: has no lexical scores; mine with --index, or train with another --loss",
+                f"{self.path}: has no lexical scores; mine with --index, or train with another --loss",
                 code="no-scores",
-                path=self._path,
+                path=self.path,
             )
 
     def docids(self) -> pl.Series:
@@ -145,9 +145,9 @@ class Examples:
         pool = row["negatives"] or []
         if not pool and negatives:
             raise InputError(
-                f"{self._path}: query {row['qid']} has no negatives; mine again from more documents or hits",
+                f"{self.path}: query {row['qid']} has no negatives; mine again from more documents or hits",
                 code="no-negatives",
-                path=self._path,
+                path=self.path,
                 id=row["qid"],
             )
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
@@ -167,7 +167,7 @@ class Examples:
         most = self._table("negatives").select(pl.col("negatives").list.len().max()).item() or 0
         if 0 < most < plan.negatives:
             console.warn(
-                f"--negatives {plan.negatives}: {self._path} has at most {most} per query, so each is drawn several "
+                f"--negatives {plan.negatives}: {self.path} has at most {most} per query, so each is drawn several "
                 "times; mine more with mine-negatives --num-negatives"
             )
         return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
@@ -40,14 +40,14 @@ def save_checkpoint(
     state: State,
 ) -> None:
     """Replace the checkpoint in `work` atomically; remove best weights that are not its own."""
-    with artifacts.replacing(work / layout.CHECKPOINT) as scratch:
+    with storage.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
         with disk.by_name(scratch / layout.WEIGHTS) as file:
             save_model(model, file)
         with disk.create(scratch / layout.OPTIMIZER) as file, io.BufferedWriter(file, _BUFFER) as buffered:
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, buffered)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
-        disk.write_text(scratch / layout.CHECKSUM, artifacts.hash_folder(scratch))
+        disk.write_text(scratch / layout.CHECKSUM, storage.hash_folder(scratch))
     for file in work.glob(layout.BEST_WEIGHTS.format("*")):
         if file != _best(work, state):
             disk.remove(file)
@@ -63,12 +63,12 @@ def load_checkpoint(
         InputError: another version of hybrid wrote it.
     """
     folder = work / layout.CHECKPOINT
-    artifacts.restore(folder)
+    storage.restore(folder)
     if not folder.exists():
         return State()
     stored = folder / layout.CHECKSUM
     written = read_bytes(stored).decode("ascii", "replace") if stored.is_file() else None
-    _refuse_damage(folder, written, artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+    _refuse_damage(folder, written, storage.hash_folder(folder, (layout.CHECKSUM,)))
     try:
         load_model(model, str(folder / layout.WEIGHTS))
         with warnings.catch_warnings(action="ignore"):  # of other protocols of pickle
@@ -90,10 +90,10 @@ def load_checkpoint(
 
 def save_best(work: Path, model: nn.Module, state: State) -> None:
     """Store the weights of `state.best_step` as the best so far, next to those of the checkpoint."""
-    with artifacts.replacing(_best(work, state)) as scratch:
+    with storage.replacing(_best(work, state)) as scratch:
         with disk.by_name(scratch) as file:
             save_model(model, file)
-        state.best_checksum = artifacts.fingerprint(scratch)
+        state.best_checksum = storage.fingerprint(scratch)
 
 
 def load_best(work: Path, model: nn.Module, state: State) -> bool:
@@ -104,7 +104,7 @@ def load_best(work: Path, model: nn.Module, state: State) -> bool:
     """
     file = _best(work, state)
     if state.best_checksum:
-        _refuse_damage(file, state.best_checksum, artifacts.fingerprint(file) if file.is_file() else None)
+        _refuse_damage(file, state.best_checksum, storage.fingerprint(file) if file.is_file() else None)
         load_model(model, str(file))
     return bool(state.best_checksum)
 

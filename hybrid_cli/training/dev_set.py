@@ -12,12 +12,10 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import VALIDATIONS, Validator
@@ -52,6 +50,23 @@ _COLUMNS = ("docid", "title", "text")
 
 
 @dataclass(frozen=True)
+class DevExamples:
+    """Dev examples, and what they were mined from.
+
+    Attributes:
+        examples: the examples.
+        corpus: their corpus; None if it was moved or changed.
+        index: a lexical index of the corpus.
+        lost_index: they were mined with a lexical index that is missing or changed.
+    """
+
+    examples: Examples
+    corpus: Path | None = None
+    index: LexicalIndex | None = None
+    lost_index: bool = False
+
+
+@dataclass(frozen=True)
 class DevSet:
     """Dev queries and the documents that they search.
 
@@ -71,24 +86,22 @@ class DevSet:
     own: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     @classmethod
-    def of(cls, examples: Path, queries: int, index: LexicalIndex | None, limit: int, threads: int | None) -> DevSet:
+    def of(cls, dev: DevExamples, queries: int, limit: int, threads: int | None) -> DevSet:
         """Return the dev queries with the corpus of their examples, if it still exists unchanged.
 
         Args:
-            examples: dev examples.
+            dev: dev examples.
             queries: number of queries.
-            index: lexical index of the corpus.
             limit: largest number of documents; of a larger corpus, BM25's first `MOST_HITS` hits, rank by rank.
             threads: CPU threads.
         """
-        mined = Examples(examples)
-        rows = mined.dev_rows(queries)
+        rows, corpus = dev.examples.dev_rows(queries), dev.corpus
+
         asked = rows.select("qid", text="query").unique("qid", keep="first", maintain_order=True)
-        corpus = _unchanged(examples, "corpus")
         if corpus is not None and collections.document_count(corpus) <= limit:
             documents, origin = collections.scan(corpus).select(_COLUMNS).collect(), CORPUS
-        elif corpus is not None and index is not None:
-            hits = index.search(asked, DEPTH, threads).sort("rank", maintain_order=True)["docid"]
+        elif corpus is not None and dev.index is not None:
+            hits = dev.index.search(asked, DEPTH, threads).sort("rank", maintain_order=True)["docid"]
             wanted = pl.concat([rows["docid"], hits.unique(maintain_order=True).head(MOST_HITS)])
             documents, origin = collections.texts(corpus, wanted), HITS
         else:
@@ -98,7 +111,7 @@ class DevSet:
         place = dict(zip(documents["docid"], range(len(documents)), strict=True))
         judged = dict(rows.group_by("qid").agg("docid").iter_rows())
         relevant = [np.unique([place[docid] for docid in judged[qid]]) for qid in asked["qid"]]
-        own = [(at, place[qid]) for at, qid in enumerate(asked["qid"]) if mined.remove_query and qid in place]
+        own = [(at, place[qid]) for at, qid in enumerate(asked["qid"]) if dev.examples.remove_query and qid in place]
         return cls(asked, documents, relevant, origin, ([at for at, _ in own], [row for _, row in own]))
 
     def with_hits(self, hits: pl.Series, documents: pl.DataFrame) -> DevSet:
@@ -193,19 +206,17 @@ class DevValidation:
         options: number of queries, steps between two validations, and the weights that are kept.
         step_documents: documents that the training encodes per optimizer step.
         steps: number of optimizer steps.
-        index: lexical index; None uses the one that the examples were mined with, if it still exists.
         projection: projection of BM25's vectors, for `dev_cos2`.
         threads: CPU threads; None for all cores.
         fixed: the training does not change the vectors of documents.
         whole: a whole corpus may be searched; false for vectors of the length of the vocabulary.
     """
 
-    examples: Path
+    examples: DevExamples
     trained: Path
     options: Validation
     step_documents: int
     steps: int
-    index: Path | None = None
     projection: SignProjection | None = None
     threads: int | None = None
     fixed: bool = False
@@ -227,15 +238,14 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     """
     if how is None or parallel.rank():
         return None
-    path = how.index or _unchanged(how.examples, "index")
-    lexical = open_lexical(path) if path else None
+    lexical = how.examples.index
     steps, per_step = how.steps, how.step_documents
     encoded = steps * per_step
     limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2)) if how.whole else MOST_HITS
-    dev = DevSet.of(how.examples, how.options.dev_queries, lexical, limit, how.threads)
+    dev = DevSet.of(how.examples, how.options.dev_queries, limit, how.threads)
     whole = None
     if dev.origin == HITS and how.whole:
-        whole = _whole(how, encoder, lexical, min(LARGEST, encoded))
+        whole = _whole(how, encoder, min(LARGEST, encoded))
     if whole:
         dev = dev.with_hits(whole.hits(), whole.dev.documents)
     bm25 = _bm25(lexical, how.projection, dev.documents["docid"])
@@ -250,12 +260,12 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
         + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else "")
     )
-    if lexical is None and "index" in artifacts.read_manifest(how.examples).inputs:
+    if how.examples.lost_index:
         console.warn(
-            f"{how.examples}: its BM25 index is missing or changed, so the validation measures the dense model alone, "
-            "not the sum with BM25; mine the dev examples again"
+            f"{how.examples.examples.path}: its BM25 index is missing or changed, so the validation measures the dense "
+            "model alone, not the sum with BM25; mine the dev examples again"
         )
-    _warn_of_training_queries(how.examples, dev.queries, how.trained)
+    _warn_of_training_queries(how.examples.examples.path, dev.queries, how.trained)
     return Validator(
         DevRetrieval(dev, encoder, bm25, how.fixed).measure,
         every,
@@ -265,13 +275,13 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     )
 
 
-def _whole(how: DevValidation, encoder: Encoder, index: LexicalIndex | None, limit: int) -> DevRetrieval | None:
+def _whole(how: DevValidation, encoder: Encoder, limit: int) -> DevRetrieval | None:
     """Return the retrieval from the whole corpus of the dev examples; None if it is larger than `limit`."""
-    corpus = _unchanged(how.examples, "corpus")
+    corpus = how.examples.corpus
     if corpus is None or collections.document_count(corpus) > limit:
         return None
-    whole = DevSet.of(how.examples, how.options.dev_queries, index, limit, how.threads)
-    return DevRetrieval(whole, encoder, _bm25(index, None, whole.documents["docid"]), how.fixed)
+    whole = DevSet.of(how.examples, how.options.dev_queries, limit, how.threads)
+    return DevRetrieval(whole, encoder, _bm25(how.examples.index, None, whole.documents["docid"]), how.fixed)
 
 
 def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids: pl.Series) -> Bm25Scorer | None:
@@ -280,7 +290,7 @@ def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids:
     return Bm25Scorer(index, docids) if projection is None else Bm25Vectors(index, projection, docids)
 
 
-def _warn_of_training_queries(examples: Path, queries: pl.DataFrame, trained: Path) -> None:
+def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, trained: Path) -> None:
     """Warn about queries of the validation that are in the training examples too, with the same id and text."""
     both = (
         pl.scan_parquet(trained, glob=False)
@@ -293,15 +303,6 @@ def _warn_of_training_queries(examples: Path, queries: pl.DataFrame, trained: Pa
             f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "
             "is too optimistic; mine the dev examples from another split"
         )
-
-
-def _unchanged(examples: Path, role: str) -> Path | None:
-    """Return an input of the mining of examples, if it still exists with the same content."""
-    manifest = artifacts.read_manifest(examples, Kind.EXAMPLES)
-    path = manifest.input_path(role)
-    if path is None or not path.exists():
-        return None
-    return path if artifacts.fingerprint(path) == manifest.inputs[role]["fingerprint"] else None
 
 
 def reciprocal_ranks(scores: Floats, relevant: Sequence[Rows], cut: int = 10) -> npt.NDArray[np.float64]:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console, draws, runs
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli import console, draws, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
@@ -22,7 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
-from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training.negatives import folded
 from hybrid_cli.training.options import Labeling
 
@@ -43,30 +42,28 @@ class Labels:
 
     Args:
         folder: output of `hybrid label`.
+        depth: maximum hits of a query.
 
     Attributes:
-        folder: output of `hybrid label`.
-        depth: maximum hits of a query.
         shards: number of files.
 
     Raises:
         InputError: not teacher labels, or a shard is missing or damaged.
     """
 
-    def __init__(self, folder: Path):
-        manifest = artifacts.read_manifest(folder, Kind.LABELS)
-        self.folder, self.depth = folder, int(manifest.options["depth"])
-        self.shards = int(manifest.counts["shards"])
+    def __init__(self, folder: Path, depth: int):
+        self.folder, self.depth = folder, depth
+        self.shards = int(storage.read_record(Record, folder, Kind.LABELS).counts["shards"])
         for number in range(self.shards):
-            artifacts.check_table(artifacts.validate_parquet(shard_path(folder, number)), Kind.LABELS)
+            storage.check_table(storage.validate_parquet(shard_path(folder, number)), Kind.LABELS)
 
     def __len__(self) -> int:
         """Return the number of labelled queries."""
-        return sum(artifacts.row_count(shard_path(self.folder, number)) for number in range(self.shards))
+        return sum(storage.row_count(shard_path(self.folder, number)) for number in range(self.shards))
 
     def read(self, shard: int) -> pl.DataFrame:
         """Return one shard: qid, text, source (null for given queries), docids and scores (lists, best first)."""
-        return pl.read_parquet(artifacts.validate_parquet(shard_path(self.folder, shard)), glob=False)
+        return pl.read_parquet(storage.validate_parquet(shard_path(self.folder, shard)), glob=False)
 
     def tables(self) -> Iterator[pl.DataFrame]:
         """Yield the shards in order; see `read`."""
@@ -78,11 +75,11 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / layout.LABELS / layout.part(number)
 
 
-def write_shard(path: Path, table: pa.Table, manifest: Manifest, **counts: int) -> None:
-    """Write one shard atomically; its manifest stores the counts."""
+def write_shard(path: Path, table: pa.Table, record: Record, **counts: int) -> None:
+    """Write one shard atomically; its record stores the counts."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with artifacts.replacing(path) as scratch:
-        artifacts.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(manifest, counts=counts))
+    with storage.replacing(path) as scratch:
+        storage.write_parquet(scratch, [table], SCHEMAS[Kind.LABELS], replace(record, counts=counts))
 
 
 def labelled(queries: pl.DataFrame, hits: Hits) -> pa.Table:
@@ -117,7 +114,7 @@ class Queries:
 def forecast_queries(file: Path) -> None:
     """Print the memory for the queries of a file, if it is much, and refuse what does not fit."""
     parquet = file.suffix in PARQUET
-    needed = _QUERY_BYTES * artifacts.row_count(file) if parquet else _TEXT_BYTES * file.stat().st_size
+    needed = _QUERY_BYTES * storage.row_count(file) if parquet else _TEXT_BYTES * file.stat().st_size
     console.forecast(needed, f"label: queries of {file}", "use fewer queries at once")
 
 
@@ -301,7 +298,7 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     for block in opened.blocks():
         wanted = pl.concat([wanted, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
     mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid", _HASH)
-    with artifacts.reading(corpus):
+    with storage.reading(corpus):
         found = mine.collect(engine="streaming")
     if len(found) > len(wanted):
         collections.docids(corpus)  # names the repeated id

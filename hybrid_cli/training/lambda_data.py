@@ -36,17 +36,17 @@ class LabeledQueries:
         InputError: the labels belong to another corpus, or all lists are too short.
     """
 
-    def __init__(self, folder: Path, corpus: Path, plan: Imitation, work: Path):
-        self._labels, self._plan = Labels(folder), plan
+    def __init__(self, labels: Labels, corpus: Path, plan: Imitation, work: Path):
+        self._labels, self._plan = labels, plan
         bounds = ["positives", *(["negatives"] if plan.loss == "contrastive" else [])]
         least, depth = sum(getattr(plan, name) for name in bounds), self._labels.depth
         if least > depth:
             given = " and ".join(f"--{name} {getattr(plan, name)}" for name in bounds)
             raise InputError(
-                f"{folder}: its lists have at most {depth} hits, fewer than the {least} of {given}; pass smaller "
-                f"numbers, or `hybrid label --depth {least}`",
+                f"{labels.folder}: its lists have at most {depth} hits, fewer than the {least} of {given}; pass "
+                f"smaller numbers, or `hybrid label --depth {least}`",
                 code="out-of-range",
-                path=folder,
+                path=labels.folder,
                 value=least,
                 limit=depth,
             )
@@ -58,9 +58,9 @@ class LabeledQueries:
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
             raise InputError(
-                f"{folder}: no query has {least} hits; pass a smaller --{' or --'.join(bounds)}",
+                f"{labels.folder}: no query has {least} hits; pass a smaller --{' or --'.join(bounds)}",
                 code="no-hits",
-                path=folder,
+                path=labels.folder,
                 value=least,
             )
         self._known(0)  # checks that the labels belong to this corpus

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts, console, storage
+from hybrid_cli import console, storage
 from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import Kind, layout
@@ -358,5 +358,5 @@ def write_curve(folder: Path, state: State, stage: str) -> None:
     """Write the learning curve: step, name, value."""
     steps, names, values = zip(*state.curve, strict=True)
     table = pa.table({"step": steps, "name": names, "value": values})
-    manifest = artifacts.Manifest(Kind.LEARNING_CURVE, stage, {}, {})
-    artifacts.write_parquet(folder / layout.CURVE, [table], storage.SCHEMAS[Kind.LEARNING_CURVE], manifest)
+    record = storage.Record(Kind.LEARNING_CURVE, stage)
+    storage.write_parquet(folder / layout.CURVE, [table], storage.SCHEMAS[Kind.LEARNING_CURVE], record)

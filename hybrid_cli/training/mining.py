@@ -16,7 +16,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.runs import Run
 from hybrid_cli.training import negatives
 from hybrid_cli.training.negatives import Tally
@@ -60,7 +60,7 @@ class Sources:
     Attributes:
         collection: the collection.
         plan: sources with their numbers of negatives.
-        index: lexical index, for the source `bm25` and for exact lexical scores.
+        open_index: opens the lexical index, for the source `bm25` and for exact lexical scores; each process calls it.
         depth: lowest rank from which negatives are drawn; 0 without a source that ranks.
         where: processes that compute blocks of examples.
         threads: CPU threads of each of them; None for all cores.
@@ -69,7 +69,7 @@ class Sources:
 
     collection: Path
     plan: Sequence[Source]
-    index: Path | None = None
+    open_index: Callable[[], LexicalIndex] | None = None
     depth: int = 0
     where: cluster.Workers = field(default_factory=cluster.Workers)
     threads: int | None = None
@@ -97,7 +97,7 @@ class Miner:
         self.docids = pl.Series("docid", [], dtype=pl.String)
 
     def _open(self) -> None:
-        self.index = open_lexical(self.sources.index) if self.sources.index else None
+        self.index = self.sources.open_index() if self.sources.open_index else None
         self.runs = {source.name: _run(source.run, self.queries) for source in self.plan if source.run}
         self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
-from hybrid_cli.artifacts import Output
 from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.errors import InputError
 
@@ -43,8 +42,19 @@ def rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
+class Unfinished(Protocol):
+    """An output that the first process writes."""
+
+    @property
+    def partial(self) -> Path:
+        """Folder of the unfinished output."""
+
+    def folder(self) -> AbstractContextManager[tuple[Path, dict[str, Any]]]:
+        """Yield this folder, and counts to fill in; it gets its name if the block succeeds."""
+
+
 @contextmanager
-def folder(output: Output, device: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+def folder(output: Unfinished, device: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Open `output.folder()` in the first process; the others read the same folder and write nothing.
 
     A process group that exists already is used and kept.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import artifacts, console, draws
+from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.impacts import DocumentImpacts
@@ -151,7 +151,7 @@ def mapped_texts(work: Path, tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     file = work / layout.TEXTS
     for first in parallel.first_alone():
         if first and not file.exists():
-            with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
+            with storage.replacing(file) as scratch, disk.create(scratch) as opened:
                 _write_arrow(opened, tables)
     mapped = pa.ipc.open_file(pa.memory_map(str(file))).read_all()  # polars reads the file into memory
     return pl.DataFrame(pl.from_arrow(mapped, rechunk=False))
@@ -237,13 +237,13 @@ def stored_vectors(
     for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
         file = folder / f"{role}-{len(files):06}.npy"
         if not whole.exists() and not file.exists():
-            with artifacts.replacing(file) as scratch, disk.create(scratch) as opened:
+            with storage.replacing(file) as scratch, disk.create(scratch) as opened:
                 np.save(opened, encode(part))
         files.append(file)
         places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
         advance(len(part))
     if not whole.exists():
-        with artifacts.replacing(whole) as scratch, disk.create(scratch) as opened:
+        with storage.replacing(whole) as scratch, disk.create(scratch) as opened:
             _join(files, len(places), opened)
         for file in files:
             disk.remove(file)

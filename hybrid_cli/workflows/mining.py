@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.searched import refuse_other_corpus
 from hybrid_cli.errors import InputError
-from hybrid_cli.opening.corpora import check_corpus
+from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.training.mining import Miner, Sources, pairs
 
@@ -55,7 +56,7 @@ class MinedCollection:
         sources = Sources(
             collection=settings.collections[0],
             plan=settings.plan(),
-            index=settings.indexes[0] if settings.indexes else None,
+            open_index=partial(open_lexical, settings.indexes[0]) if settings.indexes else None,
             depth=settings.depth or 0,  # None without a source that ranks
             where=settings,
             threads=settings.of_worker().threads,

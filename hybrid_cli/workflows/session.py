@@ -14,6 +14,7 @@ from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.storage import Kind, layout
@@ -160,15 +161,14 @@ def dev_validation(
         index: lexical index.
         more: other fields of `DevValidation`.
     """
-    if settings.dev is None:
+    if settings.dev is None or parallel.rank():
         return None
     return DevValidation(
-        examples=settings.dev,
+        examples=open_dev_examples(settings.dev, index),
         trained=settings.training_examples,
         options=settings,
         step_documents=settings.batch_size * settings.accumulate * (1 + settings.negatives),
         steps=steps,
-        index=index,
         threads=settings.threads,
         **more,
     )

@@ -33,11 +33,11 @@ from hybrid_cli.indexes.shards import (
 )
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.opening.corpora import recorded_corpora, warn_lost
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.opening.lexical import encoder_of
 from hybrid_cli.opening.models import model_input, recorded_model_input
+from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX

@@ -39,7 +39,7 @@ from fuzz_inputs import (
 from hypothesis import strategies as st
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts.manifest import Manifest, hash_json
+from hybrid_cli.artifacts.manifest import Manifest
 from hybrid_cli.collections import collection, folds
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
@@ -49,6 +49,7 @@ from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, Prepare
 from hybrid_cli.settings.data import PrepareRows
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout
+from hybrid_cli.storage.records import hash_json
 
 # -------------------------------------------------------------------------------------------------------- collections
 

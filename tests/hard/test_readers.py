@@ -23,7 +23,7 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.storage import Kind, disk
+from hybrid_cli.storage import Kind, disk, integrity
 
 TEXTS = ("the tides of the sea", "salt in the sea", "oxygen in the blood", "a set without members")
 
@@ -58,7 +58,7 @@ def test_a_search_never_mixes_two_versions(
     assert whole[0] != whole[1]
     index = shutil.copytree(versions / f"old-{kind}", tmp_path / "index")
     shutil.copytree(versions / f"new-{kind}", tmp_path / "replacement")
-    monkeypatch.setattr(artifacts.integrity, "checked", set())
+    monkeypatch.setattr(integrity, "checked", set())
     steps = 0
 
     def replacing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +88,7 @@ def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_p
     shutil.copytree(versions / "new-dense", tmp_path / "replacement")
     opened = open_dense(index)
     assert disk.device.exchange(tmp_path / "replacement", index)
-    assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.manifest.counts  # type: ignore[union-attr]
+    assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.record.counts  # type: ignore[union-attr]
     with pytest.raises(HybridError, match="was replaced while it was read"):
         opened.search(np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
 
@@ -143,7 +143,7 @@ def test_a_stage_uses_one_version_of_an_input_or_stops(
     words = STAGES[stage][0].split()
     output = Path(words[-1])
     monkeypatch.chdir(worlds)
-    monkeypatch.setattr(artifacts.integrity, "checked", set())
+    monkeypatch.setattr(integrity, "checked", set())
 
     def result(given: list[str]) -> tuple[Any, dict[str, bytes] | None]:
         clear(output)

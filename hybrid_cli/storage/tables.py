@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli.artifacts.integrity import check_file
-from hybrid_cli.artifacts.manifest import METADATA_KEY, Manifest, find_manifest, parquet_metadata
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import is_parquet, limits, refuse_special
-from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk
+from hybrid_cli.storage import checksums, disk
+from hybrid_cli.storage.integrity import check_file
+from hybrid_cli.storage.records import METADATA_KEY, AnyRecord, find_record, parquet_metadata
+from hybrid_cli.storage.schemas import SCHEMAS, Kind
 
 ROWS_PER_GROUP = 1 << 16
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
@@ -85,18 +86,15 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
             f"{path}: no such file; a {kind} file is needed here", code="no-such-file", path=path, expected=kind
         )
     check_file(path)
-    manifest = find_manifest(path)
+    record = find_record(path)
     if path.is_dir():
-        found_kind = f"the folder of {manifest.kind.phrase}" if manifest else "a folder"
+        found_kind = f"the folder of {record.kind.phrase}" if record else "a folder"
         raise InputError(
             f"{path}: is {found_kind}; a {kind} file is needed here",
-            code="other-kind", path=path, kind=manifest and manifest.kind, expected=kind,
+            code="other-kind", path=path, kind=record and record.kind, expected=kind,
         )  # fmt: skip
-    if manifest is not None and manifest.kind != kind:
-        raise InputError(
-            f"{path}: {manifest.kind.predicate} (made by `{manifest.stage}`); a {kind} file is needed here",
-            code="other-kind", path=path, kind=manifest.kind, expected=kind,
-        )  # fmt: skip
+    if record is not None and record.kind != kind:
+        raise record.other_kind(path, f"a {kind} file is needed here", kind)
     if not is_parquet(path):
         advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
         raise InputError(
@@ -160,21 +158,18 @@ def stored_bytes(table: pa.Table) -> int:
 
 
 def write_parquet(
-    path: Path, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, manifest: Manifest
-) -> Manifest:
+    path: Path, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, record: AnyRecord
+) -> AnyRecord:
     """Write rows to `path` in groups of equal size.
 
     Args:
-        manifest: stored in the footer, with the number of rows and the content hash. A table inside a folder artifact
-            stores no inputs: the manifest of the folder does, and the table may be hard-linked elsewhere.
+        record: stored in the footer, with the number of rows and the content hash.
 
     Returns:
-        The stored manifest.
+        The stored record.
     """
-    if manifest.location is not None and path.parent.resolve() != manifest.location.parent:
-        manifest = replace(manifest, inputs={})
     digest, rows = checksums.new_hash(), 0
-    dictionaries = _REPEATING.get(manifest.kind, True)
+    dictionaries = _REPEATING.get(record.kind, True)
     with (
         disk.create(path) as opened,
         pq.ParquetWriter(
@@ -191,10 +186,10 @@ def write_parquet(
                 stream.write_table(group)
             writer.write_table(group)
             rows += len(group)
-        manifest = replace(manifest, fingerprint=digest.hexdigest(), counts={"rows": rows, **manifest.counts})
-        writer.add_key_value_metadata({METADATA_KEY: manifest.to_footer(), checksums.KEY: checksums.EMPTY})
+        record = replace(record.of_table(path), fingerprint=digest.hexdigest(), counts={"rows": rows, **record.counts})
+        writer.add_key_value_metadata({METADATA_KEY: record.to_footer(), checksums.KEY: checksums.EMPTY})
     checksums.seal(path, file.hexdigest())
-    return manifest
+    return record
 
 
 def _refuse_infinite(rows: pa.Table) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from hybrid_cli.artifacts.manifest import MANIFEST, Manifest, find_manifest, fingerprint
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.storage import checksums
+from hybrid_cli.storage.records import IN_PAGE, MANIFEST, Record, find_as, find_record, fingerprint
 from hybrid_cli.threads import ThreadPool
 
 CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid verify` only: a search must not read all of a large index
@@ -42,7 +42,7 @@ def check_parts(folder: Path, *parts: str) -> None:
         DamageError: a file is missing or differs.
     """
     root = next((place for place in (folder, *folder.absolute().parents[:2]) if (place / MANIFEST).is_file()), None)
-    known = (find_manifest(root) if root else None) or None
+    known = (find_record(root) if root else None) or None
     if root is None or known is None or known.checksums is None:
         return
     inside = folder.absolute().relative_to(root.absolute()).as_posix()
@@ -69,7 +69,7 @@ def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
     Raises:
         DamageError: a part is missing, or does not belong to the artifact.
     """
-    known = find_manifest(root)
+    known = find_record(root)
     if known is None or known.files is None:
         return
     listed = {root / name for name in known.files if PurePosixPath(name).match(pattern)}
@@ -109,12 +109,12 @@ def refuse_lost_rows(place: Path, what: str, found: int, expected: int) -> None:
 
 
 @contextmanager
-def one_version(folder: Path, manifest: Manifest | None) -> Iterator[None]:
+def one_version(folder: Path, record: Record | None) -> Iterator[None]:
     """Refuse what the block read if another command replaced the artifact meanwhile: its files may be of two versions.
 
     Args:
         folder: folder of the artifact.
-        manifest: manifest that was read first; None for a folder without one.
+        record: record that was read first; None for a folder without one.
 
     Raises:
         HybridError: the folder now has other content.
@@ -122,21 +122,21 @@ def one_version(folder: Path, manifest: Manifest | None) -> Iterator[None]:
     try:
         yield
     except (InputError, OSError):
-        _refuse_other_version(folder, manifest)
+        _refuse_other_version(folder, record)
         raise
-    _refuse_other_version(folder, manifest)
+    _refuse_other_version(folder, record)
 
 
-def _refuse_other_version(folder: Path, manifest: Manifest | None) -> None:
-    if manifest is None:
+def _refuse_other_version(folder: Path, record: Record | None) -> None:
+    if record is None:
         return
     try:
-        now = find_manifest(folder)
+        now = find_record(folder)
     except DamageError:
         return  # reported by the check of the files
     except InputError:
         now = None
-    if now is None or now.fingerprint != manifest.fingerprint:
+    if now is None or now.fingerprint != record.fingerprint:
         raise replaced(folder)
 
 
@@ -175,19 +175,19 @@ def _damage(file: Path, value: str) -> str | None:
     return f"{file}: the content changed on the disk after it was written; restore it"
 
 
-def quick_damage(path: Path, manifest: Manifest) -> str | None:
+def quick_damage(path: Path, record: Record) -> str | None:
     """Return the first fault of an artifact that is found without reading its large files.
 
     Files up to `QUICK_BYTES` are compared with their checksums, others with their sizes.
     """
     if path.is_file():
-        return next(damage(path, manifest), None) if path.stat().st_size <= QUICK_BYTES else None
-    if lost := next((name for name in manifest.files or () if not (path / name).exists()), None):
+        return next(damage(path, record), None) if path.stat().st_size <= QUICK_BYTES else None
+    if lost := next((name for name in record.files or () if not (path / name).exists()), None):
         return _missing(path / lost)
-    for name, size in (manifest.sizes or {}).items():
+    for name, size in (record.sizes or {}).items():
         if (found := (path / name).stat().st_size) != size:
             return f"{path / name}: has {found:,} bytes instead of {size:,}; restore it"
-    small = {path / name: value for name, value in (manifest.checksums or {}).items()}
+    small = {path / name: value for name, value in (record.checksums or {}).items()}
     small = {file: value for file, value in small.items() if file.is_file() and file.stat().st_size <= QUICK_BYTES}
     with ThreadPool(_THREADS) as pool:
         return next((problem for problem in pool.map(_small_damage, small, small.values()) if problem), None)
@@ -198,34 +198,35 @@ def _state(path: Path) -> tuple[str, int, int, int]:
     return str(path.absolute()), status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def damage(path: Path, manifest: Manifest) -> Iterator[str]:
+def damage(path: Path, record: Record) -> Iterator[str]:
     """Yield the faults of an artifact, one line for each file; everything is read."""
     if path.is_file():
-        problem = _damage(path, manifest.fingerprint) if path.suffix == ".parquet" else _damage_of_text(path, manifest)
+        problem = _damage(path, record.fingerprint) if path.suffix == ".parquet" else _damage_of_text(path, record)
         yield from [problem] if problem else []
         return
-    for name in manifest.files or ():
+    for name in record.files or ():
         if not (path / name).exists():
             yield _missing(path / name)
         elif name.endswith(f"/{MANIFEST}"):  # of a part that is an artifact itself; it has a checksum of its own
             try:
-                find_manifest((path / name).parent, any_format=True)
+                find_as(Record, (path / name).parent, any_format=True)
             except InputError as error:
                 yield str(error)
-    found = manifest.checksums or {}
+    found = record.checksums or {}
     for name, value in found.items():
         if (path / name).exists() and (problem := _damage(path / name, value)):
             yield problem
 
 
-def _damage_of_text(path: Path, manifest: Manifest) -> str | None:
+def _damage_of_text(path: Path, record: Record) -> str | None:
     if path.suffix != ".html":
         return None  # JSON is compared with its fingerprint whenever its manifest is read
-    page = read_bytes(path).replace(manifest.to_html().encode(), b"", 1)
     digest = checksums.new_hash()
-    digest.update(page)
+    digest.update(
+        IN_PAGE.sub("", read_bytes(path).decode("utf-8", "surrogateescape"), count=1).encode("utf-8", "surrogateescape")
+    )
     return (
         None
-        if digest.hexdigest() == manifest.fingerprint
+        if digest.hexdigest() == record.fingerprint
         else f"{path}: the content changed after it was written; restore or rebuild the file"
     )

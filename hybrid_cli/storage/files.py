@@ -6,17 +6,14 @@ import filecmp
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hybrid_cli.artifacts.integrity import damage
-from hybrid_cli.artifacts.manifest import MANIFEST, read_manifest
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.disk import remove
-
-KEY = ".key"  # in an unfinished folder: `Manifest.call` of the call that created it
+from hybrid_cli.storage.records import MANIFEST
 
 
 def scratch_path(path: Path) -> Path:
@@ -54,7 +51,7 @@ def rename(scratch: Path, path: Path) -> None:
     name between two steps, see `restore`.
     """
     disk.sync(scratch)
-    old = _old(path)
+    old = old_path(path)
     remove(old)
     folders = path.is_dir() or (path.exists() and scratch.is_dir())
     with disk.noted(path):
@@ -75,7 +72,7 @@ def refuse_planted(path: Path) -> None:
     """
     scratch, lock = scratch_path(path), lock_file(path)
     inside = (Path(folder, name) for folder, *names in os.walk(scratch) for name in (*names[0], *names[1]))
-    for file in (lock, _old(path), scratch, *(() if scratch.is_symlink() else inside)):
+    for file in (lock, old_path(path), scratch, *(() if scratch.is_symlink() else inside)):
         if os.path.lexists(file) and (reason := _strange(file, file == lock)):
             raise HybridError(
                 f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output",
@@ -106,84 +103,52 @@ def _owner_of_new_files(folder: Path) -> int:
         return os.geteuid()
 
 
-def restore(path: Path, call: str = "") -> None:
-    """Undo a replacement that was killed between its two renames, or finish one that was killed after them.
+def restore(path: Path) -> None:
+    """Undo a replacement that was killed, or finish it if it was killed after both of its renames.
 
     Only the holder of the lock of `path` may call this: a replacement in progress looks the same.
-
-    Args:
-        call: `Manifest.call` of the current call; its finished folder is kept, see `finished`.
     """
-    if _old(path).exists() and not path.exists():
+    restore_name(path)
+    remove(scratch_path(path))
+
+
+def restore_name(path: Path) -> None:
+    """Give `path` its old content back if a replacement was killed between its two renames; keep its scratch path."""
+    if old_path(path).exists() and not path.exists():
         with disk.noted(path):
-            disk.device.rename(_old(path), path)
-    remove(_old(path))
-    scratch = scratch_path(path)
-    if not _resumable(scratch) and not finished(scratch, call):
-        remove(scratch)
+            disk.device.rename(old_path(path), path)
+    remove(old_path(path))
 
 
-def leftovers(path: Path) -> bool:
-    """Return whether a killed process left files that no call resumes from, or a process is writing `path`."""
-    scratch = scratch_path(path)
-    return _old(path).exists() or lock_file(path).exists() or (scratch.exists() and not _resumable(scratch))
-
-
-def _resumable(scratch: Path) -> bool:
-    return (scratch / KEY).is_file()
-
-
-def interrupted(scratch: Path, call: str) -> bool:
-    """Return whether `scratch` is the unfinished folder of an equal call."""
-    return unfinished_call(scratch) == call
-
-
-def unfinished_call(scratch: Path) -> str | None:
-    """Return the key of the call that left an unfinished folder; None for other folders."""
-    return (scratch / KEY).read_text("utf-8") if _resumable(scratch) else None
-
-
-def finished(scratch: Path, call: str) -> bool:
-    """Return whether `scratch` is the complete folder of a call that was killed before the folder got its name."""
-    if _resumable(scratch) or not (scratch / MANIFEST).is_file():
-        return False
-    try:
-        manifest = read_manifest(scratch)
-    except InputError:
-        return False
-    return manifest.call() == call and next(damage(scratch, manifest), None) is None
-
-
-def discard(work: Path) -> None:
-    """Remove an unfinished folder; a half-removed one has no key, so it is never resumed."""
-    remove(work / KEY)
-    remove(work)
-
-
-def _old(path: Path) -> Path:
+def old_path(path: Path) -> Path:
+    """Return the path of the old content of `path` while it is replaced."""
     return path.with_name(f".{path.name}.old")
 
 
-def hard_link(path: Path, place: Path) -> None:
-    """Give a file or folder of an artifact a second name, as a copy where the file system has no hard links.
+def hard_link(path: Path, place: Path, copy_manifest: Callable[[Path, Path], None] | None = None) -> None:
+    """Give a file or folder a second name, as a copy where the file system has no hard links.
 
     A file of another user is copied too: its owner could change it, and it would look like a planted scratch file.
-    Artifacts are replaced and never changed in place, so neither name can change the content of the other. Files that
-    exist under `place` are kept. Manifests of folders are copied, with input paths relative to the new place.
+    Files are replaced and never changed in place, so neither name can change the content of the other. Files that
+    exist under `place` are kept.
+
+    Args:
+        path: the file or folder.
+        place: its second name.
+        copy_manifest: writes the manifest at the first path to the second one; None leaves out manifests.
     """
     for file in (path, *sorted(path.rglob("*"))):
         target = place / file.relative_to(path)
         if file.is_dir():
             target.mkdir(parents=True, exist_ok=True)
+        elif file.name == MANIFEST:
+            if copy_manifest is not None and not target.exists():
+                copy_manifest(file, target)
         elif not target.exists():
             _link(file, target)
 
 
 def _link(file: Path, target: Path) -> None:
-    if file.name == MANIFEST:
-        with replacing(target) as scratch:
-            disk.write_text(scratch, read_manifest(file.parent).moved_to(target.parent).to_json())
-        return
     if _is_own(os.stat(file), target.parent):
         with suppress(OSError):
             disk.device.link(file, target)

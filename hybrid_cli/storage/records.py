@@ -1,0 +1,336 @@
+"""What a file or folder of hybrid records about itself: kind, stage, files and their hashes.
+
+A Parquet file has the record in its footer under the key `hybrid`, a folder in `manifest.json`, a JSON file under the
+key `manifest`, a page in a data block. `artifacts.manifest` adds the origin: options and inputs.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_unsafe_name
+from hybrid_cli.json_files import NOT_JSON, parse_json, typed
+from hybrid_cli.storage import checksums
+from hybrid_cli.storage.checksums import new_hash
+from hybrid_cli.storage.layout import CURVE
+from hybrid_cli.storage.schemas import Kind
+from hybrid_cli.version import __version__, is_later
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+METADATA_KEY = b"hybrid"
+_IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the record in its footer
+_DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
+IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
+AnyRecord = TypeVar("AnyRecord", bound="Record")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Kind and content of a file or folder.
+
+    Attributes:
+        stage: command that wrote it.
+        counts: facts that the stage stored.
+        fingerprint: hash of the content.
+        files: relative paths of all files of a folder; None for a file.
+        checksums, sizes: relative path -> content hash, and bytes, of the files of a folder that enter the fingerprint.
+    """
+
+    kind: Kind
+    stage: str
+    counts: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    fingerprint: str = field(default="", kw_only=True)
+    format: int = field(default=FORMAT, kw_only=True)
+    files: list[str] | None = field(default=None, kw_only=True)
+    checksums: dict[str, str] | None = field(default=None, kw_only=True)
+    sizes: dict[str, int] | None = field(default=None, kw_only=True)
+
+    def of_table(self, path: Path) -> Self:
+        """Return the record of a table at `path`, which may be a part of a folder."""
+        return self
+
+    def other_kind(self, path: str | Path, wanted: str, expected: object = None) -> InputError:
+        """Return the error about an artifact of this kind where another one is needed.
+
+        Args:
+            path: path of the artifact.
+            wanted: end of the sentence, such as `an index is needed here`.
+            expected: the kind that is needed.
+        """
+        return InputError(
+            f"{path}: {self.kind.predicate} (made by `{self.stage}`); {wanted}",
+            code="other-kind", path=path, kind=self.kind, expected=expected,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored fields, with their own checksum."""
+        values = {name: value for name, value in asdict(self).items() if name != "location"}
+        return {**values, "checksum": hash_json(values)}
+
+    def to_footer(self) -> str:
+        """Return the text for the footer of a Parquet file, which has a checksum itself."""
+        return json.dumps({**self.to_dict(), "checksum": _IN_FOOTER}, indent=2, sort_keys=True, ensure_ascii=False)
+
+    def to_json(self) -> str:
+        """Return the text of `manifest.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    def to_html(self) -> str:
+        """Return an HTML data block; no text in it can end the block."""
+        return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
+
+
+def find_record(path: str | Path) -> Record | None:
+    """Return the record of `path`, or None if the file or folder was not written by hybrid.
+
+    Raises:
+        InputError: `path` does not exist, or its record is damaged or of another format.
+    """
+    return find_as(Record, path)
+
+
+def read_record(
+    record: type[AnyRecord], path: str | Path, kind: Kind | None = None, any_format: bool = False
+) -> AnyRecord:
+    """Return the record of the artifact at `path`.
+
+    Args:
+        record: class of the record.
+        path: the artifact.
+        kind: kind that is needed; None for any.
+        any_format: see `find_as`.
+
+    Raises:
+        InputError: `path` does not exist, is not an artifact, or is not of the kind `kind`.
+    """
+    found = find_as(record, path, any_format)
+    wanted = "an artifact of hybrid is" if kind is None else f"{kind.phrase} {'are' if kind.is_plural else 'is'}"
+    if found is None:
+        raise InputError(
+            f"{path}: has no manifest, so it was not written by hybrid; {wanted} needed here",
+            code="no-manifest", path=path, expected=kind,
+        )  # fmt: skip
+    if kind is not None and found.kind != kind:
+        raise found.other_kind(path, f"{wanted} needed here", kind)
+    return found
+
+
+def find_as(kind: type[AnyRecord], path: str | Path, any_format: bool = False) -> AnyRecord | None:
+    """Return the record of `path` as a class with more fields; see `find_record`.
+
+    Args:
+        kind: the class.
+        any_format: also return records of older formats.
+    """
+    path = Path(path)
+    refuse_special(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder", code="no-such-file", path=path)
+    text = _stored_text(path)
+    return None if text is None else _parsed(kind, text, path, any_format)
+
+
+def _stored_text(path: Path) -> str | None:
+    if path.is_dir():
+        file = path / MANIFEST
+        return read_bytes(file).decode("utf-8", "replace") if file.exists() else None
+    if path.suffix == ".json":
+        return _text_in_json(path)
+    if path.suffix == ".html":
+        block = IN_PAGE.search(read_bytes(path).decode("utf-8", "replace"))
+        return block[1] if block else None
+    if path.suffix != ".parquet":
+        return None
+    text = (parquet_metadata(path).metadata or {}).get(METADATA_KEY)
+    return text.decode("utf-8", "replace") if text else None
+
+
+def _text_in_json(path: Path) -> str | None:
+    if path.stat().st_size > limits().line:  # data of another tool, which are read in pieces
+        return None
+    text = read_bytes(path).decode("utf-8", "replace").lstrip()
+    try:
+        first, end = json.JSONDecoder().raw_decode(text)
+        if text[end:].strip() and not (isinstance(first, dict) and "manifest" in first):  # JSON lines
+            return None
+    except NOT_JSON:
+        pass
+    content = parse_json(text, path)
+    embedded = content.pop("manifest", None) if isinstance(content, dict) else None
+    if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
+        raise checksums.changed(path)
+    return json.dumps(embedded) if embedded else None
+
+
+def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> AnyRecord:
+    try:
+        values = parse_json(text, MANIFEST)
+        written = values.get("format", FORMAT) if isinstance(values, dict) else None
+        newer = isinstance(written, int) and written > FORMAT  # whose other fields may be unknown here
+        stored = values.pop("checksum", _IN_FOOTER) if isinstance(values, dict) else _IN_FOOTER
+        found = None if newer else _typed(kind, values)
+    except InputError as error:
+        _refuse_newer(text, path)
+        raise DamageError(
+            f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
+            code="damaged-manifest", **{**error.fields, "path": path},
+        ) from None  # fmt: skip
+    if found is None:
+        raise InputError(
+            f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid",
+            code="newer-format", path=path, format=written,
+        )  # fmt: skip
+    if stored not in (_IN_FOOTER, hash_json(values)):
+        raise DamageError(
+            f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
+            code="damaged-manifest", path=path,
+        )  # fmt: skip
+    if found.format < FORMAT and not any_format:
+        raise InputError(
+            f"{path}: {found.kind} written by an older hybrid (manifest format {found.format}, now {FORMAT}); "
+            f"rebuild it with `hybrid {found.stage} ... --overwrite`",
+            code="older-format", path=path, format=found.format,
+        )  # fmt: skip
+    return found
+
+
+def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
+    if kind is Record and isinstance(values, dict):
+        values = {each.name: values[each.name] for each in fields(kind) if each.name in values}
+    found = typed(kind, values, MANIFEST)
+    for name in (*(found.files or ()), *(found.checksums or ())):
+        refuse_unsafe_name(name, MANIFEST)
+    return found
+
+
+def _refuse_newer(text: str, path: Path) -> None:
+    """Refuse a record of a later version of hybrid, whose kinds and fields may be unknown here."""
+    try:
+        version = json.loads(text)["versions"]["hybrid"]
+    except (*NOT_JSON, TypeError, LookupError):
+        return
+    if is_later(version):
+        raise InputError(
+            f"{path}: was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid",
+            code="newer-version", path=path, version=version,
+        )  # fmt: skip
+
+
+def has_checksums(path: Path) -> bool:
+    """Return whether the content of an artifact can be checked; early versions wrote no checksums."""
+    return checksums.has_key(path) if path.suffix == ".parquet" else '"checksum"' in (_stored_text(path) or "")
+
+
+def parquet_metadata(path: Path) -> pq.FileMetaData:
+    """Return the footer of a Parquet file.
+
+    Raises:
+        InputError: the file is unreadable, truncated or not Parquet.
+    """
+    refuse_special(path)
+    try:
+        return pq.read_metadata(path)
+    except PermissionError:
+        raise InputError(
+            f"{path}: permission denied; change the permissions of the file", code="permission-denied", path=path
+        ) from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if path.is_file() and getattr(error, "errno", None) != errno.EIO and checksums.has_key(path):
+            checksums.check(path)
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            raise HybridError(
+                f"{path}: cannot be read ({first}); check the disk", code="read-error", path=path
+            ) from None
+        raise InputError(
+            f"{path}: is not a complete Parquet file ({first}); rebuild it", code="not-parquet", path=path
+        ) from None
+
+
+# ------------------------------------------------------------------------------------------------------------ hashes
+
+
+def hash_json(content: Any) -> str:
+    """Return the hash of JSON values, whatever their layout in a file."""
+    digest = new_hash()
+    digest.update(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode())
+    return str(digest.hexdigest())
+
+
+def fingerprint(path: Path) -> str:
+    """Return the content hash of a file or folder: recorded for an artifact, else computed from the bytes."""
+    record = find_record(path) if path.is_dir() or path.suffix == ".parquet" else None
+    if record is not None and record.fingerprint:
+        return record.fingerprint
+    return hash_folder(path) if path.is_dir() else checksums.hash_file(path)
+
+
+def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
+    """Return a hash of the names and fingerprints of the files below `path`.
+
+    Manifests, learning curves, hidden files and the names in `ignore` (files or folders directly in `path`) do not
+    count: no later stage depends on the measurements of a training.
+    """
+    return hash_names(fingerprints(path), ignore)
+
+
+def fingerprints(path: Path) -> dict[str, str]:
+    """Return relative path -> fingerprint of the files below a folder, without manifests and hidden files."""
+    found = {}
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if file.is_file() and not hidden and name.name != MANIFEST:
+            found[name.as_posix()] = fingerprint(file)
+    return found
+
+
+def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
+    """Return the fingerprint of a folder with the fingerprints `found` of its files; see `hash_folder`."""
+    digest = new_hash()
+    for name, value in found.items():
+        if name.split("/")[0] not in ignore and name.rpartition("/")[2] != CURVE:
+            digest.update(f"{name}\0{value}\n".encode(errors="surrogateescape"))  # names may not be UTF-8
+    return str(digest.hexdigest())
+
+
+def sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Return relative path -> bytes of files below a folder."""
+    return {name: (path / name).stat().st_size for name in names}
+
+
+def file_names(path: Path) -> list[str]:
+    """Return the relative paths of all files below a folder, without its manifest."""
+    names = (file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir())
+    return sorted(name for name in names if name != MANIFEST)
+
+
+def of_folder(record: AnyRecord, folder: Path, ignore: Sequence[str] = (), **changes: Any) -> AnyRecord:
+    """Return the record of a complete folder: its files, their hashes and sizes.
+
+    Args:
+        record: the other facts.
+        folder: the folder.
+        ignore: files and folders that do not enter the fingerprint.
+        changes: other values of fields.
+    """
+    found = fingerprints(folder)
+    return replace(
+        record,
+        fingerprint=hash_names(found, ignore),
+        files=[name for name in file_names(folder) if not name.startswith(".")],
+        checksums=found,
+        sizes=sizes(folder, found),
+        **changes,
+    )
