@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest, has_content, read_manifest
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.storage import Kind
@@ -18,6 +19,7 @@ def open_examples(path: Path) -> Examples:
     Raises:
         InputError: not training examples.
     """
+    storage.check_table(path, Kind.EXAMPLES)
     return Examples(path, remove_query=bool(read_manifest(path, Kind.EXAMPLES).options.get("remove_query")))
 
 
@@ -31,10 +33,10 @@ def open_dev_examples(path: Path, index: Path | None = None) -> DevExamples:
     Raises:
         InputError: not training examples, or `index` is not a lexical index.
     """
-    manifest = read_manifest(path, Kind.EXAMPLES)
+    examples, manifest = open_examples(path), read_manifest(path, Kind.EXAMPLES)
     used = index or _unchanged(manifest, "index")
     return DevExamples(
-        open_examples(path),
+        examples,
         _unchanged(manifest, "corpus"),
         open_lexical(used) if used else None,
         lost_index=used is None and "index" in manifest.inputs,
