@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.weights import chosen_weights
@@ -120,7 +121,8 @@ def open_encoder(
     from hybrid_cli.encoders.open_encoder import open_encoder as opened
 
     name = str(_local(model)[0]) if has_url(os.fspath(model)) else str(model)
-    return opened(name, device=device, dtype=dtype)
+    with naming_plugins():
+        return opened(name, device=device, dtype=dtype)
 
 
 def open_run(path: PathLike) -> pl.DataFrame:

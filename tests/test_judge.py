@@ -20,7 +20,7 @@ from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import pools
-from hybrid_cli.fusion.weight_range import WEIGHTS, WeightRange, prior_values, query_values, weight_range
+from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
 from hybrid_cli.storage import Kind, disk
@@ -425,7 +425,7 @@ def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.Mon
 
 
 def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybrid_cli.artifacts.scope import stage_scope
+    from hybrid_cli.artifacts.output import stage_scope
 
     with stage_scope():
         artifacts.lock_growing(Path("mine.tsv"))

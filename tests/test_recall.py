@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli.evaluation.curves import recall_by_depth
-from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of
+from hybrid_cli.evaluation.measures import evaluate_run, in_order, judged_hits, mean_of, recall_by_depth
 
 DEPTHS = (1, 2, 5, 10, 40)
 

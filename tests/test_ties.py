@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from command import hybrid
 
+from hybrid_cli.evaluation.measures import ranges
 from hybrid_cli.evaluation.retrieved import retrieved
-from hybrid_cli.evaluation.ties import ranges
 from hybrid_cli.runs import Run
 
 # Query a: x scores 9, four documents score 5, v scores 1. Query b: no equal scores, but the score of a's last hit.

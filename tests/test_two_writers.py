@@ -18,7 +18,7 @@ from small_artifacts import open_output, run_table, scratch_in, write_folder, wr
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Output
-from hybrid_cli.artifacts.scope import stage_scope
+from hybrid_cli.artifacts.output import stage_scope
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.storage import Kind
 

@@ -7,13 +7,13 @@ time: the same inputs and options give the same bytes.
 """
 
 from hybrid_cli.artifacts.checks import check_place, keeping_equal_outputs
-from hybrid_cli.artifacts.copies import hard_link
 from hybrid_cli.artifacts.history import options_of, same_call
 from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.manifest import (
     Manifest,
     enclosing_artifact,
     find_manifest,
+    hard_link,
     read_manifest,
     refuse_missing_plugin,
 )

@@ -13,10 +13,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli import storage
 from hybrid_cli.errors import InputError
-from hybrid_cli.storage import Kind, records
+from hybrid_cli.storage import Kind, disk, records
 from hybrid_cli.storage.records import MANIFEST, Record, file_names
 from hybrid_cli.version import __version__
+
+
+def hard_link(path: Path, place: Path) -> None:
+    """Give a file or folder of an artifact a second name, see `storage.hard_link`; manifests keep their input paths."""
+    storage.hard_link(path, place, _copy_manifest)
+
+
+def _copy_manifest(file: Path, target: Path) -> None:
+    with storage.replacing(target) as scratch:
+        disk.write_text(scratch, read_manifest(file.parent).moved_to(target.parent).to_json())
+
 
 PLUGIN = "plugin "  # begins the role of a plugin file, an input
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

@@ -7,8 +7,8 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,12 +31,30 @@ from hybrid_cli.artifacts.checks import (
 )
 from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions
-from hybrid_cli.artifacts.scope import at_stage_end
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, files, layout, records
 from hybrid_cli.storage.records import MANIFEST, hash_json
 from hybrid_cli.storage.tables import write_parquet
+
+_running: ContextVar[ExitStack | None] = ContextVar("running", default=None)
+
+
+@contextmanager
+def stage_scope() -> Iterator[None]:
+    """Run the functions of `at_stage_end` when the block ends, also after an error."""
+    with ExitStack() as functions:
+        token = _running.set(functions)
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+
+def at_stage_end(function: Callable[[], object]) -> None:
+    """Call `function` when the running stage ends, also after an error; ignored outside of a stage."""
+    if (functions := _running.get()) is not None:
+        functions.callback(function)
 
 
 class DryRun(Exception):

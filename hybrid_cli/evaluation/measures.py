@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 import pytrec_eval
 
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.plugins import Registry
 
@@ -496,3 +497,88 @@ def mean_of(values: pl.DataFrame, measure: str) -> float:
         values: measure, qid, value, as returned by `evaluate_run`.
     """
     return float(values.filter(measure=measure)["value"].to_numpy().mean())
+
+
+NOTED = 0.002  # width of a range that is printed
+_TIED = ("qid", "docid", "first", "last")
+
+
+def with_ties(hits: pl.DataFrame) -> pl.DataFrame:
+    """Add `first` and `last`, the ranks at the ends of the group of equal scores that contains each hit.
+
+    Args:
+        hits: qid, rank, score; whole queries in the order of query and rank.
+    """
+    begins = pl.col("qid").ne_missing(pl.col("qid").shift(1)) | pl.col("score").ne_missing(pl.col("score").shift(1))
+    return hits.with_columns(
+        first=pl.when(begins).then("rank").forward_fill(),
+        last=pl.when(begins.shift(-1, fill_value=True)).then("rank").backward_fill(),
+    )
+
+
+def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1) -> None:
+    """Print the ranges of the measures that depend on the order of equal scores by more than `NOTED`."""
+    found = ranges(hits, qrels, measures, level)
+    wide = [f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in found.items() if high - low > NOTED]
+    if wide:
+        console.note(f"{name}: depends on the order of equal scores: {', '.join(wide)}")
+
+
+def ranges(
+    hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1
+) -> dict[str, tuple[float, float]]:
+    """Return measure -> lowest and highest mean over the orders of equal scores; empty if no judged hit is tied.
+
+    The lowest has the documents of each group of equal scores in ascending order of grade, documents without a judgment
+    first; the highest has the opposite order.
+
+    Args:
+        hits: qid, docid, first, last: at least all judged hits, as returned by `with_ties`.
+        qrels: qid, docid, relevance.
+        measures: names, without `acc@k`.
+        level: lowest relevant grade.
+    """
+    if not measures or not (hits["first"] < hits["last"]).any():
+        return {}
+    judged = judged_hits(hits.select(*_TIED), qrels)
+    place = pl.col("relevance").rank("ordinal", descending=True).over("qid", "first").cast(pl.Int32) - 1
+    worst, best = (
+        evaluate_positions(judged.with_columns(position=position).drop("first", "last"), measures, level)
+        for position in (pl.col("last") - place, pl.col("first") + place)
+    )
+    return {measure: (mean_of(worst, measure), mean_of(best, measure)) for measure in measures}
+
+
+DEPTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
+
+
+def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1) -> pl.DataFrame:
+    """Return R@k, averaged over all judged queries, at several depths; 0 for queries without a relevant document.
+
+    Args:
+        judged: qid, relevance and `position` of the judged documents, as returned by `judged_hits`.
+        depths: in ascending order.
+        level: lowest relevant grade.
+
+    Returns:
+        depth, recall.
+    """
+    relevant = judged.filter(pl.col("relevance") >= level)
+    share = (1 / pl.len()).over("qid") / judged["qid"].n_unique()
+    found = relevant.with_columns(share=share).drop_nulls("position").sort("position")
+    summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
+    asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
+    return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
+
+
+def answered_by_depth(first: pl.DataFrame, depths: Sequence[int]) -> pl.DataFrame:
+    """Return the fraction of queries with a relevant document in the top k (Success@k, acc@k), at several depths.
+
+    Args:
+        first: qid, rank of the first relevant document (null if there is none).
+
+    Returns:
+        depth, recall.
+    """
+    shares = [int((first["rank"] <= depth).sum()) / max(len(first), 1) for depth in depths]
+    return pl.DataFrame({"depth": depths, "recall": shares}, schema={"depth": pl.Int64, "recall": pl.Float64})

@@ -9,8 +9,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection
-from hybrid_cli.evaluation.measures import without_query
-from hybrid_cli.evaluation.ties import with_ties
+from hybrid_cli.evaluation.measures import with_ties, without_query
 from hybrid_cli.runs import Run, empty
 
 _JUDGED = (pl.col("qid"), pl.col("docid"), pl.col("rank").alias("position"), pl.col("first"), pl.col("last"))

@@ -1,27 +1,31 @@
-"""Values of all tried methods and weights for judged queries, the input of `fusion.selection`.
+"""Tuning on judged queries: values of all methods and weights of a fusion, and weights that the judgments leave open.
 
 Lists are read in blocks of queries and normalized once per method and grid. For each set of weights, only the ranks of
-the judged documents are computed and kept.
+the judged documents are computed and kept. `TunedWeight` is that of a combination of encoders (`combine --tune`),
+`WeightRange` that of two runs while they are judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import check_values, fused, values
 from hybrid_cli.fusion.methods import Recipe
 from hybrid_cli.fusion.options import Grid, Tuning
-from hybrid_cli.fusion.selection import Choice, Values
+from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.selection import Choice, Plateau, Table, Values, interval
+from hybrid_cli.runs import Run
 
-Weights = tuple[float, ...]
-Measure = Callable[[pl.DataFrame], np.ndarray]
 AUTO = ("minmax", "zscore", "rrf")
 RRF_CONSTANTS = (60.0, 10.0)
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
@@ -240,3 +244,165 @@ def _positions(scored: pl.DataFrame, rows: np.ndarray, hits: int) -> np.ndarray:
     """Return the rank of some candidates, 0 below `hits`; `scored` is sorted by query and docid, which order ties."""
     ranks = scored.select((-pl.col("score")).rank("ordinal").over("query"))["score"].to_numpy()[rows]
     return np.where(ranks <= hits, ranks, 0)
+
+
+_FOLDS, _SEED = 5, 42  # of the held-out score
+
+
+@dataclass(frozen=True)
+class TunedWeight:
+    """Result of tuning: the middle of the plateau of a scaled grid, the best weight of another one (SPAR, appendix A).
+
+    Attributes:
+        table: values of all combinations, [weights, queries]; a choice has the weights of the second and of the first
+            encoder, both above 0.
+        alone: encoder -> value of each judged query, in the order of the models.
+        scaled: the grid is scaled.
+    """
+
+    table: Table
+    alone: Mapping[str, Values]
+    scaled: bool
+
+    @cached_property
+    def plateau(self) -> Plateau:
+        """Return the plateau."""
+        return self.table.plateau()
+
+    @property
+    def row(self) -> int:
+        """Return the row of the selected weight."""
+        return self.plateau.chosen if self.scaled else self.plateau.best
+
+    @property
+    def choice(self) -> Choice:
+        """Return the selected choice."""
+        return self.table.choices[self.row]
+
+    @property
+    def weight(self) -> float:
+        """Return the weight of the second encoder next to 1 for the first."""
+        return self.choice.weights[0]
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of the second encoder; None without a scaled grid."""
+        return float(self.choice.place[0]) if self.scaled else None
+
+    @property
+    def near(self) -> tuple[float, float]:
+        """Return the lowest and the highest weight of the plateau."""
+        weights = [self.table.choices[row].weights[0] for row in self.plateau.rows]
+        return min(weights), max(weights)
+
+    @property
+    def best_share_at_end(self) -> float | None:
+        """Return the share of the best weight if it is an end of a scaled grid, else None."""
+        ends = (0, len(self.table.choices) - 1)
+        best = self.plateau.best
+        return float(self.table.choices[best].place[0]) if self.scaled and best in ends else None
+
+    @property
+    def score(self) -> float:
+        """Return the mean of the judged queries."""
+        return float(self.table.values[self.row].mean())
+
+    @cached_property
+    def held_out(self) -> Values | None:
+        """Return the value of each query under the weight of the other folds; None for a single query."""
+        return self.table.held_out(_FOLDS, _SEED, best=not self.scaled)
+
+    @property
+    def best_single(self) -> str:
+        """Return the better encoder alone."""
+        return max(self.alone, key=lambda name: float(self.alone[name].mean()))
+
+    @property
+    def gain(self) -> tuple[float, float, float] | None:
+        """Return the held-out gain over the better encoder alone: mean, lower and upper end of its 95% interval.
+
+        None for a single query.
+        """
+        if self.held_out is None:
+            return None
+        gains = self.held_out - self.alone[self.best_single]
+        ends = interval(gains)
+        return None if ends is None else (float(gains.mean()), *ends)
+
+    def content(self) -> dict[str, Any]:
+        """Return the scores for the manifest."""
+        return {
+            "share": self.share,
+            "score": self.score,
+            "held_out": None if self.held_out is None else float(self.held_out.mean()),
+            "alone": {name: float(values.mean()) for name, values in self.alone.items()},
+            "gain": self.gain,
+            "queries": self.table.queries,
+        }
+
+
+WEIGHTS = tuple(step / 20 for step in range(21))  # of the second run; the first has the rest
+_METHOD = "minmax"
+_CHOICES = [Choice(_METHOD, (1 - weight, weight)) for weight in WEIGHTS]
+
+
+@dataclass(frozen=True)
+class WeightRange:
+    """Weights of the second of two runs.
+
+    Attributes:
+        chosen: middle of the plateau.
+        low, high: ends of the plateau; see `selection.Plateau`. One judged query has no standard error: 0 and 1.
+    """
+
+    chosen: float
+    low: float
+    high: float
+
+
+def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) -> WeightRange:
+    """Return the plateau of the weights, as `fuse --tune --method minmax` does.
+
+    Args:
+        values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
+        prior: mean value of every weight on other collections, of `prior_values`; None without one.
+    """
+    plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Tuning.prior_queries).plateau()
+    rows = plateau.rows if len(values) > 1 else range(len(WEIGHTS))
+    return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
+
+
+def prior_values(dense: int | None, measure: str) -> np.ndarray | None:
+    """Return the mean value of every weight in `WEIGHTS` on other collections; None if the prior is not for these runs.
+
+    Args:
+        dense: see `prior_of`.
+        measure: name of the measure.
+    """
+    return prior_of(dense, measure, _CHOICES)[0]
+
+
+def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure: Measure) -> np.ndarray:
+    """Return the value of one query for every weight in `WEIGHTS`.
+
+    Args:
+        runs: two runs.
+        judged: qid, docid, relevance of one query.
+        depth: hits read from each run, and kept after fusion.
+        measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
+    """
+    recipe = Recipe(_METHOD, (1.0, 1.0), "zero")
+    joined = lists.Lists.of([run.of_queries(judged["qid"]) for run in runs], depth)
+    valued = lists.values(pl.concat(joined.blocks()), recipe).sort("docid")
+    fused = (lists.fused(valued, replace(recipe, weights=choice.weights))["score"] for choice in _CHOICES)
+    ranks = pl.DataFrame({str(row): (-score).rank("ordinal") for row, score in enumerate(fused)})  # ties by docid
+    found = judged.select("docid", "relevance").join(
+        ranks.with_columns(valued["docid"]), on="docid", how="left", maintain_order="left"
+    )
+    long = found.unpivot(index=["docid", "relevance"], variable_name="qid", value_name="position")
+    kept = pl.when(pl.col("position") <= depth).then(pl.col("position").cast(pl.Int64))
+    return measure(long.select("qid", "docid", "relevance", position=kept))
+
+
+Weights = tuple[float, ...]
+Measure = Callable[[pl.DataFrame], np.ndarray]

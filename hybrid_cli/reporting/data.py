@@ -12,8 +12,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import changes, first_position, first_relevant, most_changed
-from hybrid_cli.evaluation.curves import DEPTHS, answered_by_depth, recall_by_depth
-from hybrid_cli.evaluation.measures import judged_hits
+from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, judged_hits, recall_by_depth
 from hybrid_cli.reporting.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
 from hybrid_cli.reporting.plan import Plan, measure
 from hybrid_cli.reporting.summary import Summary, summarize

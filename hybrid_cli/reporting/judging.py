@@ -15,7 +15,7 @@ from hybrid_cli.reporting.tables import figure, matching
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hybrid_cli.fusion.weight_range import WeightRange
+    from hybrid_cli.fusion.tuning import WeightRange
 
 GRADES = {"0": "not relevant", "1": "partly", "2": "relevant", "3": "fully relevant"}
 SKIP, NEXT, UNDO, MORE, QUIT = "s", "n", "u", " ", "q"

@@ -23,7 +23,7 @@ from hybrid_cli.runs import Run
 from hybrid_cli.settings import Judge
 
 if TYPE_CHECKING:
-    from hybrid_cli.fusion.weight_range import WeightRange
+    from hybrid_cli.fusion.tuning import WeightRange
 
 _QUERIES_AT_ONCE = 20  # queries whose texts are read in one pass over the corpus
 _HITS = 1000  # hits per run that the fusion of a judged query reads
@@ -139,13 +139,13 @@ class JudgingSession:
         judged = self.judged()
         if len(self.opened) != 2 or not judged:
             return None
-        from hybrid_cli.fusion.weight_range import weight_range  # imports scipy.stats
+        from hybrid_cli.fusion.tuning import weight_range  # imports scipy.stats
 
         return list(self.opened)[1], weight_range([self._values(pool.qid) for pool in judged], self._prior)
 
     @cached_property
     def _prior(self) -> np.ndarray | None:
-        from hybrid_cli.fusion.weight_range import prior_values
+        from hybrid_cli.fusion.tuning import prior_values
 
         return prior_values(lineage.dense_side(runs.named(self.settings.runs)), self.settings.measure)
 
@@ -153,7 +153,7 @@ class JudgingSession:
         grades = self.judgments.of_query(qid)
         key = qid, tuple(grades.items())
         if key not in self.values:
-            from hybrid_cli.fusion.weight_range import query_values
+            from hybrid_cli.fusion.tuning import query_values
 
             table = pl.DataFrame({"qid": qid, "docid": list(grades), "relevance": list(grades.values())})
             self.values[key] = query_values(list(self.opened.values()), table, _HITS, self._measured)

@@ -23,11 +23,11 @@ from hybrid_cli.evaluation.measures import (
     coverage,
     evaluate_hits,
     mean_of,
+    note_ties,
     parse_measures,
 )
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
-from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.opening.provenance import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.settings.analysis import ACC, Comparison
 

@@ -17,7 +17,7 @@ from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseud
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
-    from hybrid_cli.fusion.tuned_weight import TunedWeight
+    from hybrid_cli.fusion.tuning import TunedWeight
 
 
 def show_hits(found: Any, settings: Search) -> None:

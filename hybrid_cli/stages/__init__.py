@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from hybrid_cli import input_files, memory, plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
-from hybrid_cli.artifacts.scope import stage_scope
+from hybrid_cli.artifacts.output import stage_scope
 from hybrid_cli.settings import ALL_COMMANDS, Settings
 from hybrid_cli.settings.conversion import has_url
 

@@ -22,7 +22,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists
 from hybrid_cli.fusion.selection import Table
-from hybrid_cli.fusion.tuned_weight import TunedWeight
+from hybrid_cli.fusion.tuning import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import model_of

@@ -16,9 +16,15 @@ from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import check_overlap, evaluate_hits, evaluate_positions, mean_of, parse_measures
+from hybrid_cli.evaluation.measures import (
+    check_overlap,
+    evaluate_hits,
+    evaluate_positions,
+    mean_of,
+    note_ties,
+    parse_measures,
+)
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
-from hybrid_cli.evaluation.ties import note_ties
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
