@@ -88,7 +88,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     folders = _local(*paths)
     parts = [[index_manifest(shard) for shard in shards_of(folder)] for folder in folders]
     settings = SearchOptions(exact=len(folders) > 1, **options)
-    kinds = frozenset[str]().union(*(index_kinds(each[0]) for each in parts))
+    kinds = frozenset[str]().union(*(index_kinds(manifests[0]) for manifests in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     refuse_other_corpora(dict(zip(folders, parts, strict=True)))
     recorded = corpora_of(parts)

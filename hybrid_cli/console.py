@@ -256,8 +256,8 @@ def progress(
 
     def rate() -> str:
         seconds = time.monotonic() - start
-        each = (count - done) / max(seconds, 1e-9)
-        return f"{count - done:,} {unit} in {duration(seconds)} ({each:,.{0 if each >= 10 else 1}f}/s)"
+        per_second = (count - done) / max(seconds, 1e-9)
+        return f"{count - done:,} {unit} in {duration(seconds)} ({per_second:,.{0 if per_second >= 10 else 1}f}/s)"
 
     def ending() -> str:
         return f"; {text}" if (text := detail()) else ""
@@ -322,7 +322,7 @@ def _rich(**options: Any) -> Console:
         """Wraps everything that is printed."""
 
         def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-            return [_Safe(each) for each in renderables]
+            return [_Safe(renderable) for renderable in renderables]
 
     console = Console(**options, markup=False, emoji=False, highlight=False)
     console.push_render_hook(Safe())

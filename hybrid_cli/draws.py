@@ -80,9 +80,9 @@ def stream_sample(blocks: Iterable[pl.DataFrame], total: int, size: int, seed: i
     chance = rng(seed)
     for block in blocks:
         taken = np.zeros(len(block), bool)
-        for place, number in enumerate(chance.random(len(block)).tolist()):
-            if number * (total - place) < size:
-                taken[place] = True
+        for row, number in enumerate(chance.random(len(block)).tolist()):
+            if number * (total - row) < size:
+                taken[row] = True
                 size -= 1
         total -= len(block)
         yield block.filter(taken)

@@ -385,11 +385,11 @@ def text_lines(path: Path) -> list[str]:
     Raises:
         InputError: see `byte_lines`; not valid UTF-8.
     """
-    found = []
+    pieces = []
     for number, raw in enumerate(byte_lines(path), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        found.append(decoded(raw, path, Place(path, number)).rstrip("\r\n"))
-    return found
+        pieces.append(decoded(raw, path, Place(path, number)).rstrip("\r\n"))
+    return pieces
 
 
 def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> str:
@@ -483,16 +483,16 @@ def files_of_folder(folder: Path) -> Files:
     file of this machine. So is a link to a file or folder inside, which is read once; a link to a hidden file inside,
     as git-annex makes them, is read under its own name. Pipes, sockets and devices are left out.
     """
-    found, left_out, root = [], dict[str, int](), Path(os.path.realpath(folder))
-    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
+    paths, left_out, root = [], dict[str, int](), Path(os.path.realpath(folder))
+    for parent, folders, names in os.walk(folder, onerror=_refuse_folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in [Path(place, name) for name in (*folders, *names) if not name.startswith(".")]:
+        for path in [Path(parent, name) for name in (*folders, *names) if not name.startswith(".")]:
             reason = _reason_to_leave_out(path, root)
             if reason:
                 left_out[reason] = left_out.get(reason, 0) + 1
             elif not path.is_dir():
-                found.append(path)
-    return Files(sorted(found), left_out)
+                paths.append(path)
+    return Files(sorted(paths), left_out)
 
 
 def _refuse_folder(error: OSError) -> None:

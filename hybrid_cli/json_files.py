@@ -82,8 +82,8 @@ class Mismatch(NamedTuple):
     needed: str
 
     def __str__(self) -> str:
-        found = f"is {described(self.value)}; needs {self.needed}"
-        return f"{self.element} {found}" if self.element else found
+        sentence = f"is {described(self.value)}; needs {self.needed}"
+        return f"{self.element} {sentence}" if self.element else sentence
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -105,13 +105,15 @@ def typed(kind: type[T], values: Any, where: object) -> T:
     if not isinstance(values, dict):
         _refuse_no_object(values, where)
     hints = get_type_hints(kind)
-    declared = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    declared = {declaration.name: declaration for declaration in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(declared)):
         raise InputError(
             f"{where}: unknown field {', '.join(unknown)}; update hybrid",
             code="json-unknown-field", path=where, element=unknown[0],
         )  # fmt: skip
-    required = (name for name, each in declared.items() if each.default is each.default_factory is MISSING)
+    required = (
+        name for name, declaration in declared.items() if declaration.default is declaration.default_factory is MISSING
+    )
     if lacking := [name for name in required if name not in values]:
         raise InputError(
             f"{where}: has no field '{lacking[0]}'", code="json-missing-field", path=where, element=lacking[0]
@@ -128,8 +130,8 @@ def mismatch_of_fields(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> M
         values: field name -> value; a missing one counts as null.
         kinds: field name -> declared type.
     """
-    found = (_inside(f"field '{name}'", mismatch(values.get(name), kind)) for name, kind in kinds.items())
-    return next((each for each in found if each), None)
+    mismatches = (_inside(f"field '{name}'", mismatch(values.get(name), kind)) for name, kind in kinds.items())
+    return next((wrong for wrong in mismatches if wrong), None)
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -143,16 +145,16 @@ def mismatch(value: Any, kind: Any) -> Mismatch | None:
     if kind is Any:
         return None
     if origin in (Union, UnionType):
-        found = [mismatch(value, arm) for arm in arms]
-        inner = [each for each in found if each and each.element]  # of the arm whose outer type fits
-        return None if None in found else (inner[0] if inner else Mismatch("", value, _in_words(kind)))
+        mismatches = [mismatch(value, arm) for arm in arms]
+        inner = [wrong for wrong in mismatches if wrong and wrong.element]  # of the arm whose outer type fits
+        return None if None in mismatches else (inner[0] if inner else Mismatch("", value, _in_words(kind)))
     if origin in (dict, Mapping) and isinstance(value, dict):
         return mismatch_of_fields(value, dict.fromkeys(value, arms[1]))
     if origin in (list, tuple, Sequence) and isinstance(value, list) and _has_length(value, origin, arms):
         kinds = arms if origin is tuple and Ellipsis not in arms else arms[:1] * len(value)
         pairs = enumerate(zip(value, kinds, strict=True), 1)
-        items = (_inside(f"item {number}", mismatch(item, each)) for number, (item, each) in pairs)
-        return next((each for each in items if each), None)
+        items = (_inside(f"item {number}", mismatch(item, wrong)) for number, (item, wrong) in pairs)
+        return next((wrong for wrong in items if wrong), None)
     return None if origin in (None, Literal) and _fits_plain(value, kind) else Mismatch("", value, _in_words(kind))
 
 
@@ -170,7 +172,7 @@ def _fits_plain(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if issubclass(kind, Enum):
-        return isinstance(value, str) and value in {each.value for each in kind}
+        return isinstance(value, str) and value in {member.value for member in kind}
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
@@ -192,7 +194,7 @@ def _in_words(kind: Any) -> str:
     if origin is tuple and Ellipsis not in arms:
         return f"a list of {len(arms)} items"
     if origin is None and isinstance(kind, type) and issubclass(kind, Enum):
-        return " or ".join(each.value for each in kind)
+        return " or ".join(member.value for member in kind)
     plain = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
     lists: dict[Any, str] = dict.fromkeys((dict, Mapping), "an object") | dict.fromkeys(
         (list, tuple, Sequence), "a list"

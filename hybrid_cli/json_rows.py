@@ -157,9 +157,9 @@ class _Json:
 
     def skip(self, sign: str) -> bool:
         """Skip white space, and the sign if it follows; return whether it does."""
-        found = not self.ended() and self._held[self._at] == sign
-        self._at += found
-        return found
+        follows = not self.ended() and self._held[self._at] == sign
+        self._at += follows
+        return follows
 
     def ended(self) -> bool:
         """Skip white space; return whether the text ends."""

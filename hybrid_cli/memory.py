@@ -66,9 +66,9 @@ def _left(budget: int) -> int:
 
 def used() -> int:
     """Return the bytes of memory in use by this process, without pages of files, which the system can drop."""
-    found = _fields(Path("/proc/self/status"))
-    if "RssAnon" in found:
-        return found["RssAnon"] + found.get("RssShmem", 0)
+    fields = _fields(Path("/proc/self/status"))
+    if "RssAnon" in fields:
+        return fields["RssAnon"] + fields.get("RssShmem", 0)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -193,7 +193,7 @@ def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> N
         HybridError: the file system has less space.
     """
     written = sum(file.stat().st_size for file in [place, *place.rglob("*")] if file.is_file())
-    folder = next(each for each in place.absolute().parents if each.is_dir())
+    folder = next(parent for parent in place.absolute().parents if parent.is_dir())
     if (free := shutil.disk_usage(folder).free) < needed - written:
         raise HybridError(
             f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "

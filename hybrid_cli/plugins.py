@@ -245,8 +245,8 @@ def registry(group: str) -> Registry[Any]:
         raise InputError(
             f"{group}: no group of plugins; groups: {', '.join(REGISTRIES)}", code="plugin-group", group=group
         )
-    found: Registry[Any] = _resolved(REGISTRIES[group])
-    return found
+    entries: Registry[Any] = _resolved(REGISTRIES[group])
+    return entries
 
 
 @overload
@@ -307,7 +307,7 @@ def load(path: str | Path) -> None:
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         if not any(
-            origin == each.origin for group in filter(_is_imported, REGISTRIES) for each in registry(group).others()
+            origin == entry.origin for group in filter(_is_imported, REGISTRIES) for entry in registry(group).others()
         ):
             raise InputError(
                 f"{path}: registers nothing; call hybrid_cli.plugins.register(GROUP, NAME, OBJECT)",
@@ -371,11 +371,11 @@ def used_versions() -> dict[str, str]:
 
 def installed() -> dict[Origin, list[tuple[str, str]]]:
     """Return the installed packages, each with group and name of its entries; nothing is imported."""
-    found: dict[Origin, list[tuple[str, str]]] = {}
+    by_origin: dict[Origin, list[tuple[str, str]]] = {}
     for group, points in _installed().items():
         for point in points:
-            found.setdefault(_package(point), []).append((group, point.name))
-    return found
+            by_origin.setdefault(_package(point), []).append((group, point.name))
+    return by_origin
 
 
 def raised_by(error: BaseException) -> str:

@@ -93,8 +93,8 @@ def spans(text: str, *, letters: bool = False, pairs: bool = False) -> list[Span
         pairs: two Chinese characters or kana are one word.
     """
     pattern = (_MIXED_TERMS if pairs else _MIXED_WORDS) if has_unspaced(text) else _SPACED_WORD
-    found = [match.span() for match in pattern.finditer(text)]
-    return [span for span in found if _HAS_LETTER.search(text, *span)] if letters else found
+    matches = [match.span() for match in pattern.finditer(text)]
+    return [span for span in matches if _HAS_LETTER.search(text, *span)] if letters else matches
 
 
 def plain_spans(text: str) -> list[Span]:
@@ -116,12 +116,12 @@ def counts(texts: pl.Series, *, letters: bool = False) -> pl.Series:
     """Return the number of words of each text; see `spans`."""
     import polars as pl
 
-    found = texts.str.count_matches(r"\S*[\p{L}\p{N}]\S*" if letters else r"\S+")
+    numbers = texts.str.count_matches(r"\S*[\p{L}\p{N}]\S*" if letters else r"\S+")
     rare = texts.str.contains(_BLOCKS.pattern).fill_null(value=False).arg_true()
     if not len(rare):
-        return found
+        return numbers
     own = [len(spans(text, letters=letters)) for text in texts.gather(rare)]
-    return found.scatter(rare, pl.Series(own, dtype=found.dtype))
+    return numbers.scatter(rare, pl.Series(own, dtype=numbers.dtype))
 
 
 # --------------------------------------------------------------------------------------------------------- short texts
@@ -137,7 +137,7 @@ def word_start(text: str, latest: int) -> int:
     if not has_unspaced(text):
         return text.rfind(" ", 0, max(0, latest)) + 1
     starts = [begin for begin, _ in spans(text)]
-    return starts[place - 1] if (place := bisect_right(starts, latest)) else 0
+    return starts[number - 1] if (number := bisect_right(starts, latest)) else 0
 
 
 def word_end(text: str, begin: int, most: int) -> int:
@@ -146,7 +146,7 @@ def word_end(text: str, begin: int, most: int) -> int:
         return len(text)
     if has_unspaced(text):
         ends = [end for _, end in spans(text)]
-        end = ends[place - 1] if (place := bisect_right(ends, begin + most)) else 0
+        end = ends[number - 1] if (number := bisect_right(ends, begin + most)) else 0
     else:
         end = text.rfind(" ", begin, begin + most)
     return end if end > begin else begin + len(character_head(text[begin : begin + most + 1], most))

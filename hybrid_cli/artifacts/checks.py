@@ -132,9 +132,9 @@ def place_of(path: Path) -> Path:
         str(path).encode()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             os.stat(path)
-        place = Path(os.path.realpath(path)) if path.is_symlink() else path
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            os.lstat(lock_file(place))  # the longest name that is written next to an output
+            os.lstat(lock_file(target))  # the longest name that is written next to an output
     except UnicodeEncodeError:
         raise InputError(
             f"{str(path)!a}: the name is not valid UTF-8; name another output", code="not-utf-8", path=path
@@ -144,7 +144,7 @@ def place_of(path: Path) -> Path:
         raise InputError(
             f"{shown}: {(error.strerror or str(error)).lower()}; name another output", code="invalid-name", path=path
         ) from None
-    return place
+    return target
 
 
 def check_name(path: Path, kind: Kind) -> None:
@@ -164,21 +164,21 @@ def _suffix(kind: Kind) -> str:
 
 def check_place(path: Path, inputs: Mapping[str, Input]) -> None:
     """Refuse an output that cannot be written, would replace an input, or is inside an artifact or an input."""
-    place = path.resolve()
+    resolved = path.resolve()
     for role, source in inputs.items():
         source_path = source if isinstance(source, Path) else source.path
-        if source_path.resolve().is_relative_to(place):
+        if source_path.resolve().is_relative_to(resolved):
             raise InputError(
                 f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output",
                 code="replaces-input", path=path, role=role, input=source_path,
             )  # fmt: skip
-        if source_path.is_dir() and place.is_relative_to(source_path.resolve()):
+        if source_path.is_dir() and resolved.is_relative_to(source_path.resolve()):
             raise InputError(
                 f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output",
                 code="inside-input", path=path, role=role, input=source_path,
             )  # fmt: skip
     _refuse_inside(path)
-    folder = next(parent for parent in place.parents if parent.exists())
+    folder = next(parent for parent in resolved.parents if parent.exists())
     if not folder.is_dir():
         raise InputError(
             f"{folder}: is a file, so it cannot contain {path}; name another output", code="not-a-folder", path=folder

@@ -26,16 +26,16 @@ def completed(manifest: Manifest, other: Manifest) -> Manifest:
 
 def options_of(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
     """Return the options of a manifest, and of `names` those that it lacks, with their default when it was written."""
-    found = dict(manifest.options)
+    options = dict(manifest.options)
     if (kind := _settings_of(manifest.stage)) is None:
-        return found
-    for name in sorted(set(names) - set(found)):
+        return options
+    for name in sorted(set(names) - set(options)):
         declared = kind.declared().get(name)
         if declared is not None and declared.recorded and declared.default is not REQUIRED:
-            found[name] = kind.default_in(_version(manifest), name, found)
+            options[name] = kind.default_in(_version(manifest), name, options)
         elif name in kind.absent:
-            found[name] = plain(kind.absent[name])
-    return found
+            options[name] = plain(kind.absent[name])
+    return options
 
 
 def changed_defaults(existing: Manifest, wanted: Manifest) -> dict[str, str]:
@@ -47,10 +47,10 @@ def changed_defaults(existing: Manifest, wanted: Manifest) -> dict[str, str]:
     for name, declared in kind.declared().items():
         if not (changes := declared.changes_after(version)) or name not in wanted.options:
             continue
-        defaults = [kind.default_in(each, name, wanted.options) for each in (version, "")]
-        values = [each.options.get(name) for each in (existing, wanted)]
+        defaults = [kind.default_in(release, name, wanted.options) for release in (version, "")]
+        values = [release.options.get(name) for release in (existing, wanted)]
         if defaults == values and values[0] != values[1]:
-            old, new = (shown_value(tuple(each) if isinstance(each, list) else each) for each in values)
+            old, new = (shown_value(tuple(release) if isinstance(release, list) else release) for release in values)
             option = spelling(name, declared, values[0])
             keep = option if isinstance(values[0], bool) else f"{option} {old}"
             sentences[name] = (
@@ -75,7 +75,7 @@ def _version(manifest: Manifest) -> str:
 
 @cache
 def _commands() -> dict[str, type[Settings]]:
-    return {each.command: each for each in COMMANDS}
+    return {kind.command: kind for kind in COMMANDS}
 
 
 def _settings_of(stage: str) -> type[Settings] | None:

@@ -99,7 +99,7 @@ class Sources:
 
     def set_later(self, output: Path) -> None:
         """Let the time stamps of an output be later than those of the inputs, also if the clock went back: for make."""
-        newest = max((each[-1] for state in self._states.values() for each in state), default=0)
+        newest = max((status[-1] for state in self._states.values() for status in state), default=0)
         for path in [output, output / MANIFEST] if output.is_dir() else [output]:
             if path.exists() and path.stat().st_mtime_ns < newest:
                 os.utime(path, ns=(newest, newest))
@@ -117,21 +117,21 @@ def _path(source: Input) -> Path:
 def _state(path: Path) -> list[tuple[int, int, int, int]]:
     """Return facts that change with every replacement of an input: of a file, of a manifest, or of all files."""
     files = [path / MANIFEST] if (path / MANIFEST).is_file() else [path, *sorted(path.rglob("*"))]
-    found = []
+    states = []
     for file in files:
         try:
             status = file.stat()
         except OSError:
             continue
-        found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-    return found
+        states.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return states
 
 
 def _description(source: Input, output: Path) -> dict[str, str]:
     path = _path(source)
     name = None if isinstance(source, Path) else source.name
-    place = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
+    address = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
     if isinstance(source, Recorded):
-        return {**place, "kind": source.kind, "fingerprint": source.fingerprint}
+        return {**address, "kind": source.kind, "fingerprint": source.fingerprint}
     manifest = find_manifest(path)
-    return {**place, "kind": str(manifest.kind) if manifest else "file", "fingerprint": fingerprint(path)}
+    return {**address, "kind": str(manifest.kind) if manifest else "file", "fingerprint": fingerprint(path)}

@@ -59,21 +59,21 @@ def indexes_of(run: Path) -> dict[Path, Held]:
 
     Copies of one index count once.
     """
-    found = _indexes(run)
-    firsts = {fingerprint(path): path for path in reversed(found)}.values()
-    return {path: held for path, held in found.items() if path in firsts}
+    indexes = _indexes(run)
+    firsts = {fingerprint(path): path for path in reversed(indexes)}.values()
+    return {path: held for path, held in indexes.items() if path in firsts}
 
 
 def _indexes(run: Path) -> dict[Path, Held]:
     manifest = find_manifest(run)
-    found: dict[Path, Held] = {}
+    indexes: dict[Path, Held] = {}
     for path, kind in _inputs(run):
         if kind == Kind.RUN:
-            found |= {index: held for index, held in _indexes(path).items() if index not in found}
-        elif kind in _INDEXES and path not in found:
+            indexes |= {index: held for index, held in _indexes(path).items() if index not in indexes}
+        elif kind in _INDEXES and path not in indexes:
             lucene = manifest is not None and manifest.options.get("engine") == "lucene"
-            found[path] = held(path, lucene)
-    return found
+            indexes[path] = held(path, lucene)
+    return indexes
 
 
 def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
@@ -87,8 +87,8 @@ def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
 
 def dense_side(runs: Mapping[str, Path]) -> int | None:
     """Return the number of the run of a dense index among two, of which the other is of a lexical index; else None."""
-    found = sides(runs) if len(runs) == 2 else None
-    return None if found is None else list(runs).index(found[0])
+    names = sides(runs) if len(runs) == 2 else None
+    return None if names is None else list(runs).index(names[0])
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,16 @@ def system_of(run: Path) -> System:
     """Return the index and encoder of a run, from manifests; the kind is known without the index."""
     manifest = find_manifest(run)
     recorded = list(manifest.inputs.values()) if manifest is not None else []
-    if any(each["kind"] == Kind.RUN for each in recorded):
+    if any(source["kind"] == Kind.RUN for source in recorded):
         return System(_SEVERAL)
-    indexes = [each for each in recorded if each["kind"] in _INDEXES]
-    kinds = {each["kind"] for each in indexes}
+    indexes = [source for source in recorded if source["kind"] in _INDEXES]
+    kinds = {source["kind"] for source in indexes}
     if len(kinds) != 1:
         return System(_UNKNOWN)
     encoder = None
     if kinds == {Kind.DENSE_INDEX}:
         there = (find_manifest(path) for path, kind in _inputs(run) if kind == Kind.DENSE_INDEX)
-        encoder = next((each.counts.get("encoder") for each in there if each is not None), None)
+        encoder = next((source.counts.get("encoder") for source in there if source is not None), None)
     return System(str(kinds.pop()), indexes[0]["fingerprint"], encoder if isinstance(encoder, str) else None)
 
 
@@ -208,12 +208,12 @@ def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
     Artifacts that are gone, damaged, or have changed since then are left out with all that they were made of, and so is
     what a training only read: its validation, and the index or teacher of its negatives.
     """
-    waiting, found = [(run, run)], set()
+    waiting, seen = [(run, run)], set()
     while waiting:
         owner, path = waiting.pop()
-        if (owner, path) in found:
+        if (owner, path) in seen:
             continue
-        found.add((owner, path))
+        seen.add((owner, path))
         try:
             manifest = find_manifest(path)
             sources = list(_unchanged(manifest)) if manifest is not None else []
@@ -267,8 +267,8 @@ def queries_of(run: Path) -> Source | None:
     if made is None:
         return None
     if made.stage == "fuse":
-        found = (queries_of(path) for path in _existing(made, "run "))
-        return next((source for source in found if source is not None), None)
+        sources = (queries_of(path) for path in _existing(made, "run "))
+        return next((source for source in sources if source is not None), None)
     return _root(made)
 
 
@@ -290,7 +290,7 @@ def texts_of(run: Path) -> Path | None:
     if made is None:
         return None
     if made.stage == "fuse":
-        return next((found for path in _existing(made, "run ") if (found := texts_of(path)) is not None), None)
+        return next((texts for path in _existing(made, "run ") if (texts := texts_of(path)) is not None), None)
     while made is not None and (path := made.input_path("queries")) is not None:
         if not has_content(path, made.inputs["queries"]["fingerprint"]):
             return None
@@ -310,23 +310,23 @@ def corpus_of(run: Path) -> Source | None:
     for path in _existing(made, "run ") if made is not None else ():
         if (source := corpus_of(path)) is not None:
             return source
-    found = []
+    corpora = []
     for path in _existing(made, "index") if made is not None else ():
         index = find_manifest(path)
         if index is not None and (corpus := index.input_path("corpus")) is not None:
-            found.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
-    one = len({source.fingerprint for source in found}) == 1  # shards may have one corpus each
-    return found[0] if one else None
+            corpora.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
+    one = len({source.fingerprint for source in corpora}) == 1  # shards may have one corpus each
+    return corpora[0] if one else None
 
 
 def _existing(made: Manifest, role: str) -> list[Path]:
     """Return the inputs whose role begins so, where they are still what was recorded."""
-    found = []
+    paths = []
     for name, recorded in made.inputs.items():
         path = made.input_path(name)
         if name.startswith(role) and path is not None and has_content(path, recorded["fingerprint"]):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def pseudo_queries(file: Path | None) -> str | None:
@@ -336,5 +336,5 @@ def pseudo_queries(file: Path | None) -> str | None:
         file: a file of a collection, or any other queries or qrels.
     """
     manifest = find_manifest(file) if file is not None else None
-    found = manifest.options.get("pseudo_queries") if manifest is not None else None
-    return None if found is None else str(found)
+    kind = manifest.options.get("pseudo_queries") if manifest is not None else None
+    return None if kind is None else str(kind)

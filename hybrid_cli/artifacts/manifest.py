@@ -174,8 +174,8 @@ def find_manifest(path: str | Path, any_format: bool = False) -> Manifest | None
     Raises:
         InputError: `path` does not exist, or its manifest is damaged or of another format.
     """
-    found = records.find_as(Manifest, path, any_format)
-    return None if found is None else _located(found, path)
+    manifest = records.find_as(Manifest, path, any_format)
+    return None if manifest is None else _located(manifest, path)
 
 
 def _located(manifest: Manifest, path: str | Path) -> Manifest:
@@ -233,8 +233,8 @@ def naming_plugins() -> Iterator[None]:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of hybrid and of the libraries that affect results."""
-    found = {library: _version(library) for library in _LIBRARIES}
-    return {"hybrid": __version__} | {library: number for library, number in found.items() if number}
+    versions = {library: _version(library) for library in _LIBRARIES}
+    return {"hybrid": __version__} | {library: number for library, number in versions.items() if number}
 
 
 @cache

@@ -328,9 +328,9 @@ def lock_growing(path: Path) -> None:
         InputError: the path cannot be written.
         HybridError: another process has the lock.
     """
-    place = place_of(path)
+    target = place_of(path)
     check_place(path, {})
-    lock, process = _acquired(path, place), os.getpid()
+    lock, process = _acquired(path, target), os.getpid()
     at_stage_end(lambda: _unlock(lock, process))
 
 
@@ -386,7 +386,7 @@ def open_output(
         DryRun: within `dry_run()`.
     """
     inputs = {**inputs, **{f"{PLUGIN}{file.name}": file for file in plugins.files()}}
-    place = place_of(path)
+    target = place_of(path)
     if not foreign:
         check_name(path, kind)
     sources = Sources(inputs)
@@ -396,15 +396,15 @@ def open_output(
         json.loads(json.dumps(dict(options))),
         sources.describe(path),
         versions=library_versions(),
-        location=Path(os.path.realpath(place)),
+        location=Path(os.path.realpath(target)),
     )
-    output = Output(path, wanted, place, compare=compare and not overwrite, sources=sources)
+    output = Output(path, wanted, target, compare=compare and not overwrite, sources=sources)
     at_stage_end(output.release)
     try:
-        if unfinished.leftovers(place) and not _dry.get() and not _is_follower():
+        if unfinished.leftovers(target) and not _dry.get() and not _is_follower():
             with suppress(HybridError, OSError):  # in use, or read-only
                 output.lock()
-                unfinished.restore(place, wanted.call())
+                unfinished.restore(target, wanted.call())
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)

@@ -98,7 +98,7 @@ def local_paths(settings: S) -> Iterator[S]:
                 raise _refusal(f"--output {output}", "output-not-shared", problem)
             for end in _ENDS.get(settings.command, ("",)):
                 uploads.append(Upload(f"{output}{end}", settings))
-        urls = _download([(name, url) for name, each in given.items() if name != "output" for url in _urls(each)])
+        urls = _download([(name, url) for name, upload in given.items() if name != "output" for url in _urls(upload)])
         inputs_on_machine.set(partial(fetch_all, str(root()), urls))
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
         done = True
@@ -109,8 +109,8 @@ def local_paths(settings: S) -> Iterator[S]:
     finally:
         inputs_on_machine.set(before)
         with ExitStack() as ends:  # all of them, also after an error of one
-            for each in uploads:
-                ends.callback(each.end, done or settings.command in _ENDS)
+            for upload in uploads:
+                ends.callback(upload.end, done or settings.command in _ENDS)
 
 
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
@@ -132,17 +132,17 @@ def _download(named: list[tuple[str, str]]) -> list[str]:
     for _, url in named:
         fetch(url)
     buckets = {_bucket(url) for _, url in named}
-    recorded = {each for option, url in named for each in _recorded(option, url, buckets)}
-    found = [url for url in sorted(recorded) if objects(url)]
-    for url in found:
+    recorded = {url_of_input for option, url in named for url_of_input in _recorded(option, url, buckets)}
+    inputs = [url for url in sorted(recorded) if objects(url)]
+    for url in inputs:
         fetch(url)
-    return [*(url for _, url in named), *found]
+    return [*(url for _, url in named), *inputs]
 
 
 def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
     """Yield the URLs of inputs that the artifacts at a URL record by relative paths, in the named buckets."""
-    place = copy_of(url)
-    for path in [place] if place.exists() else sorted(place.parent.glob(place.name)):
+    copy = copy_of(url)
+    for path in [copy] if copy.exists() else sorted(copy.parent.glob(copy.name)):
         try:
             manifest = find_manifest(path)
         except InputError:  # reported by the stage
@@ -151,9 +151,9 @@ def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
             continue
         for role in manifest.inputs:
             source = manifest.input_path(role) if role.split()[0] in _RECORDED.get(manifest.kind, ()) else None
-            found = _url_of(source) if source is not None and source.is_relative_to(root()) else ""
-            if _bucket(found) in buckets - {found}:  # never a whole bucket
-                yield found
+            input_url = _url_of(source) if source is not None and source.is_relative_to(root()) else ""
+            if _bucket(input_url) in buckets - {input_url}:  # never a whole bucket
+                yield input_url
 
 
 # ---------------------------------------------------------------------------------------------------------------- URLs
@@ -188,8 +188,8 @@ def _bucket(url: str) -> str:
 def _urls(value: Any) -> Iterator[str]:
     """Yield the URLs in the value of an option."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
-    for each in filter(has_url, values):
-        yield re.sub(r":\d+$", "", _spelled(each))  # `run:URL:COUNT`
+    for text in filter(has_url, values):
+        yield re.sub(r":\d+$", "", _spelled(text))  # `run:URL:COUNT`
 
 
 def _spelled(text: object) -> str:
@@ -200,11 +200,11 @@ def _spelled(text: object) -> str:
 def _localized(value: Any) -> Any:
     """Return the value of an option with paths of copies in place of URLs."""
     if isinstance(value, Mapping):
-        return {name: _localized(each) for name, each in value.items()}
+        return {name: _localized(item) for name, item in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_localized, value))
-    found = URL.fullmatch(str(value)) if has_url(value) else None
-    return type(value)(f"{found['before'] or ''}{copy_of(_spelled(value))}") if found else value
+    match = URL.fullmatch(str(value)) if has_url(value) else None
+    return type(value)(f"{match['before'] or ''}{copy_of(_spelled(value))}") if match else value
 
 
 # --------------------------------------------------------------------------------------------------------------- store
@@ -226,8 +226,8 @@ def _system(scheme: str, endpoint: str, region: str) -> Any:
 def _opened(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the store of a URL and the path of an object in it; an error of the store becomes one line."""
     scheme, _, key = url.partition("://")
-    variables = ([os.environ[name] for name in each if os.environ.get(name)] for each in _VARIABLES[scheme])
-    endpoint, region = (next(iter(each), "") for each in variables)
+    variables = ([os.environ[name] for name in names if os.environ.get(name)] for names in _VARIABLES[scheme])
+    endpoint, region = (next(iter(names), "") for names in variables)
     try:
         if scheme == "s3" and not endpoint and not region:
             region = pa_fs.resolve_s3_region(key.split("/")[0])
@@ -258,14 +258,14 @@ def objects(url: str) -> dict[str, Any]:
         listed = store.fs.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
         if not listed and store.fs.get_file_info(key.split("/")[0]).type == pa_fs.FileType.NotFound:
             raise _refusal(url, "no-such-bucket", _PROBLEMS["no-such-bucket"][1])
-    found = {each.path[len(key) + 1 :]: each for each in listed if each.type == pa_fs.FileType.File}
-    found.pop("", None)  # the mark of the folder
-    for name in found:
+    by_name = {info.path[len(key) + 1 :]: info for info in listed if info.type == pa_fs.FileType.File}
+    by_name.pop("", None)  # the mark of the folder
+    for name in by_name:
         refuse_unsafe_name(name, url)
-    folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
-    if both := next((name for name in folders & found.keys() if found[name].size), None):
+    folders = {str(folder) for name in by_name for folder in PurePosixPath(name).parents}
+    if both := next((name for name in folders & by_name.keys() if by_name[name].size), None):
         raise _refusal(url, "object-and-folder", f"{both} is an object and a folder; rename one of them")
-    return {name: each for name, each in found.items() if name not in folders and not _is_hidden(name)}
+    return {name: info for name, info in by_name.items() if name not in folders and not _is_hidden(name)}
 
 
 def _is_hidden(name: str) -> bool:
@@ -274,13 +274,13 @@ def _is_hidden(name: str) -> bool:
 
 def _states(found: Objects) -> States:
     """Return sizes and times of objects; some stores round the time of a single object to seconds."""
-    return {name: [each.size, each.mtime_ns // _SECOND * _SECOND] for name, each in found.items()}
+    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in found.items()}
 
 
 def _states_of_copies(place: Path) -> States:
     paths = [path for path in (place, *place.rglob("*")) if path.is_file()]
     names = {path.relative_to(place).as_posix() if path != place else "": path.stat() for path in paths}
-    return {name: [each.st_size, each.st_mtime_ns] for name, each in names.items() if not _is_hidden(name)}
+    return {name: [status.st_size, status.st_mtime_ns] for name, status in names.items() if not _is_hidden(name)}
 
 
 def _mark(path: Path, state: list[int]) -> None:
@@ -316,9 +316,9 @@ def fetch(url: str) -> None:
         matches = {f"{folder}/{name}": objects(f"{folder}/{name}") for name in names if fnmatchcase(name, pattern)}
     if not any(matches.values()):
         raise _refusal(url, "no-such-object", "no such object or folder")
-    for each, found in sorted(matches.items()):
-        _refuse_pending(copy_of(each))
-        _copy(each, found)
+    for match, infos in sorted(matches.items()):
+        _refuse_pending(copy_of(match))
+        _copy(match, infos)
 
 
 def _copy(url: str, found: Objects) -> None:
@@ -327,21 +327,21 @@ def _copy(url: str, found: Objects) -> None:
     Raises:
         HybridError: objects changed meanwhile, or the store failed.
     """
-    place, states = copy_of(url), _states(found)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    copy, states = copy_of(url), _states(found)
+    copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
-        copies = _states_of_copies(place)
+        copies = _states_of_copies(copy)
         missing = {name for name, state in states.items() if copies.get(name) != state}
         stale = copies.keys() - states.keys()
         if not missing and not stale:
             return
         size, advice = sum(found[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
-        console.forecast(size, f"download {url}", advice, files.scratch_path(place))
+        console.forecast(size, f"download {url}", advice, files.scratch_path(copy))
         newest = max((states[name][1] for name in missing), default=0)
         time.sleep(min(max(newest + _SECOND - time.time_ns(), 0), _SECOND) / _SECOND)  # later versions have other times
         for name in {*stale, *(copies.keys() & {MANIFEST})}:
-            disk.remove(place / name)
-        for folder in sorted((path for path in (place, *place.rglob("*")) if path.is_dir()), reverse=True):
+            disk.remove(copy / name)
+        for folder in sorted((path for path in (copy, *copy.rglob("*")) if path.is_dir()), reverse=True):
             with suppress(OSError):  # not empty
                 folder.rmdir()
         get = partial(get_object, url, states)
@@ -349,7 +349,7 @@ def _copy(url: str, found: Objects) -> None:
         if MANIFEST in found:
             get(MANIFEST)
         if found and _states(objects(url)) != states:
-            disk.remove(place / MANIFEST if place.is_dir() else place)
+            disk.remove(copy / MANIFEST if copy.is_dir() else copy)
             raise _refusal(url, "input-changed", "changed while it was downloaded; repeat the command", HybridError)
 
 
@@ -371,7 +371,7 @@ def get_object(url: str, states: States, name: str) -> None:
 def _refuse_pending(place: Path) -> None:
     """Refuse to replace the copy of an output that is not uploaded, and is around `place` or in it."""
     inside = (path.with_name(path.name[1 : -len(".upload")]) for path in place.rglob(".*.upload"))
-    for output in (place, *(each for each in place.parents if root() in each.parents), *inside):
+    for output in (place, *(folder for folder in place.parents if root() in folder.parents), *inside):
         if _is_pending(output):
             problem = f"the finished output is not uploaded; repeat the command that writes it, or remove {output}"
             raise _refusal(_url_of(output), "unfinished-upload", problem)
@@ -420,17 +420,17 @@ class Upload:
 
     def _begin(self, command: str) -> None:
         """Bring the copy to the state of the store, so that the checks of a local output apply, and note it."""
-        found = objects(self.url)
-        self.noted = _states(found)
+        before = objects(self.url)
+        self.noted = _states(before)
         if _is_pending(self.place):
             self.noted = read_object(self.note)
-            self._refuse_changes(found)
+            self._refuse_changes(before)
             return
         _refuse_pending(self.place)
-        if found and not {"", MANIFEST} & found.keys() and command not in (*_FOLDERS, *_ENDS):
+        if before and not {"", MANIFEST} & before.keys() and command not in (*_FOLDERS, *_ENDS):
             problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
             raise _refusal(self.url, "foreign-folder", problem)
-        _copy(self.url, found)
+        _copy(self.url, before)
         if self.leads:
             with files.replacing(self.note) as scratch:
                 disk.write_text(scratch, json.dumps(self.noted))
@@ -451,13 +451,13 @@ class Upload:
 
     def publish(self) -> None:
         """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
-        found, names = objects(self.url), list(_states_of_copies(self.place))
-        self._refuse_changes(found)
-        missing = [name for name in names if not self._holds(name, found)]
-        obsolete = found.keys() - set(names)
+        stored, names = objects(self.url), list(_states_of_copies(self.place))
+        self._refuse_changes(stored)
+        missing = [name for name in names if not self._holds(name, stored)]
+        obsolete = stored.keys() - set(names)
         if missing or obsolete:
             last = {name for name in missing if PurePosixPath(name).name == MANIFEST} | ({MANIFEST} & set(names))
-            for name in found.keys() & {*last, *obsolete}:
+            for name in stored.keys() & {*last, *obsolete}:
                 with _opened(self.url, name) as (store, key):
                     store.rm_file(key)
             _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))

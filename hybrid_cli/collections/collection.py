@@ -59,10 +59,10 @@ def parts(path: Path) -> list[Path]:
     if (path / layout.CORPUS_FILE).is_file():
         return [path / layout.CORPUS_FILE]
     folder = path / layout.CORPUS_FOLDER if (path / layout.CORPUS_FOLDER).is_dir() else path
-    if found := sorted(folder.glob(layout.PARTS)):
+    if files := sorted(folder.glob(layout.PARTS)):
         if folder.name == layout.CORPUS_FOLDER:
-            storage.check_listed(folder.parent, found, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
-        return found
+            storage.check_listed(folder.parent, files, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
+        return files
     _refuse_other_artifact(path)
     raise InputError(
         f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
@@ -111,9 +111,11 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
     """
     corpus_path(path)
     for part in parts(path):
-        found = pq.read_schema(part)
+        schema = pq.read_schema(part)
         texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-        present = [each.name for each in found if each.name != "docid" and any(test(each.type) for test in texts)]
+        present = [
+            column.name for column in schema if column.name != "docid" and any(test(column.type) for test in texts)
+        ]
         if missing := [name for name in fields if name not in present]:
             raise InputError(
                 f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}",
@@ -141,7 +143,7 @@ def documents_at_once(path: Path) -> int:
 def text_bytes(path: Path) -> int:
     """Return the bytes of all ids, titles and texts, from the footers of the files."""
     files = [pq.read_metadata(part) for part in parts(path)]
-    return sum(each.row_group(group).total_byte_size for each in files for group in range(each.num_row_groups))
+    return sum(footer.row_group(group).total_byte_size for footer in files for group in range(footer.num_row_groups))
 
 
 def docids(path: Path) -> pl.Series:
@@ -188,13 +190,13 @@ def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:
     Raises:
         InputError: the corpus has none of the documents.
     """
-    found = texts(path, docids)
-    if len(docids) and not len(found):
+    rows = texts(path, docids)
+    if len(docids) and not len(rows):
         raise InputError(
             f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus",
             code="other-corpus", path=path, id=docids[0],
         )  # fmt: skip
-    return found
+    return rows
 
 
 # -------------------------------------------------------------------------------------------------- queries and qrels
@@ -214,10 +216,10 @@ def _splits(path: Path, role: str) -> list[str]:
 
 def tuning_split(path: Path, split: str | None) -> str:
     """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
-    found = splits(path) if split is None else []
-    if len(found) == 1 and found != ["dev"]:
-        console.note(f"--tune: split {found[0]} of {path}, the only one; do not report scores of its queries")
-    return split or (found[0] if len(found) == 1 else "dev")
+    names = splits(path) if split is None else []
+    if len(names) == 1 and names != ["dev"]:
+        console.note(f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries")
+    return split or (names[0] if len(names) == 1 else "dev")
 
 
 def queries_path(path: Path, split: str | None = None) -> Path:

@@ -56,7 +56,7 @@ def documents(
 def _read(path: Path) -> dict[str, list[str]]:
     table = open_table(path, _LAYOUT, {}, None, None)
     columns = chosen_columns(table, _LAYOUT, {})
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for place, row in table.rows(columns.values()):
-        found.setdefault(cell(row, columns["docid"], place), []).append(cell(row, columns["text"], place))
-    return found
+        texts.setdefault(cell(row, columns["docid"], place), []).append(cell(row, columns["text"], place))
+    return texts

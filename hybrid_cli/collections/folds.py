@@ -123,9 +123,9 @@ def splits(folds: Iterable[Iterable[str]], with_dev: bool = True) -> dict[str, s
     """
     sets = [set(fold) for fold in folds]
     whole = set().union(*sets)
-    found = {WHOLE: whole}
+    members = {WHOLE: whole}
     for number, test in enumerate(sets, 1):
         held = sets[number % len(sets)] if with_dev else set()
         fold = {f"train-{number}": whole - test - held, f"dev-{number}": held, f"test-{number}": test}
-        found |= {name: qids for name, qids in fold.items() if qids}
-    return found
+        members |= {name: qids for name, qids in fold.items() if qids}
+    return members

@@ -62,11 +62,11 @@ def forecast(source: Source, options: Import, place: Path) -> None:
 
 
 def _document_files(source: Source) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for role, path in source.files.items():
         if role.split()[0] in _ROLES:
-            found += files_of_folder(path).paths if path.is_dir() else [path]
-    return found
+            paths += files_of_folder(path).paths if path.is_dir() else [path]
+    return paths
 
 
 def _share(first: Sequence[Document], files: Sequence[Path]) -> float | None:

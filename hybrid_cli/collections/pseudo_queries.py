@@ -93,8 +93,8 @@ class _PseudoQueries:
     def documents(self) -> Iterator[Document]:
         """Yield every document, without its pseudo-query if it has one."""
         for row in self._source.documents():
-            found = self._cut(row)
-            yield row if isinstance(found, str) else found.document
+            cut = self._cut(row)
+            yield row if isinstance(cut, str) else cut.document
 
     def queries(self) -> Iterator[Query]:
         """Yield the queries of both splits in the order of their first documents."""
@@ -182,7 +182,7 @@ class _PseudoQueries:
         headings = list(HEADING.finditer(row.text))
         if not headings:
             return "no heading"
-        rare = [each for each in headings if self._headings[self._key(heading(each))] <= MOST_DOCUMENTS]
+        rare = [match for match in headings if self._headings[self._key(heading(match))] <= MOST_DOCUMENTS]
         if not rare:
             return f"only headings of over {MOST_DOCUMENTS} documents"
         chosen = self._choice(row, rare)
@@ -191,10 +191,10 @@ class _PseudoQueries:
     @cached_property
     def _headings(self) -> Counter[int]:
         """Number of documents with each heading, by its key."""
-        found: Counter[int] = Counter()
+        documents: Counter[int] = Counter()
         for row in self._source.documents():
-            found.update({self._key(heading(each)) for each in HEADING.finditer(row.text)})
-        return found
+            documents.update({self._key(heading(match)) for match in HEADING.finditer(row.text)})
+        return documents
 
     def _choice(self, row: Document, candidates: Sequence[Item]) -> Item:
         return generator(self._seed, _PURPOSE, row.docid).choice(candidates)

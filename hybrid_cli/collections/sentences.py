@@ -97,8 +97,8 @@ class Sentences:
         """Return document (its place in the block), text with white space folded, and words; drop empty pieces."""
         pieces = [split(text, self._language) for text in documents["text"]]
         texts = [" ".join(piece.split()) for some in pieces for piece in some]
-        places = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
-        frame = pl.DataFrame({"document": places, "text": pl.Series(texts, dtype=pl.String)})
+        owners = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
+        frame = pl.DataFrame({"document": owners, "text": pl.Series(texts, dtype=pl.String)})
         return frame.with_columns(words=words.counts(frame["text"], letters=True)).filter(pl.col("words") > 0)
 
     def _quotas(self, first: int, counts: np.ndarray) -> list[int]:
@@ -172,5 +172,5 @@ def _parts(piece: str) -> Iterator[str]:
 def _positions(corpus: Path) -> np.ndarray:
     """Return [N] int32, the number of earlier documents with the same title; 0 without a title."""
     title = pl.col("title").hash()  # eight bytes per document
-    place = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
-    return collections.scan(corpus).select(place.cast(pl.Int32).alias("place")).collect()["place"].to_numpy()
+    position = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
+    return collections.scan(corpus).select(position.cast(pl.Int32).alias("place")).collect()["place"].to_numpy()

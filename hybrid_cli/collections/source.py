@@ -189,10 +189,10 @@ def in_passages(source: Source, options: Import) -> Source:
 
     def documents() -> Iterator[Document]:
         for row in source.documents():
-            found = document_passages(row, size, stride)
-            counts[row.docid] = len(found)
+            pieces = document_passages(row, size, stride)
+            counts[row.docid] = len(pieces)
             source.facts["whole_documents"] = len(counts)
-            yield from found
+            yield from pieces
 
     def judgments() -> Iterator[Judgment]:
         for _ in documents() if not counts else ():
@@ -221,8 +221,8 @@ def passages(text: str, size: int, stride: int) -> list[str]:
     """
     spans = words.spans(text)
     starts = range(0, max(len(spans) - size, 0) + stride, stride)
-    found = [spans[start : start + size] for start in starts if start < len(spans)]
-    return [text[part[0][0] : part[-1][1]] for part in found] or [text]
+    windows = [spans[start : start + size] for start in starts if start < len(spans)]
+    return [text[part[0][0] : part[-1][1]] for part in windows] or [text]
 
 
 @dataclass(frozen=True)
@@ -287,20 +287,20 @@ def sampled(source: Source, options: Import) -> Source:
 
 def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Return the query ids of each split, and the sampled ones."""
-    found: dict[str, set[str]] = {}
+    by_split: dict[str, set[str]] = {}
     for row in source.queries():
-        found.setdefault(row.split, set()).add(row.qid)
-    if unknown := sorted(set(options.sample_queries) - set(found)):
+        by_split.setdefault(row.split, set()).add(row.qid)
+    if unknown := sorted(set(options.sample_queries) - set(by_split)):
         raise InputError(
             f"--sample-queries: the collection has no queries of split '{unknown[0]}'; "
-            f"splits: {', '.join(sorted(found)) or 'none'}",
-            code="no-such-split", option="sample_queries", split=unknown[0], choices=sorted(found),
+            f"splits: {', '.join(sorted(by_split)) or 'none'}",
+            code="no-such-split", option="sample_queries", split=unknown[0], choices=sorted(by_split),
         )  # fmt: skip
     kept = {
         split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
-        for split, qids in found.items()
+        for split, qids in by_split.items()
     }
-    return found, kept
+    return by_split, kept
 
 
 def _draw_documents(source: Source, queries: dict[str, set[str]], options: Import) -> tuple[set[str], set[str]]:

@@ -67,7 +67,7 @@ class Problems:
 
     def counts(self) -> dict[str, Any]:
         """Return counts and examples for the manifest."""
-        return {name: {"count": each.count, "examples": each.examples} for name, each in self._found.items()}
+        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._found.items()}
 
 
 @dataclass
@@ -118,11 +118,11 @@ class CollectionWriter:
 
     def _left_out(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return counts for the manifest: documents or queries -> kind -> name -> number, the largest first."""
-        found: dict[str, dict[str, dict[str, int]]] = {}
+        by_row: dict[str, dict[str, dict[str, int]]] = {}
         for what, counts in self.left_out.items():
             for (kind, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-                found.setdefault(what, {}).setdefault(kind, {})[name] = count
-        return found
+                by_row.setdefault(what, {}).setdefault(kind, {})[name] = count
+        return by_row
 
     def _in_corpus(self, split: str, common: set[str]) -> int:
         """Return the number of queries that are documents: with the id and the text of a document.

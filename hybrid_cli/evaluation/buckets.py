@@ -44,9 +44,9 @@ def means(values: pl.DataFrame, buckets: Buckets, measure: str) -> pl.DataFrame:
         bucket, run, queries, mean: buckets in the order of their labels, runs in the order of `values`.
     """
     joined = values.filter(measure=measure).join(buckets.queries, on="qid", maintain_order="left")
-    found = joined.group_by("bucket", "run", maintain_order=True).agg(queries=pl.len(), mean=pl.mean("value"))
-    place = pl.col("bucket").replace_strict({label: n for n, label in enumerate(buckets.labels)}, return_dtype=pl.Int32)
-    return found.sort(place, maintain_order=True)
+    averages = joined.group_by("bucket", "run", maintain_order=True).agg(queries=pl.len(), mean=pl.mean("value"))
+    rank = pl.col("bucket").replace_strict({label: n for n, label in enumerate(buckets.labels)}, return_dtype=pl.Int32)
+    return averages.sort(rank, maintain_order=True)
 
 
 # --------------------------------------------------------------------------------------------------- easy and hard
@@ -127,8 +127,8 @@ def _by_length(name: str, counted: pl.DataFrame, step: int, steps: int) -> Bucke
     """Return buckets `up to 40`, `41-80`, ..., `over 320`."""
     closed = [f"{step * n + 1}-{step * (n + 1)}" for n in range(1, steps)]
     labels = (f"up to {step}", *closed, f"over {step * steps}")
-    place = (counted["words"].cast(pl.Int64).clip(lower_bound=1) - 1) // step
-    return Buckets(name, labels, counted.select("qid", bucket=pl.Series(labels).gather(place.clip(upper_bound=steps))))
+    bucket = (counted["words"].cast(pl.Int64).clip(lower_bound=1) - 1) // step
+    return Buckets(name, labels, counted.select("qid", bucket=pl.Series(labels).gather(bucket.clip(upper_bound=steps))))
 
 
 def lexical_overlap(targets: pl.DataFrame, queries: pl.DataFrame, texts: pl.DataFrame, analyze: Analyze) -> Buckets:

@@ -65,8 +65,8 @@ def first_relevant(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl
 def first_position(hits: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
     """Return the same from qid, docid, position of the judged hits."""
     relevant = qrels.lazy().filter(pl.col("relevance") >= level).select("qid", "docid")
-    found = hits.lazy().join(relevant, on=["qid", "docid"], how="semi")
-    first = found.group_by("qid").agg(pl.col("position").min().cast(pl.Int32).alias("rank"))
+    hits_relevant = hits.lazy().join(relevant, on=["qid", "docid"], how="semi")
+    first = hits_relevant.group_by("qid").agg(pl.col("position").min().cast(pl.Int32).alias("rank"))
     queries = relevant.select("qid").unique(maintain_order=True)
     return queries.join(first, on="qid", how="left", maintain_order="left").collect()
 

@@ -54,7 +54,9 @@ def qrels_table(qrels: QrelsLike) -> pl.DataFrame:
     frame = of_dictionary(qrels, "relevance", name) if isinstance(qrels, Mapping) else frame_of(qrels, name)
     names = {folded(column): column for column in reversed(frame.columns)}
     known = {"qid": QIDS, "docid": DOCIDS, "relevance": _GRADES}
-    usual = {field: next((names[each] for each in known[field] if each in names), None) for field in known}
+    usual = {
+        field: next((names[usual_name] for usual_name in known[field] if usual_name in names), None) for field in known
+    }
     if lacking := [field for field, column in usual.items() if column is None]:
         raise InputError(
             f"{name}: no column {lacking[0]}; judgments need qid, docid and relevance", code="no-such-column"

@@ -87,8 +87,8 @@ def normalized_gain(measure: Measure) -> pl.Expr:
     if measure.cutoff is not None:
         ideal = ideal.filter(pl.col("ideal_rank") <= measure.cutoff)
     best = _in_sequence(ideal.sort(descending=True))  # the order of the ranks
-    found = _in_sequence(pl.when(_within(measure)).then("gain").otherwise(0.0))
-    return pl.when(best > 0).then(found / best).otherwise(0.0)
+    gains = _in_sequence(pl.when(_within(measure)).then("gain").otherwise(0.0))
+    return pl.when(best > 0).then(gains / best).otherwise(0.0)
 
 
 def _in_sequence(values: pl.Expr) -> pl.Expr:
@@ -105,9 +105,9 @@ def expected_reciprocal_rank(measure: Measure) -> pl.Expr:
 
 def rank_biased_precision(measure: Measure) -> pl.Expr:
     """Return (1 - p) sum p^(r-1) over the relevant documents (RBP)."""
-    found = _within(measure) & (pl.col("relevance") >= measure.level)
+    relevant = _within(measure) & (pl.col("relevance") >= measure.level)
     weight = pl.lit(measure.p).pow(pl.col("position").fill_null(1) - 1)
-    return (1 - measure.p) * pl.when(found).then(weight).otherwise(0.0).sum()
+    return (1 - measure.p) * pl.when(relevant).then(weight).otherwise(0.0).sum()
 
 
 def _within(measure: Measure) -> pl.Expr:
@@ -213,27 +213,27 @@ def _known() -> str:
 
 def _parse(name: str, level: int) -> Measure | str:
     """Return the measure of a name, or the reason for refusing the name."""
-    found, words = _SPELLING.fullmatch(name.strip().lower()), _words()
-    if found is None and (too_long := _LONG_CUTOFF.search(name)):
+    match, words = _SPELLING.fullmatch(name.strip().lower()), _words()
+    if match is None and (too_long := _LONG_CUTOFF.search(name)):
         return f"the cutoff {too_long[1]} is too large"
-    if found is None or found["word"] not in words:
+    if match is None or match["word"] not in words:
         return _suggestion(name, words)
-    known, cutoff = words[found["word"]], int(found["cutoff"]) if found["cutoff"] else None
+    known, cutoff = words[match["word"]], int(match["cutoff"]) if match["cutoff"] else None
     family = FAMILIES[known]
     if cutoff == 0:
         return "the cutoff must be 1 or more"
-    if cutoff is None and (not family.whole or found["word"].endswith("_cut")):
+    if cutoff is None and (not family.whole or match["word"].endswith("_cut")):
         return f"needs a cutoff: {known}@10"
     if cutoff is not None and not family.cut:
         return f"takes no cutoff: {known}"
-    if found["level"] and family.graded:
+    if match["level"] and family.graded:
         return f"{known} does not take (rel=N)"
-    if found["level"] and int(found["level"]) < 1:
+    if match["level"] and int(match["level"]) < 1:
         return "the lowest relevant grade must be 1 or more"
-    if found["p"] and known != RBP:
+    if match["p"] and known != RBP:
         return f"{known} does not take (p=...)"
-    persistence = float(found["p"]) if found["p"] else PERSISTENCE
-    return Measure(name, known, cutoff, int(found["level"]) if found["level"] else level, persistence)
+    persistence = float(match["p"]) if match["p"] else PERSISTENCE
+    return Measure(name, known, cutoff, int(match["level"]) if match["level"] else level, persistence)
 
 
 def _suggestion(name: str, words: Mapping[str, str]) -> str:
@@ -322,8 +322,8 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     judged = _with_gains(judged).sort("position", nulls_last=True)
     for measure in wanted:
         if compute := FAMILIES[measure.family].compute:
-            found = judged.group_by("qid").agg(value=compute(measure))
-            columns[measure] = qids.to_frame().join(found, on="qid", how="left", maintain_order="left")["value"]
+            values = judged.group_by("qid").agg(value=compute(measure))
+            columns[measure] = qids.to_frame().join(values, on="qid", how="left", maintain_order="left")["value"]
     frames = [pl.DataFrame({"qid": qids, "value": columns[measure]}) for measure in wanted]
     named = [
         frame.select(pl.lit(measure.name).alias("measure"), "qid", pl.col("value").cast(pl.Float64))
@@ -403,8 +403,8 @@ def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
 
 def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
     """Return the qrels with the position of each document in the run, null if it was not retrieved."""
-    found = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
-    judged = qrels.lazy().join(found, on=["qid", "docid"], how="left", maintain_order="left").collect()
+    hits_judged = hits.lazy().join(qrels.lazy().select("qid", "docid"), on=["qid", "docid"], how="semi")
+    judged = qrels.lazy().join(hits_judged, on=["qid", "docid"], how="left", maintain_order="left").collect()
     twice = judged.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         qid, docid = twice.select("qid", "docid").row(0)
@@ -427,12 +427,12 @@ def _trec_values(
     named = _with_names(judged)
     for level, group in groupby(trec, key=attrgetter("level")):
         wanted = list(group)
-        places, qrels, run = _stand_ins(named, level)
+        numbers, qrels, run = _stand_ins(named, level)
         evaluator = pytrec_eval.RelevanceEvaluator(qrels, {m.trec_name for m in wanted})
         results = evaluator.evaluate(run)
         for measure in wanted:
-            found = {qid: results[place][measure.trec_name] for qid, place in places.items()}
-            yield measure, _cut([found.get(qid, 0.0) for qid in qids], measure)
+            values = {qid: results[number][measure.trec_name] for qid, number in numbers.items()}
+            yield measure, _cut([values.get(qid, 0.0) for qid in qids], measure)
 
 
 def _cut(values: list[float], measure: Measure) -> list[float]:
@@ -464,18 +464,18 @@ def _stand_ins(named: pl.DataFrame, level: int) -> tuple[dict[str, str], Grades,
         .agg("name", "grade", pl.max("position"), any=((pl.col("grade") == 1) & pl.col("position").is_not_null()).any())
         .filter("any")
     )
-    places: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     qrels: Grades = {}
     run: Scores = {}
     prefixes: dict[int, dict[str, float]] = {}
     for number, (qid, names, grades, last, _) in enumerate(queries.iter_rows()):
-        place = places[qid] = str(number)
-        qrels[place] = dict(zip(names, grades, strict=True))
+        number_text = numbers[qid] = str(number)
+        qrels[number_text] = dict(zip(names, grades, strict=True))
         length = 1 << (last - 1).bit_length()
         if length not in prefixes:
             prefixes[length] = {str(rank): -float(rank) for rank in range(1, length + 1)}
-        run[place] = prefixes[length]
-    return places, qrels, run
+        run[number_text] = prefixes[length]
+    return numbers, qrels, run
 
 
 def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
@@ -518,8 +518,8 @@ def with_ties(hits: pl.DataFrame) -> pl.DataFrame:
 
 def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1) -> None:
     """Print the ranges of the measures that depend on the order of equal scores by more than `NOTED`."""
-    found = ranges(hits, qrels, measures, level)
-    wide = [f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in found.items() if high - low > NOTED]
+    by_measure = ranges(hits, qrels, measures, level)
+    wide = [f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in by_measure.items() if high - low > NOTED]
     if wide:
         console.note(f"{name}: depends on the order of equal scores: {', '.join(wide)}")
 
@@ -541,10 +541,10 @@ def ranges(
     if not measures or not (hits["first"] < hits["last"]).any():
         return {}
     judged = judged_hits(hits.select(*_TIED), qrels)
-    place = pl.col("relevance").rank("ordinal", descending=True).over("qid", "first").cast(pl.Int32) - 1
+    offset = pl.col("relevance").rank("ordinal", descending=True).over("qid", "first").cast(pl.Int32) - 1
     worst, best = (
         evaluate_positions(judged.with_columns(position=position).drop("first", "last"), measures, level)
-        for position in (pl.col("last") - place, pl.col("first") + place)
+        for position in (pl.col("last") - offset, pl.col("first") + offset)
     )
     return {measure: (mean_of(worst, measure), mean_of(best, measure)) for measure in measures}
 
@@ -565,8 +565,8 @@ def recall_by_depth(judged: pl.DataFrame, depths: Sequence[int], level: int = 1)
     """
     relevant = judged.filter(pl.col("relevance") >= level)
     share = (1 / pl.len()).over("qid") / judged["qid"].n_unique()
-    found = relevant.with_columns(share=share).drop_nulls("position").sort("position")
-    summed = found.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
+    hits = relevant.with_columns(share=share).drop_nulls("position").sort("position")
+    summed = hits.select(depth=pl.col("position").cast(pl.Int64), recall=pl.col("share").cum_sum())
     asked = pl.DataFrame({"depth": depths}, schema={"depth": pl.Int64})
     return asked.join_asof(summed, on="depth").with_columns(pl.col("recall").fill_null(0.0))
 

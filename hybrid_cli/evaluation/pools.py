@@ -49,10 +49,10 @@ def pools(runs: Sequence[Run], depth: int, seed: int, shuffled: bool = False) ->
         disagreement=pl.when(pl.col("run").n_unique() > 1).then(pl.col("docid").n_unique() / pl.len()).otherwise(0.0)
     )
     docids = whole.filter(pl.col("rank") <= depth).group_by("qid").agg(pl.col("docid").unique())
-    found = docids.join(spread, on="qid").iter_rows()
+    pooled_rows = docids.join(spread, on="qid").iter_rows()
     made = [
         Pool(qid, tuple(sorted(pooled, key=lambda docid: draw(seed, "hit", qid, docid))), disagreement)
-        for qid, pooled, disagreement in found
+        for qid, pooled, disagreement in pooled_rows
     ]
     return sorted(made, key=lambda pool: (not shuffled and -pool.disagreement, draw(seed, "query", pool.qid)))
 

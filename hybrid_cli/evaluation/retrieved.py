@@ -48,13 +48,13 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
         split: split of the collection.
         advice: end of the note.
     """
-    found = 0 if judged is None else collection.queries_in_corpus(judged, split)
-    if found:
+    count = 0 if judged is None else collection.queries_in_corpus(judged, split)
+    if count:
         console.note(
-            f"{judged}: {found:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
+            f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
             f"id of their query are removed{advice}"
         )
-    return bool(found)
+    return bool(count)
 
 
 def retrieved(
@@ -87,8 +87,8 @@ def retrieved(
         kept += len(hits)
         lengths.append(hits.select(pl.col("qid").rle().alias("span")).unnest("span"))
         if pairs is not None:
-            found = with_ties(hits).join(pairs, on=["qid", "docid"], how="semi", maintain_order="left")
-            judged.append(found.select(_JUDGED))
+            hits_judged = with_ties(hits).join(pairs, on=["qid", "docid"], how="semi", maintain_order="left")
+            judged.append(hits_judged.select(_JUDGED))
         head.append(hits.filter(pl.col("rank") <= depth))
     counted = pl.concat([pl.DataFrame(schema={"len": pl.UInt32, "value": pl.String}), *lengths])
     return Retrieved(

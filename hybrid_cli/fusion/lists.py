@@ -98,12 +98,12 @@ class Lists:
     def _hits(self, number: int, first: int, last: int) -> pl.DataFrame:
         """Return query, docid, score_i, rank_i of list i = `number` for the queries [first, last)."""
         begins, lengths = self.begins[number][first:last], self.lengths[number][first:last]
-        found = self.runs[number].gathered(begins, lengths)
+        hits = self.runs[number].gathered(begins, lengths)
         return pl.DataFrame(
             {
                 "query": np.repeat(np.arange(first, last, dtype=np.uint32), lengths),
-                "docid": found["docid"],
-                f"score_{number}": found["score"].cast(pl.Float64),
+                "docid": hits["docid"],
+                f"score_{number}": hits["score"].cast(pl.Float64),
                 f"rank_{number}": pl.Series(ranks(lengths), dtype=pl.Float64),
             }
         )
@@ -153,8 +153,8 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
         absent = pl.concat([block.filter(pl.col(score).is_null()).select("query", "docid") for block in blocks])
         if not len(absent):
             continue
-        found = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
-        if not found.is_finite().all():
+        scores = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
+        if not scores.is_finite().all():
             raise InputError(
                 f"some exact scores of list {number + 1} are not finite; rebuild its index",
                 code="values-not-finite",
@@ -163,7 +163,7 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
         begin = 0
         for position, block in enumerate(blocks):
             end = begin + block[score].null_count()
-            blocks[position] = _with_scores(block, score, found[begin:end])
+            blocks[position] = _with_scores(block, score, scores[begin:end])
             begin = end
     for block in blocks:
         yield _reranked(block, len(scorers))

@@ -48,15 +48,15 @@ class Prior:
         """
         if self.uncovered(choices):
             return None
-        return np.array([np.interp(each.place[dense], self.shares, self.curves[each.family]) for each in choices])
+        return np.array([np.interp(choice.place[dense], self.shares, self.curves[choice.family]) for choice in choices])
 
     def uncovered(self, choices: Sequence[Choice]) -> list[str]:
         """Return what has no curve: methods, and weights of raw scores without shares, which depend on the scales."""
-        missing = {each.family for each in choices if each.family not in self.curves}
+        missing = {choice.family for choice in choices if choice.family not in self.curves}
         unscaled = {
-            f"{each.family} with another grid than scaled"
-            for each in choices
-            if each.family in self.curves and not each.shares and METHODS[each.method].normalization == "none"
+            f"{choice.family} with another grid than scaled"
+            for choice in choices
+            if choice.family in self.curves and not choice.shares and METHODS[choice.method].normalization == "none"
         }
         return sorted(missing | unscaled)
 
@@ -73,13 +73,14 @@ def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
     """
     stored = _stored()
     used = measure if measure in MEASURES else MEASURES[0]
-    kept = [each for each in stored["collections"] if each["name"] not in leave_out]
+    kept = [curves_of for curves_of in stored["collections"] if curves_of["name"] not in leave_out]
     if not kept:
         return None
     curves = {
-        family: np.mean([each["curves"][used][family] for each in kept], axis=0) for family in kept[0]["curves"][used]
+        family: np.mean([curves_of["curves"][used][family] for curves_of in kept], axis=0)
+        for family in kept[0]["curves"][used]
     }
-    return Prior(np.array(stored["shares"]), curves, used, [each["name"] for each in kept])
+    return Prior(np.array(stored["shares"]), curves, used, [curves_of["name"] for curves_of in kept])
 
 
 def prior_of(dense: int | None, measure: str, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:

@@ -130,8 +130,8 @@ class Table:
 
     def untuned(self) -> int | None:
         """Return the row of `minmax` with equal weights, the default of `fuse`; None if it is no choice."""
-        found = (row for row, each in enumerate(self.choices) if each.method == "minmax")
-        return next((row for row in found if _inequality(self.choices[row].place) == 0), None)
+        rows = (row for row, choice in enumerate(self.choices) if choice.method == "minmax")
+        return next((row for row in rows if _inequality(self.choices[row].place) == 0), None)
 
     def means(self, counts: NDArray[np.int64] | None = None) -> Values:
         """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].
@@ -188,8 +188,8 @@ class Table:
         if len(self.choices[rows[0]].weights) == 2:
             half = (len(rows) - 1) / 2
             return max(rows[math.floor(half)], rows[math.ceil(half)], key=lambda row: means[row])
-        places = np.array([self.choices[row].place for row in rows])
-        distance = ((places - places.mean(0)) ** 2).sum(1).round(12)
+        coordinates = np.array([self.choices[row].place for row in rows])
+        distance = ((coordinates - coordinates.mean(0)) ** 2).sum(1).round(12)
         return min(zip(distance.tolist(), (-means[rows]).tolist(), rows, strict=True))[2]
 
     def _often(self, counts: NDArray[np.int64] | None) -> Values:
@@ -232,8 +232,8 @@ class Table:
         fold[order] = np.arange(self.queries) % folds
         rows = np.empty(self.queries, dtype=np.int64)
         for number in range(folds):
-            found = self.plateau(np.bincount(order[fold[order] != number][:size], minlength=self.queries))
-            rows[fold == number] = found.best if best else found.chosen
+            plateau = self.plateau(np.bincount(order[fold[order] != number][:size], minlength=self.queries))
+            rows[fold == number] = plateau.best if best else plateau.chosen
         return rows
 
 

@@ -99,16 +99,16 @@ def tabulate(
     scaled = scaled_grid(_deviations(blocks(), recipe), family.step) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
-        places = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
-        for block in blocks() if places else ():
+        positions = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
+        for block in blocks() if positions else ():
             valued = values(block, recipe).sort("query", "docid")
             check_values(valued, recipe, qids)
             if remove_query:
                 valued = valued.filter(qids.gather(valued["query"]) != valued["docid"])
             rows, mine = _rows(valued, judged)
-            for weights, found in places.items():
+            for weights, found in positions.items():
                 found[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)
-        for weights, found in places.items():
+        for weights, found in positions.items():
             position = pl.Series("position", found).replace(0, None)
             scores[weights] = np.asarray(measure(qrels.with_columns(position)), dtype=np.float64)
             advance(1)
@@ -191,11 +191,11 @@ def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weigh
 def _deviations(blocks: Iterable[pl.DataFrame], recipe: Recipe) -> list[float]:
     """Return the mean over the queries of the standard deviation of each list's values; 1 where all are equal."""
     lists = [pl.col(f"value_{number}") for number in range(len(recipe.weights))]
-    found = [
+    deviations = [
         values(block, recipe).group_by("query", maintain_order=True).agg(value.std(ddof=0) for value in lists)
         for block in blocks
     ]
-    means = pl.concat(found).select(value.mean() for value in lists).row(0) if found else ()
+    means = pl.concat(deviations).select(value.mean() for value in lists).row(0) if deviations else ()
     return [mean or 1.0 for mean in means] or [1.0] * len(lists)
 
 
@@ -236,8 +236,8 @@ def _judged(qids: pl.Series, qrels: pl.DataFrame) -> pl.DataFrame:
 def _rows(valued: pl.DataFrame, judged: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of judged documents among the candidates, and of their judgments in the qrels."""
     rows = valued.select("query", "docid").with_row_index("row")
-    found = judged.join(rows, on=["query", "docid"])
-    return found["row"].to_numpy(), found["judgment"].to_numpy()
+    joined = judged.join(rows, on=["query", "docid"])
+    return joined["row"].to_numpy(), joined["judgment"].to_numpy()
 
 
 def _positions(scored: pl.DataFrame, rows: np.ndarray, hits: int) -> np.ndarray:
@@ -396,10 +396,10 @@ def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure:
     valued = lists.values(pl.concat(joined.blocks()), recipe).sort("docid")
     fused = (lists.fused(valued, replace(recipe, weights=choice.weights))["score"] for choice in _CHOICES)
     ranks = pl.DataFrame({str(row): (-score).rank("ordinal") for row, score in enumerate(fused)})  # ties by docid
-    found = judged.select("docid", "relevance").join(
+    positions = judged.select("docid", "relevance").join(
         ranks.with_columns(valued["docid"]), on="docid", how="left", maintain_order="left"
     )
-    long = found.unpivot(index=["docid", "relevance"], variable_name="qid", value_name="position")
+    long = positions.unpivot(index=["docid", "relevance"], variable_name="qid", value_name="position")
     kept = pl.when(pl.col("position") <= depth).then(pl.col("position").cast(pl.Int64))
     return measure(long.select("qid", "docid", "relevance", position=kept))
 

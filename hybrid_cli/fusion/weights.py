@@ -76,7 +76,7 @@ class Tuned:
             "single_run_chosen": table.choices[selected.row].single is not None,
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
-            "alone": {name: float(each.mean()) for name, each in self.alone.items()},
+            "alone": {name: float(values_of_run.mean()) for name, values_of_run in self.alone.items()},
             "untuned": None if (row := table.untuned()) is None else float(table.values[row].mean()),
             "best_single": best,
             "gain": float(gains.mean()),
@@ -201,37 +201,37 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
     Raises:
         InputError: the file was tuned for other parameters, another number of runs, or another order of the runs.
     """
-    found = read_tuned(path)
+    stored = read_tuned(path)
     for name, value in given.items():
-        if found.get(name) != value:
+        if stored.get(name) != value:
             option = "--" + name.replace("_", "-")
             advice = f"omit {option}, or tune again" if not fixed else "tune again with --method weighted-sum"
             raise InputError(
-                f"{path}: holds {option} {found.get(name)}, not {value}; {advice}",
+                f"{path}: holds {option} {stored.get(name)}, not {value}; {advice}",
                 code="tuned-with-other-option",
                 path=path,
                 option=option,
                 value=value,
-                expected=found.get(name),
+                expected=stored.get(name),
             )
-    if len(found["runs"]) != len(names):
+    if len(stored["runs"]) != len(names):
         raise InputError(
-            f"{path}: was tuned for {len(found['runs'])} runs, not {len(names)}; tune again",
+            f"{path}: was tuned for {len(stored['runs'])} runs, not {len(names)}; tune again",
             code="tuned-for-others",
             path=path,
             value=len(names),
-            expected=len(found["runs"]),
+            expected=len(stored["runs"]),
         )
-    if found["runs"] != list(names) and sorted(found["runs"]) == sorted(names):
+    if stored["runs"] != list(names) and sorted(stored["runs"]) == sorted(names):
         raise InputError(
-            f"{path}: was tuned for the runs in the order {', '.join(found['runs'])}; pass them in this order",
+            f"{path}: was tuned for the runs in the order {', '.join(stored['runs'])}; pass them in this order",
             code="other-order",
             path=path,
             value=list(names),
-            expected=found["runs"],
+            expected=stored["runs"],
         )
-    k = found["rrf_k"] if fits(found.get("rrf_k"), float) else Recipe.rrf_k
-    return Recipe(found["method"], tuple(found["weights"]), found["missing"], found.get("normalize"), k)
+    k = stored["rrf_k"] if fits(stored.get("rrf_k"), float) else Recipe.rrf_k
+    return Recipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 
 
 def read_tuned(path: Path) -> dict[str, Any]:
@@ -241,32 +241,32 @@ def read_tuned(path: Path) -> dict[str, Any]:
         InputError: not such a file, or one of an earlier version.
     """
     storage.read_record(storage.Record, path, Kind.WEIGHTS)
-    found = read_object(path)
-    if "method" not in found:
+    stored = read_object(path)
+    if "method" not in stored:
         raise InputError(
             f"{path}: was written by an earlier version, without the method; tune again",
             code="older-format",
             path=path,
             field="method",
         )
-    if wrong := mismatch_of_fields(found, _STORED):
+    if wrong := mismatch_of_fields(stored, _STORED):
         raise InputError(
             f"{path}: damaged weights; {wrong}; tune again", code="damaged-weights", path=path, **wrong.fields
         )
-    if len(found["runs"]) != len(found["weights"]):
+    if len(stored["runs"]) != len(stored["weights"]):
         raise InputError(
-            f"{path}: damaged weights; {len(found['weights'])} for {len(found['runs'])} runs; tune again",
+            f"{path}: damaged weights; {len(stored['weights'])} for {len(stored['runs'])} runs; tune again",
             code="damaged-weights",
             path=path,
             field="weights",
         )
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
-    if unknown := [name for name, allowed in known.items() if found.get(name) not in allowed]:
+    if unknown := [name for name, allowed in known.items() if stored.get(name) not in allowed]:
         raise InputError(
-            f"{path}: damaged weights; '{unknown[0]}' is {found.get(unknown[0])}; tune again",
+            f"{path}: damaged weights; '{unknown[0]}' is {stored.get(unknown[0])}; tune again",
             code="damaged-weights",
             path=path,
             field=unknown[0],
-            **({"group": "fusion_methods", "name": found["method"]} if unknown[0] == "method" else {}),
+            **({"group": "fusion_methods", "name": stored["method"]} if unknown[0] == "method" else {}),
         )
-    return found
+    return stored

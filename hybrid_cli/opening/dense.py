@@ -38,7 +38,7 @@ def info_of(manifest: Manifest) -> IndexInfo:
         InputError: a property is missing.
     """
     stored = manifest.counts
-    values = {each.name: stored[each.name] for each in fields(IndexInfo) if each.name in stored}
+    values = {property_.name: stored[property_.name] for property_ in fields(IndexInfo) if property_.name in stored}
     if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
         facts = ", ".join(sorted(missing))
         raise InputError(

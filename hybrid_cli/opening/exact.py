@@ -287,7 +287,7 @@ def _options(index: DenseIndex) -> Mapping[str, Any]:
 
 def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
     """Return the error message for a `model` whose weights or `contract` differ from those of the index."""
-    kinds = [each.get("kind", TRANSFORMER) for each in (index.info.contract, contract)]
+    kinds = [description.get("kind", TRANSFORMER) for description in (index.info.contract, contract)]
     if kinds[0] != kinds[1]:
         return (
             f"{index.folder}: holds vectors of a {kinds[0]} encoder, and {model} is a {kinds[1]} encoder; pass the "

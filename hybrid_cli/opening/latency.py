@@ -94,14 +94,14 @@ def percentiles(searchers: Sequence[Searcher], queries: pl.DataFrame, fuse: Fuse
 def _times(searchers: Sequence[Searcher], query: pl.DataFrame, fuse: Fuse) -> tuple[float, float, float, float]:
     """Return the milliseconds of each part for one query."""
     answers = [search(query) for search in searchers]
-    found = [run for run, _, _ in answers]
-    fused = _clocked(lambda: fuse(found))[1] if len(found) > 1 and all(map(len, found)) else 0.0
-    encoded, searched = max(each[1] for each in answers), max(each[2] for each in answers)
-    return encoded, searched, fused, max(each[1] + each[2] for each in answers) + fused
+    parts = [run for run, _, _ in answers]
+    fused = _clocked(lambda: fuse(parts))[1] if len(parts) > 1 and all(map(len, parts)) else 0.0
+    encoded, searched = max(answer[1] for answer in answers), max(answer[2] for answer in answers)
+    return encoded, searched, fused, max(answer[1] + answer[2] for answer in answers) + fused
 
 
 def _clocked(work: Callable[[], Any]) -> tuple[Any, float]:
     """Return the result of `work` and its milliseconds."""
     start = time.perf_counter()
-    found = work()
-    return found, 1e3 * (time.perf_counter() - start)
+    result = work()
+    return result, 1e3 * (time.perf_counter() - start)

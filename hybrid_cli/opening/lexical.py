@@ -104,10 +104,10 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
     """  # fmt: skip
     from hybrid_cli.encoders.sparse import SparseEncoder
 
-    found = find_model(folder, manifest) if model is None else resolve(model)
+    model_folder = find_model(folder, manifest) if model is None else resolve(model)
     options = manifest.options
     encoder = SparseEncoder.load(
-        found,
+        model_folder,
         device=device,
         dtype=options["dtype"],
         architecture=options.get("architecture"),
@@ -116,9 +116,9 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
     if encoder.fingerprint != manifest.counts["encoder"]:
         differ = differences(manifest.counts["contract"], encoder.describe())
         what = (
-            f"with {'; '.join(differ)} in {model or found}"
+            f"with {'; '.join(differ)} in {model or model_folder}"
             if differ
-            else f"with other weights than those of {model or found}"
+            else f"with other weights than those of {model or model_folder}"
         )
         raise InputError(
             f"{folder}: was encoded {what}; encode again, or pass the model of the index with --model",

@@ -41,17 +41,17 @@ def find_model(index: Path, manifest: Manifest) -> Path:
     Raises:
         InputError: no encoder is recorded, or it is no longer there.
     """
-    found = recorded_model(index, manifest)
-    if found is None:
+    folder = recorded_model(index, manifest)
+    if folder is None:
         raise InputError(f"{index}: records no encoder; pass it with --model", code="no-recorded-model", path=index)
-    if not found.exists():
+    if not folder.exists():
         raise InputError(
-            f"{index}: its encoder is no longer at {found}; pass it with --model",
+            f"{index}: its encoder is no longer at {folder}; pass it with --model",
             code="recorded-model-missing",
             path=index,
-            model=str(found),
+            model=str(folder),
         )
-    return resolve(found)
+    return resolve(folder)
 
 
 def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:

@@ -39,7 +39,7 @@ def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[str]:
     Raises:
         InputError: the judgments cannot be read.
     """
-    parts = {name: [each for each in lineage.made_of(path) if each[2].kind in _PARTS] for name, path in runs.items()}
+    parts = {name: [part for part in lineage.made_of(path) if part[2].kind in _PARTS] for name, path in runs.items()}
     if qrels is None or not any(parts.values()):
         return []
     judged = collections.read_qrels(qrels)
@@ -56,7 +56,7 @@ def _counts(made: Sequence[tuple[Path, Path, Manifest]], judged: pl.DataFrame, f
 
     A query counts for a part only if the run made of the part has it: a fold has other queries than its model.
     """
-    found: dict[Kind, set[str]] = {}
+    qids_by_kind: dict[Kind, set[str]] = {}
     for run, path, manifest in made:
         try:
             common = set(_used(path, manifest, judged, fingerprint))
@@ -64,8 +64,8 @@ def _counts(made: Sequence[tuple[Path, Path, Manifest]], judged: pl.DataFrame, f
                 common.intersection_update(open_run(run).qids)
         except InputError:  # damaged: nothing is known
             continue
-        found.setdefault(manifest.kind, set()).update(common)
-    return {kind: len(common) for kind, common in found.items() if common}
+        qids_by_kind.setdefault(manifest.kind, set()).update(common)
+    return {kind: len(common) for kind, common in qids_by_kind.items() if common}
 
 
 def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str) -> pl.Series:
@@ -75,7 +75,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
     the judgments of weights are gone do ids decide.
     """
     pairs = ["qid", "docid"]
-    sources = {role: each for role, each in manifest.inputs.items() if role.split()[0] == "qrels"}
+    sources = {role: source_of_role for role, source_of_role in manifest.inputs.items() if role.split()[0] == "qrels"}
     if manifest.kind == Kind.LEXICAL_INDEX and not _was_tuned(path):
         return judged["qid"].head(0)
     if manifest.kind == Kind.EXAMPLES and len(sources) == 1:
@@ -115,14 +115,14 @@ def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
 
 def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
     """Return the corpora that the shards of an index record, each once."""
-    found = [each for manifest in manifests for each in recorded_corpora(manifest).values()]
-    return list({(each.path, each.fingerprint): each for each in found}.values())
+    corpora = [corpus for manifest in manifests for corpus in recorded_corpora(manifest).values()]
+    return list({(corpus.path, corpus.fingerprint): corpus for corpus in corpora}.values())
 
 
 def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
     """Return role -> corpora that an index records, several after `append`."""
     roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
-    return {role: each for role in roles if (each := artifacts.recorded_input(manifest, role)) is not None}
+    return {role: corpus for role in roles if (corpus := artifacts.recorded_input(manifest, role)) is not None}
 
 
 def _lost(corpora: Iterable[Recorded]) -> dict[Path, str]:
@@ -159,13 +159,13 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
     only where the collection contains them.
     """
     corpus = collections.corpus_path(collection)
-    each = [recorded_corpora(manifest) for manifest in manifests]
-    recorded = {source.fingerprint: source for roles in each for source in roles.values()}
+    by_role = [recorded_corpora(manifest) for manifest in manifests]
+    recorded = {source.fingerprint: source for roles in by_role for source in roles.values()}
     if any(artifacts.has_content(corpus, fingerprint) for fingerprint in recorded):
         return
     if inside := [one for one in recorded.values() if one.path.resolve().is_relative_to(corpus.resolve())]:
         warn_lost(inside, "scores and texts are of different documents" + _REBUILD)
-    elif len(recorded) == 1 and all("corpus" in roles for roles in each if roles):
+    elif len(recorded) == 1 and all("corpus" in roles for roles in by_role if roles):
         (source,) = recorded.values()
         console.warn(
             f"{corpus} is not the corpus of the index, {source.path}: texts may be missing or of other documents; "
@@ -206,17 +206,22 @@ def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
 
 def _only_corpus(shards: Sequence[Manifest]) -> Recorded | None:
     """Return the corpus from which all shards were built; None if there are several, or changes since."""
-    found = {each.fingerprint: each for shard in shards for each in recorded_corpora(shard).values()}
-    return next(iter(found.values())) if len(found) == 1 and all("corpus" in shard.inputs for shard in shards) else None
+    corpora = {corpus.fingerprint: corpus for shard in shards for corpus in recorded_corpora(shard).values()}
+    return (
+        next(iter(corpora.values()))
+        if len(corpora) == 1 and all("corpus" in shard.inputs for shard in shards)
+        else None
+    )
 
 
 def _refuse_other_documents(index: Path, first: Path) -> None:
     """Refuse an index with other ids than another one."""
     ids, others = ids_of(index), ids_of(first)
     sides = {"more": ids.filter(~ids.is_in(others.implode())), "fewer": others.filter(~others.is_in(ids.implode()))}
-    if found := [f"{len(side):,} {name}: {side[0]}, ..." for name, side in sides.items() if len(side)]:
+    differences = [f"{len(side):,} {name}: {side[0]}, ..." for name, side in sides.items() if len(side)]
+    if differences:
         raise InputError(
-            f"{index}: has other documents than {first} ({'; '.join(found)}); append and delete the same documents in "
+            f"{index}: has other documents than {first} ({'; '.join(differences)}); append and delete the same documents in "
             "both indexes",
             code="other-corpus",
             path=index,
@@ -251,8 +256,8 @@ def _refuse_updates_of_one(
 
 def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of documents; a later corpus replaces the documents of earlier ones."""
-    found = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
-    return found.unique("docid", keep="last", maintain_order=True)
+    rows = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
+    return rows.unique("docid", keep="last", maintain_order=True)
 
 
 def check_corpus(index: Path, corpus: Path) -> None:
@@ -429,7 +434,7 @@ def check_systems(path: Path, systems: Sequence[lineage.System]) -> None:
     made = artifacts.read_manifest(path, Kind.WEIGHTS)
     runs = [made.input_path(f"run {number}") for number in range(1, len(systems) + 1)]
     tuned = [lineage.system_of(run) if run is not None and run.exists() else None for run in runs]
-    before, now = [each.kind for each in tuned if each is not None], [each.kind for each in systems]
+    before, now = [system.kind for system in tuned if system is not None], [system.kind for system in systems]
     if before != now and sorted(before) == sorted(now):
         raise InputError(
             f"{path}: was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order",

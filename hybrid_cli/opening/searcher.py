@@ -63,8 +63,8 @@ class LexicalSearcher:
         """See `Searcher`."""
         documents = sum(len(index.docids) for index in self.indexes)
         for some in _parts(queries, min(hits, documents)):
-            found = [index.search(some, hits, self.threads, self.rm3) for index in self.indexes]
-            yield found[0] if len(found) == 1 else merged(some, found, hits)
+            runs_of_shards = [index.search(some, hits, self.threads, self.rm3) for index in self.indexes]
+            yield runs_of_shards[0] if len(runs_of_shards) == 1 else merged(some, runs_of_shards, hits)
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _search_vectors(
     indexes: Sequence[DenseIndex], vectors: Vectors, queries: pl.DataFrame, hits: int
 ) -> Iterator[pl.DataFrame]:
     """Yield the runs of query vectors [Q, d] in one index or in shards."""
-    found = [index.search_blocks(vectors, queries["qid"].to_list(), hits) for index in indexes]
-    yield from found[0] if len(found) == 1 else [merged(queries, chain.from_iterable(found), hits)]
+    blocks = [index.search_blocks(vectors, queries["qid"].to_list(), hits) for index in indexes]
+    yield from blocks[0] if len(blocks) == 1 else [merged(queries, chain.from_iterable(blocks), hits)]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
     shards = shards or shards_of(path)
     if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
-        indexes = tuple(_with_options(each, options) for each in shards)
+        indexes = tuple(_with_options(shard, options) for shard in shards)
         return DenseSearcher(indexes, query_encoder(indexes[0], options.model, options.device, options.weight))
     whole = {"--rm3": options.rm3, "--engine lucene": options.engine == "lucene", "--impact-bits": options.impact_bits}
     if "shard" in index_manifest(shards[0]).counts and any(whole.values()):
@@ -179,7 +179,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
             )
         language = read_manifest(path).options["language"]
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads, language)
-    opened = tuple(open_lexical(each, options.k1, options.b, options.model, options.device) for each in shards)
+    opened = tuple(open_lexical(shard, options.k1, options.b, options.model, options.device) for shard in shards)
     if options.impact_bits:
         from hybrid_cli.lexical.index import LexicalIndex
 
@@ -223,7 +223,7 @@ def open_stored_queries(
     """
     options = options or SearchOptions()
     limit_threads(options.threads)
-    indexes = tuple(_with_options(each, options) for each in shards or shards_of(path))
+    indexes = tuple(_with_options(shard, options) for shard in shards or shards_of(path))
     index = indexes[0]
     info = read_info(vectors, Kind.VECTORS)
     if info.dim != index.dim:

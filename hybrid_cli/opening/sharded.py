@@ -39,22 +39,22 @@ def shards_of(index: Path) -> tuple[Path, ...]:
     """
     if has_magic(str(index)) and not index.exists():
         folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
-        found = tuple(shard for folder in folders for shard in shards_of(folder))
-        if not found:
+        shards = tuple(shard for folder in folders for shard in shards_of(folder))
+        if not shards:
             raise InputError(f"{index}: no index has such a name", code="no-such-file", path=index)
     elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
-        found = tuple(sorted(index.glob(layout.SHARDS)))
+        shards = tuple(sorted(index.glob(layout.SHARDS)))
     else:
         return (index,)
-    manifests = [index_manifest(path) for path in found]
-    for path, manifest in zip(found[1:], manifests[1:], strict=True):
+    manifests = [index_manifest(path) for path in shards]
+    for path, manifest in zip(shards[1:], manifests[1:], strict=True):
         if manifest.kind != manifests[0].kind:
-            raise manifest.other_kind(path, f"{found[0]} is {manifests[0].kind.phrase}", manifests[0].kind)
+            raise manifest.other_kind(path, f"{shards[0]} is {manifests[0].kind.phrase}", manifests[0].kind)
     if manifests[0].kind == Kind.LEXICAL_INDEX:
-        _check_lexical(index, found, manifests)
+        _check_lexical(index, shards, manifests)
     else:
-        _check_dense(found, manifests)
-    return found
+        _check_dense(shards, manifests)
+    return shards
 
 
 def docids_of(index: Path) -> pl.Series:
@@ -80,10 +80,10 @@ def merged(queries: pl.DataFrame, parts: Iterable[pl.DataFrame], hits: int) -> p
         parts: runs of the shards.
         hits: documents per query.
     """
-    found = queries.select(pl.col("qid").cast(pl.String)).join(
+    hits_found = queries.select(pl.col("qid").cast(pl.String)).join(
         pl.concat([runs.empty(), *parts]), on="qid", maintain_order="left_right"
     )
-    return runs.ranked(found, hits) if len(found) else runs.empty()
+    return runs.ranked(hits_found, hits) if len(hits_found) else runs.empty()
 
 
 def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:

@@ -132,8 +132,8 @@ class _ParquetReader:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino, found.st_size
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def _columns(path: Path) -> dict[str, str]:
@@ -145,8 +145,8 @@ def _columns(path: Path) -> dict[str, str]:
     columns = {name: name for name in SCHEMA.names()}
     if path.is_file() and storage.find_record(path) is None:
         names = storage.column_names(path)
-        if not columns.keys() <= set(names) and (found := named_columns(names, path)) is not None:
-            columns = {field: names[at] for field, at in found.items()}
+        if not columns.keys() <= set(names) and (positions := named_columns(names, path)) is not None:
+            columns = {field: names[at] for field, at in positions.items()}
             if "score" not in columns:
                 note_ranks(path)
     storage.check_table(path, Kind.RUN, columns)
@@ -162,12 +162,12 @@ def _parquet_parts(path: Path, columns: Mapping[str, str]) -> Iterator[pl.DataFr
 def _parquet_rows(
     path: Path, columns: Mapping[str, str], fields: Sequence[str], begin: int, count: int
 ) -> pl.DataFrame:
-    found = {name: pl.col(column).cast(SCHEMA[name], strict=False) for name, column in columns.items()}
-    found.setdefault("rank", pl.lit(None, SCHEMA["rank"]))
-    found.setdefault("score", -found["rank"].cast(SCHEMA["score"]))
+    expressions = {name: pl.col(column).cast(SCHEMA[name], strict=False) for name, column in columns.items()}
+    expressions.setdefault("rank", pl.lit(None, SCHEMA["rank"]))
+    expressions.setdefault("score", -expressions["rank"].cast(SCHEMA["score"]))
     with storage.reading(path):
         rows = pl.scan_parquet(path, glob=False).slice(begin, count)
-        return rows.select(found[name].alias(name) for name in fields).collect()
+        return rows.select(expressions[name].alias(name) for name in fields).collect()
 
 
 def checked(run: pl.DataFrame, path: object) -> pl.DataFrame:

@@ -36,11 +36,11 @@ def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
     Raises:
         InputError: two runs have the same name, or one file has two names.
     """
-    found = named(paths)
-    for path in found.values():
-        if list(found.values()).count(path) > 1:
+    by_name = named(paths)
+    for path in by_name.values():
+        if list(by_name.values()).count(path) > 1:
             raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
-    return found
+    return by_name
 
 
 def pick(given: str, known: Mapping[str, Path], option: str) -> Path:

@@ -95,14 +95,14 @@ class Run:
             yield self._block(begins[first:last], lengths[first:last], self.qids[int(first) : int(last)])
 
     def _block(self, begins: np.ndarray, lengths: np.ndarray, qids: pl.Series) -> pl.DataFrame:
-        found = self.gathered(begins, lengths)
+        hits = self.gathered(begins, lengths)
         query = pl.Series(np.repeat(np.arange(len(qids)), lengths))
         return pl.DataFrame(
             {
                 "qid": qids.gather(query),
-                "docid": found["docid"],
+                "docid": hits["docid"],
                 "rank": pl.Series(ranks(lengths), dtype=pl.Int32),
-                "score": found["score"],
+                "score": hits["score"],
             }
         )
 

@@ -77,12 +77,12 @@ def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[n
     """
     wanted = ids.cast(pl.String)
     mine = pl.col("id").is_in(wanted.implode())  # a hash table of `known` would need 180 bytes per id
-    places = pl.LazyFrame({"id": known.cast(pl.String)}).with_row_index("at").filter(mine).unique("id", keep="first")
-    found = pl.LazyFrame({"id": wanted}).join(places, on="id", how="left", maintain_order="left").collect()
-    unknown = found.filter(pl.col("at").is_null())["id"].unique(maintain_order=True)
+    rows = pl.LazyFrame({"id": known.cast(pl.String)}).with_row_index("at").filter(mine).unique("id", keep="first")
+    joined = pl.LazyFrame({"id": wanted}).join(rows, on="id", how="left", maintain_order="left").collect()
+    unknown = joined.filter(pl.col("at").is_null())["id"].unique(maintain_order=True)
     if len(unknown):
         raise InputError(
             f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""),
             code="unknown-id", id=unknown[0], count=len(unknown),
         )  # fmt: skip
-    return found["at"].to_numpy().astype(np.int64)
+    return joined["at"].to_numpy().astype(np.int64)

@@ -109,9 +109,9 @@ def _form_of(line: str, place: Place) -> _Form:
     """Return the form of a run by its first line."""
     tabs = "\t" in line
     fields = line.split("\t") if tabs else line.split()
-    found = named_columns(fields, place)
-    if found is not None:  # a hit has numbers in place of these names
-        qid, docid, rank, score = (found.get(name) for name in _KINDS)
+    positions = named_columns(fields, place)
+    if positions is not None:  # a hit has numbers in place of these names
+        qid, docid, rank, score = (positions.get(name) for name in _KINDS)
         assert qid is not None
         assert docid is not None
         needs = f"the header names {len(fields)}"
@@ -136,14 +136,14 @@ def named_columns(names: Sequence[str], place: object) -> dict[str, int] | None:
     Raises:
         InputError: the columns of BEIR's judgments, or neither ranks nor scores.
     """
-    places = {folded(name): at for at, name in reversed(list(enumerate(names)))}
-    if set(places) == _BEIR_JUDGMENTS:
+    positions = {folded(name): at for at, name in reversed(list(enumerate(names)))}
+    if set(positions) == _BEIR_JUDGMENTS:
         raise InputError(
             f"{place}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
             code="is-judgments",
         )
     known = dict(zip(_KINDS, (QIDS, DOCIDS, _RANKS, _SCORES), strict=True))
-    usual = {field: next((places[name] for name in known[field] if name in places), None) for field in known}
+    usual = {field: next((positions[name] for name in known[field] if name in positions), None) for field in known}
     if usual["qid"] is None or usual["docid"] is None:
         return None
     if usual["rank"] is None and usual["score"] is None:
@@ -163,13 +163,13 @@ def _json_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
         return
     for place, record in records(path):
         names = list(record)
-        found = named_columns(names, place)
-        if found is None:
+        positions = named_columns(names, place)
+        if positions is None:
             raise InputError(
                 f"{place}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
                 code="no-such-field", path=path, line=place.number,
             )  # fmt: skip
-        yield place, {field: record[names[at]] for field, at in found.items()}
+        yield place, {field: record[names[at]] for field, at in positions.items()}
 
 
 def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
@@ -182,8 +182,8 @@ def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     try:
         header = next(reader, [])
         limits().refuse_columns(path, path, len(header))
-        found = named_columns(header, f"{path}, line 1")
-        if found is None:
+        positions = named_columns(header, f"{path}, line 1")
+        if positions is None:
             raise InputError(
                 f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score",
                 code="no-header", path=path, line=1,
@@ -196,7 +196,7 @@ def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
                     code="other-width", path=path, line=place.number,
                 )  # fmt: skip
             if fields:
-                yield place, {field: fields[at] for field, at in found.items()}
+                yield place, {field: fields[at] for field, at in positions.items()}
     except csv.Error as error:
         raise InputError(
             f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path, line=reader.line_num
@@ -272,10 +272,10 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     )
     bad = fields.filter(pl.col("f").list.len() != form.width)
     if len(bad):
-        number, found = bad.row(0)
+        number, value = bad.row(0)
         raise InputError(
-            f"{path}, line {number}: {len(found)} fields; {form.needs}",
-            code="other-width", path=path, line=number, found=len(found), expected=form.width,
+            f"{path}, line {number}: {len(value)} fields; {form.needs}",
+            code="other-width", path=path, line=number, found=len(value), expected=form.width,
         )  # fmt: skip
 
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
@@ -288,9 +288,9 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     )
     unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
     if form.score is None and unusable.any():
-        number, found = fields.filter(unusable).row(0)
+        number, value = fields.filter(unusable).row(0)
         raise InputError(
-            f"{path}, line {number}: '{found[form.rank]}' is no rank from 1; {form.needs}",
-            code="not-a-rank", path=path, line=number, value=found[form.rank],
+            f"{path}, line {number}: '{value[form.rank]}' is no rank from 1; {form.needs}",
+            code="not-a-rank", path=path, line=number, value=value[form.rank],
         )  # fmt: skip
     return hits

@@ -55,9 +55,9 @@ class Hashing:
 
 def seal(path: Path, digest: str) -> None:
     """Write the checksum into a Parquet file whose footer contains the key with the value `EMPTY`."""
-    place = _place(path)
-    assert place is not None, f"{path}: no checksum to fill in"
-    disk.patch(path, place[0], digest.encode())
+    checksum = _place(path)
+    assert checksum is not None, f"{path}: no checksum to fill in"
+    disk.patch(path, checksum[0], digest.encode())
 
 
 def has_key(path: Path) -> bool:
@@ -73,8 +73,8 @@ def check(path: Path) -> None:
     Raises:
         DamageError: they differ.
     """
-    place = _place(path)
-    if _digest(path, place[0]) != place[1] if place else has_key(path):
+    checksum = _place(path)
+    if _digest(path, checksum[0]) != checksum[1] if checksum else has_key(path):
         raise changed(path)
 
 
@@ -103,8 +103,8 @@ def _tail(path: Path) -> tuple[int, bytes]:
 def _place(path: Path) -> tuple[int, str] | None:
     """Return the place and the value of the checksum in a file; None if the file has none."""
     begin, tail = _tail(path)
-    found = deque(_ENTRY.finditer(tail), maxlen=1)
-    return (begin + found[0].start(1), found[0][1].decode()) if found else None
+    matches = deque(_ENTRY.finditer(tail), maxlen=1)
+    return (begin + matches[0].start(1), matches[0][1].decode()) if matches else None
 
 
 def _digest(path: Path, place: int) -> str:

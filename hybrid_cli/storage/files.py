@@ -161,11 +161,11 @@ def sizes(path: Path) -> dict[str, int]:
     """Return name -> bytes of a file, or of each entry of a folder (names of folders end with `/`)."""
     if path.is_file():
         return {path.name: path.stat().st_size}
-    found = {}
+    by_name = {}
     for part in sorted(path.iterdir()):
         files = part.rglob("*") if part.is_dir() else [part]
-        found[part.name + ("/" if part.is_dir() else "")] = sum(f.stat().st_size for f in files if f.is_file())
-    return found
+        by_name[part.name + ("/" if part.is_dir() else "")] = sum(f.stat().st_size for f in files if f.is_file())
+    return by_name
 
 
 def is_empty_folder(path: Path) -> bool:

@@ -41,7 +41,9 @@ def check_parts(folder: Path, *parts: str) -> None:
     Raises:
         DamageError: a file is missing or differs.
     """
-    root = next((place for place in (folder, *folder.absolute().parents[:2]) if (place / MANIFEST).is_file()), None)
+    root = next(
+        (candidate for candidate in (folder, *folder.absolute().parents[:2]) if (candidate / MANIFEST).is_file()), None
+    )
     known = (find_record(root) if root else None) or None
     if root is None or known is None or known.checksums is None:
         return
@@ -167,10 +169,10 @@ def _damage(file: Path, value: str) -> str | None:
     try:
         if file.suffix == ".parquet":
             checksums.check(file)
-        found = fingerprint(file)
+        actual = fingerprint(file)
     except InputError as error:
         return str(error)
-    if found == value:
+    if actual == value:
         return None
     return f"{file}: the content changed on the disk after it was written; restore it"
 
@@ -185,8 +187,8 @@ def quick_damage(path: Path, record: Record) -> str | None:
     if lost := next((name for name in record.files or () if not (path / name).exists()), None):
         return _missing(path / lost)
     for name, size in (record.sizes or {}).items():
-        if (found := (path / name).stat().st_size) != size:
-            return f"{path / name}: has {found:,} bytes instead of {size:,}; restore it"
+        if (actual := (path / name).stat().st_size) != size:
+            return f"{path / name}: has {actual:,} bytes instead of {size:,}; restore it"
     small = {path / name: value for name, value in (record.checksums or {}).items()}
     small = {file: value for file, value in small.items() if file.is_file() and file.stat().st_size <= QUICK_BYTES}
     with ThreadPool(_THREADS) as pool:
@@ -212,8 +214,8 @@ def damage(path: Path, record: Record) -> Iterator[str]:
                 find_as(Record, (path / name).parent, any_format=True)
             except InputError as error:
                 yield str(error)
-    found = record.checksums or {}
-    for name, value in found.items():
+    listed = record.checksums or {}
+    for name, value in listed.items():
         if (path / name).exists() and (problem := _damage(path / name, value)):
             yield problem
 

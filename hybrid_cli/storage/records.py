@@ -114,16 +114,16 @@ def read_record(
     Raises:
         InputError: `path` does not exist, is not an artifact, or is not of the kind `kind`.
     """
-    found = find_as(record, path, any_format)
+    stored = find_as(record, path, any_format)
     wanted = "an artifact of hybrid is" if kind is None else f"{kind.phrase} {'are' if kind.is_plural else 'is'}"
-    if found is None:
+    if stored is None:
         raise InputError(
             f"{path}: has no manifest, so it was not written by hybrid; {wanted} needed here",
             code="no-manifest", path=path, expected=kind,
         )  # fmt: skip
-    if kind is not None and found.kind != kind:
-        raise found.other_kind(path, f"{wanted} needed here", kind)
-    return found
+    if kind is not None and stored.kind != kind:
+        raise stored.other_kind(path, f"{wanted} needed here", kind)
+    return stored
 
 
 def find_as(kind: type[AnyRecord], path: str | Path, any_format: bool = False) -> AnyRecord | None:
@@ -179,14 +179,14 @@ def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> A
         written = values.get("format", FORMAT) if isinstance(values, dict) else None
         newer = isinstance(written, int) and written > FORMAT  # whose other fields may be unknown here
         stored = values.pop("checksum", _IN_FOOTER) if isinstance(values, dict) else _IN_FOOTER
-        found = None if newer else _typed(kind, values)
+        parsed = None if newer else _typed(kind, values)
     except InputError as error:
         _refuse_newer(text, path)
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
             code="damaged-manifest", **{**error.fields, "path": path},
         ) from None  # fmt: skip
-    if found is None:
+    if parsed is None:
         raise InputError(
             f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid",
             code="newer-format", path=path, format=written,
@@ -196,22 +196,22 @@ def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> A
             f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
             code="damaged-manifest", path=path,
         )  # fmt: skip
-    if found.format < FORMAT and not any_format:
+    if parsed.format < FORMAT and not any_format:
         raise InputError(
-            f"{path}: {found.kind} written by an older hybrid (manifest format {found.format}, now {FORMAT}); "
-            f"rebuild it with `hybrid {found.stage} ... --overwrite`",
-            code="older-format", path=path, format=found.format,
+            f"{path}: {parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {FORMAT}); "
+            f"rebuild it with `hybrid {parsed.stage} ... --overwrite`",
+            code="older-format", path=path, format=parsed.format,
         )  # fmt: skip
-    return found
+    return parsed
 
 
 def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
     if kind is Record and isinstance(values, dict):
-        values = {each.name: values[each.name] for each in fields(kind) if each.name in values}
-    found = typed(kind, values, MANIFEST)
-    for name in (*(found.files or ()), *(found.checksums or ())):
+        values = {declared.name: values[declared.name] for declared in fields(kind) if declared.name in values}
+    checked = typed(kind, values, MANIFEST)
+    for name in (*(checked.files or ()), *(checked.checksums or ())):
         refuse_unsafe_name(name, MANIFEST)
-    return found
+    return checked
 
 
 def _refuse_newer(text: str, path: Path) -> None:
@@ -287,13 +287,13 @@ def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
 
 def fingerprints(path: Path) -> dict[str, str]:
     """Return relative path -> fingerprint of the files below a folder, without manifests and hidden files."""
-    found = {}
+    hashes = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
         hidden = any(part.startswith(".") for part in name.parts)
         if file.is_file() and not hidden and name.name != MANIFEST:
-            found[name.as_posix()] = fingerprint(file)
-    return found
+            hashes[name.as_posix()] = fingerprint(file)
+    return hashes
 
 
 def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
@@ -325,12 +325,12 @@ def of_folder(record: AnyRecord, folder: Path, ignore: Sequence[str] = (), **cha
         ignore: files and folders that do not enter the fingerprint.
         changes: other values of fields.
     """
-    found = fingerprints(folder)
+    hashes = fingerprints(folder)
     return replace(
         record,
-        fingerprint=hash_names(found, ignore),
+        fingerprint=hash_names(hashes, ignore),
         files=[name for name in file_names(folder) if not name.startswith(".")],
-        checksums=found,
-        sizes=sizes(folder, found),
+        checksums=hashes,
+        sizes=sizes(folder, hashes),
         **changes,
     )

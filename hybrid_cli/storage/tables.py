@@ -101,12 +101,12 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
             f"{path}: is not a Parquet file; a {kind} file is needed here{advice}",
             code="not-parquet", path=path, expected=kind,
         )  # fmt: skip
-    found = parquet_metadata(path).schema.to_arrow_schema()
-    limits().refuse_columns(path, path, len(found.names))
+    schema = parquet_metadata(path).schema.to_arrow_schema()
+    limits().refuse_columns(path, path, len(schema.names))
     for column in SCHEMAS[kind]:
         name = column.name if columns is None else columns.get(column.name)
         if name is not None:
-            _check_column(path, found, kind, column, name)
+            _check_column(path, schema, kind, column, name)
     return path
 
 

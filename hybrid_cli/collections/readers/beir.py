@@ -42,12 +42,12 @@ def source(options: Beir) -> Source:
 
 def _qrels(folder: Path) -> dict[str, Path]:
     """Return the judgments of each split, plain rather than compressed; hidden and other files are ignored."""
-    found = {}
+    by_split = {}
     for suffix in (".parquet", *(f".tsv{form}" for form in reversed(COMPRESSED)), ".tsv"):
         for path in sorted(folder.glob(f"qrels/*{suffix}")):
             if not path.name.startswith("."):
-                found[path.name.removesuffix(suffix)] = refuse_link_out(path, folder)
-    return dict(sorted(found.items()))
+                by_split[path.name.removesuffix(suffix)] = refuse_link_out(path, folder)
+    return dict(sorted(by_split.items()))
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -64,12 +64,12 @@ def source(options: Dpr) -> Source:
     def contexts() -> Iterator[str]:
         """Yield the hard negatives of all questions, best-ranked first."""
         lists = [
-            [id_of(each, _PASSAGE_ID, place) for each in passages(record, "hard_negative_ctxs", place)]
+            [id_of(passage, _PASSAGE_ID, place) for passage in passages(record, "hard_negative_ctxs", place)]
             for path in options.training.values()
             for place, record in records(path)
         ]
         for rank in range(max(map(len, lists), default=0)):
-            yield from (each[rank] for each in lists if rank < len(each))
+            yield from (passage[rank] for passage in lists if rank < len(passage))
 
     files = {
         "corpus": options.corpus,

@@ -93,16 +93,16 @@ def source(options: Files) -> Source:
         console.note(described(each.table, each.columns))
 
     def judgments() -> Iterator[Judgment]:
-        for split, each in qrels.items():
-            for place, qid, docid, relevance in judgments_of(each.table, each.columns):
+        for split, opened in qrels.items():
+            for place, qid, docid, relevance in judgments_of(opened.table, opened.columns):
                 yield Judgment(split, qid, docid, relevance, place)
 
     def query_rows() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}
         for row in judgments() if "" in queries else ():
             splits.setdefault(row.qid, {})[row.split] = None
-        for split, each in queries.items():
-            for place, qid, text, answers in queries_of(each.table, each.columns):
+        for split, opened in queries.items():
+            for place, qid, text, answers in queries_of(opened.table, opened.columns):
                 for one in [split] if split else splits.get(qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
                     yield Query(one, qid, text, answers, place)
 
@@ -122,20 +122,20 @@ def source(options: Files) -> Source:
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
     """Return the files by split; the split is empty if neither the option nor the file name contains one."""
-    found: dict[str, Path] = {}
+    by_split: dict[str, Path] = {}
     for value in values:
         name, equals, rest = value.partition("=")
         named = bool(equals and rest) and "/" not in name and not Path(value).is_file()
         path = Path(rest) if named else Path(value)
         split = checked_split(name) if named else _split_of(path)
-        if split in found:
+        if split in by_split:
             what = f"split '{split}'" if split else "no split"
             raise InputError(
-                f"{option}: {found[split]} and {path} have {what}; name it: {option} SPLIT=FILE",
+                f"{option}: {by_split[split]} and {path} have {what}; name it: {option} SPLIT=FILE",
                 code="duplicate-split", option=option, path=path, split=split,
             )  # fmt: skip
-        found[split] = path
-    return found
+        by_split[split] = path
+    return by_split
 
 
 def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict[str, Path]:
@@ -163,8 +163,8 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
 
 def _split_of(path: Path) -> str:
     """Return the split in a file name such as `qrels.dev.tsv`; empty if there is none, or more than one."""
-    found = {word for word in re.split(r"[^a-z]+", path.name.lower()) if word in _SPLITS}
-    return found.pop() if len(found) == 1 else ""
+    named = {word for word in re.split(r"[^a-z]+", path.name.lower()) if word in _SPLITS}
+    return named.pop() if len(named) == 1 else ""
 
 
 def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:

@@ -33,14 +33,14 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
         )  # fmt: skip
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
-    found = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
-    if not found:
+    texts = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
+    if not texts:
         raise InputError(
             f"{folder}: has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
             f"each{files.note()}",
             code="no-text-files", path=folder,
         )  # fmt: skip
-    if wrong := [name for name in found if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
+    if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise InputError(
             f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file",
             code="not-utf-8", path=folder, file=wrong[0],
@@ -48,8 +48,8 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
-    console.note(f"{folder}: {console.counted(document=len(found))}, one for each text file{left_out}{files.note()}")
-    return [partial(_read, folder, found[begin : begin + _BLOCK]) for begin in range(0, len(found), _BLOCK)]
+    console.note(f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}")
+    return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:

@@ -47,8 +47,8 @@ def _dpr(path: Path) -> Iterator[tuple[str, str]]:
         own = passages(record, _HARD, place)
         if not own and _OTHER in record:
             own = passages(record, _OTHER, place)
-        for each in own:
-            yield str(number), id_of(each, _PASSAGE_ID, place)
+        for passage in own:
+            yield str(number), id_of(passage, _PASSAGE_ID, place)
 
 
 def _examples(path: Path) -> Iterator[tuple[str, str]]:
@@ -58,7 +58,7 @@ def _examples(path: Path) -> Iterator[tuple[str, str]]:
                 f"{example.place}: no field of negatives, which a training file contains", code="no-negatives",
                 path=path, line=example.place.number,
             )  # fmt: skip
-        yield from ((example.qid, each.docid) for each in example.negatives)
+        yield from ((example.qid, passage.docid) for passage in example.negatives)
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str]]:

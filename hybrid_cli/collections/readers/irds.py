@@ -69,14 +69,14 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
 def by_split(ids: Sequence[str]) -> dict[str, str]:
     """Return ids by split: `dev=msmarco-passage/dev/small` names it; else it is the last part of the id, or `test`."""
     datasets: dict[str, str] = {}
-    for each in ids:
-        split, equals, name = each.partition("=")
+    for dataset in ids:
+        split, equals, name = dataset.partition("=")
         if not equals:
-            split, name = each.rsplit("/", 1)[1] if "/" in each else "test", each
+            split, name = dataset.rsplit("/", 1)[1] if "/" in dataset else "test", dataset
         if split in datasets:
             raise InputError(
-                f"{each}: split '{split}' is given twice; write SPLIT=ID with another name",
-                code="duplicate-split", value=each, split=split,
+                f"{dataset}: split '{split}' is given twice; write SPLIT=ID with another name",
+                code="duplicate-split", value=dataset, split=split,
             )  # fmt: skip
         datasets[split] = name
     return datasets

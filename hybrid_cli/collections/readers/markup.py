@@ -101,7 +101,7 @@ def read(block: str) -> Markup:
 
     A field ends at its end tag, or, if it has none, at the next tag that is no formatting.
     """
-    found = Markup()
+    markup = Markup()
     tokens = list(_tokens(block))
     closed = _closed(tokens)
     names: list[str] = []
@@ -109,7 +109,7 @@ def read(block: str) -> Markup:
 
     def add(text: str, fields: tuple[str, ...]) -> None:
         if text and not text.isspace():
-            found.pieces.append(Piece(fields, text))
+            markup.pieces.append(Piece(fields, text))
 
     last = 0
     for number, token in enumerate(tokens):
@@ -118,7 +118,7 @@ def read(block: str) -> Markup:
         if token.text:
             add(token.text, (COMMENT,) if token.name == COMMENT else tuple(names))
         if not token.slash and token.name not in ("", COMMENT):
-            found.tags[token.name] += 1
+            markup.tags[token.name] += 1
         if token.name in _INLINE or not (token.field or token.slash):
             continue
         while ends and ends[-1] is None:
@@ -129,7 +129,7 @@ def read(block: str) -> Markup:
             names.append(token.name)
             ends.append(closed.get(number))
     add(block[last:], tuple(names))
-    return found
+    return markup
 
 
 def _tokens(block: str) -> Iterator[_Token]:

@@ -69,8 +69,8 @@ def source(options: PythonDocs) -> Source:
         return made
 
     def documents() -> Iterator[Document]:
-        for each in task().documents:
-            yield Document(each.name, each.name, each.rest, each.place)
+        for docstring in task().documents:
+            yield Document(docstring.name, docstring.name, docstring.rest, docstring.place)
 
     def queries() -> Iterator[Query]:
         for summary, relevant in task().queries.items():
@@ -80,8 +80,8 @@ def source(options: PythonDocs) -> Source:
     def judgments() -> Iterator[Judgment]:
         for relevant in task().queries.values():
             qid = _qid(relevant)
-            for each in relevant:
-                yield Judgment(split_of(qid, options.seed), qid, each.name, 1, each.place)
+            for docstring in relevant:
+                yield Judgment(split_of(qid, options.seed), qid, docstring.name, 1, docstring.place)
 
     recorded = {"packages": {name: _version(name, root) for name, root in roots.items()}}
     result = Source("python-docs", documents, queries, judgments, options=recorded)
@@ -124,12 +124,12 @@ def _version(package: str, root: Path) -> str:
 
 def _modules(root: Path) -> list[Path]:
     """Return the Python files of a package, without tests and vendored packages."""
-    found = []
+    paths = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         if not any(part in _TESTS | _VENDORED or part.startswith(("test_", "_test")) for part in parts):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def read_package(package: str, root: Path) -> Iterator[Docstring]:
@@ -178,20 +178,20 @@ def _make_task(docstrings: Iterator[Docstring]) -> _Task:
     """Exclude unsuitable docstrings, merge copies, and create one query per distinct first paragraph."""
     left_out: Counter[str] = Counter()
     kept: dict[str, Docstring] = {}
-    for each in docstrings:
-        if reason := _unfit(each):
+    for docstring in docstrings:
+        if reason := _unfit(docstring):
             left_out[reason] += 1
-        elif each.name in kept:
+        elif docstring.name in kept:
             left_out["name defined again"] += 1
         else:
-            kept[each.name] = each
+            kept[docstring.name] = docstring
     merged: dict[tuple[str, str], list[Docstring]] = {}
     for name in sorted(kept):
         merged.setdefault((kept[name].summary, kept[name].rest), []).append(kept[name])
     documents = [copies[0] for copies in merged.values()]
     queries: dict[str, list[Docstring]] = {}
-    for each in documents:
-        queries.setdefault(each.summary, []).append(each)
+    for docstring in documents:
+        queries.setdefault(docstring.summary, []).append(docstring)
     copied = [copies for copies in merged.values() if len(copies) > 1]
     facts = {
         "left_out": dict(sorted(left_out.items())),

@@ -94,10 +94,10 @@ def _split(line: str) -> list[str]:
 def grade_of(text: str, place: Place) -> int:
     """Return a relevance grade: a whole number in ASCII digits, within 32 bits."""
     facts = {"path": place.file, "line": place.number, "value": text}
-    found = _GRADE.fullmatch(text.strip())
-    if found is None:
+    match = _GRADE.fullmatch(text.strip())
+    if match is None:
         raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts)
-    digits = found[1]
+    digits = match[1]
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
         raise InputError(
             f"{place}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",

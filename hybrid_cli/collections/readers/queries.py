@@ -70,8 +70,8 @@ def queries_of(table: Table, chosen: Mapping[str, str]) -> Iterator[QueryRow]:
     answers = chosen.get("answers")
     for place, row in table.rows(chosen.values()):
         qid = checked_id(cell(row, chosen["id"], place), place)
-        found = _answers(row.get(answers), place) if answers else None
-        yield place, qid, cell(row, chosen["text"], place), found
+        texts = _answers(row.get(answers), place) if answers else None
+        yield place, qid, cell(row, chosen["text"], place), texts
 
 
 def _answers(value: Any, place: Place) -> list[str] | None:

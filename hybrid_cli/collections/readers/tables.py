@@ -107,8 +107,8 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
     if is_json(path):
         return _json(path)
     suffix = plain_suffix(path)
-    found = _fields(path, suffix, quoted)
-    head = list(islice(found(), _SAMPLED_ROWS))
+    rows = _fields(path, suffix, quoted)
+    head = list(islice(rows(), _SAMPLED_ROWS))
     if not head:
         raise InputError(f"{path}: no rows", code="no-rows", path=path)
     first_row = tuple(name.strip() for name in head[0][1])
@@ -123,7 +123,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
         )  # fmt: skip
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
-    return Table(path, names, header, lambda _: _named(found(), names, header, quoting))
+    return Table(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
 def _in_quotes(field: str) -> bool:
@@ -259,18 +259,18 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
                 f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})",
                 code="no-such-column", path=table.path, option=layout.option, column=name, choices=table.names,
             )  # fmt: skip
-    found = dict(given)
+    chosen = dict(given)
     free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
-        usual = [free[each] for each in known if each in free]
+        usual = [free[spelling] for spelling in known if spelling in free]
         if field not in layout.optional:
             usual.sort(key=table.partial.__contains__)
         guessed = next(iter(usual), positions.get(field))
-        if field not in found and guessed is not None:
-            found[field] = guessed
+        if field not in chosen and guessed is not None:
+            chosen[field] = guessed
             free.pop(folded(guessed), None)
-    missing = [field for field in layout.known if field not in found and field not in layout.optional]
+    missing = [field for field in layout.known if field not in chosen and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
         raise InputError(
@@ -280,7 +280,7 @@ def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> di
             + _row_advice(table.path),
             code="no-such-column", path=table.path, field=missing[0], choices=table.names,
         )  # fmt: skip
-    return found
+    return chosen
 
 
 def _row_advice(path: Path) -> str:

@@ -127,7 +127,7 @@ def _passages_of(example: Example) -> Iterator[tuple[str, str, str]]:
 
 def _texts_only(example: Example) -> bool:
     """Return whether the ids of the positive passages are hashes of their texts."""
-    return any(each.text is not None and each.docid == text_id(each.text) for each in example.positives)
+    return any(passage.text is not None and passage.docid == text_id(passage.text) for passage in example.positives)
 
 
 def text_id(text: str) -> str:
@@ -186,11 +186,11 @@ def _objects(record: dict[str, Any], place: Place) -> _Passages:
     def of(field: str) -> list[Passage]:
         return [
             Passage(
-                id_of(each, DOCID_FIELDS, place),
-                text_of(each, ("title",), place, default=""),
-                None if each.get("text") is None else text_of(each, ("text",), place),
+                id_of(passage, DOCID_FIELDS, place),
+                text_of(passage, ("title",), place, default=""),
+                None if passage.get("text") is None else text_of(passage, ("text",), place),
             )
-            for each in passages(record, field, place)
+            for passage in passages(record, field, place)
         ]
 
     negatives = of("negative_passages") if record.get("negative_passages") is not None else None

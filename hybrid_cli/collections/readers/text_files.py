@@ -92,24 +92,24 @@ def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
     """Return the answers of a question, in `answers`, `answer` or BEIR's `metadata`; None if there are none."""
     metadata = record.get("metadata")
     fields = {**metadata, **record} if isinstance(metadata, dict) else record
-    found = fields.get("answers", fields.get("answer"))
-    if isinstance(found, str):
-        found = [found]
-    if found is None:
+    value = fields.get("answers", fields.get("answer"))
+    if isinstance(value, str):
+        value = [value]
+    if value is None:
         return None
-    check_field({"answers": found}, "answers", list[str], place, "answers-form")
-    return [without_surrogates(answer) for answer in found]
+    check_field({"answers": value}, "answers", list[str], place, "answers-form")
+    return [without_surrogates(answer) for answer in value]
 
 
 def answer_list(text: str, place: Place) -> list[str]:
     """Parse a list in the syntax of Python or JSON: `['1912', 'April 1912']`."""
     for parse in (json.loads, ast.literal_eval):
         try:
-            found = parse(text)
+            parsed = parse(text)
         except (SyntaxError, MemoryError, *NOT_JSON):  # `literal_eval` raises MemoryError for deep nesting
             continue
-        if isinstance(found, list) and all(isinstance(answer, str) for answer in found):
-            return [without_surrogates(answer) for answer in found]
+        if isinstance(parsed, list) and all(isinstance(answer, str) for answer in parsed):
+            return [without_surrogates(answer) for answer in parsed]
     raise InputError(
         f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
         code="not-answers", **place.fields, value=text,

@@ -132,8 +132,8 @@ def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[st
     outside: Counter[tuple[str, str]] = Counter()
     for block in _blocks(path, "DOC", encoding):
         if not block.opening:
-            found = markup.read(block.text)
-            outside += _counts("words", {_OUTSIDE: words.count(found.plain(*(text for _, text in found.pieces)))})
+            content = markup.read(block.text)
+            outside += _counts("words", {_OUTSIDE: words.count(content.plain(*(text for _, text in content.pieces)))})
             continue
         if held:
             yield held._replace(left_out={**(held.left_out or {}), **outside})
@@ -151,16 +151,16 @@ def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[st
 
 
 def _document(block: _Block, more: frozenset[str]) -> Document:
-    found = markup.read(block.text)
-    docid, used = _docid(block, found)
-    texts = _TEXTS | more if found.tags.keys() & _TEXTS else frozenset({ALL_FIELDS})
+    content = markup.read(block.text)
+    docid, used = _docid(block, content)
+    texts = _TEXTS | more if content.tags.keys() & _TEXTS else frozenset({ALL_FIELDS})
     parts: dict[str, list[Piece]] = {"title": [], "text": [], "date": [], "": []}
-    for piece in found.pieces:
+    for piece in content.pieces:
         if piece is not used:
             parts[_part(piece.fields, texts)].append(piece)
-    title = found.plain(*(piece.text for piece in parts["title"]))
-    text = found.plain(*(piece.text for piece in (*parts["text"], *parts["date"])))
-    return Document(docid, title, text, block.place, left_out=_left_out(found, parts[""]))
+    title = content.plain(*(piece.text for piece in parts["title"]))
+    text = content.plain(*(piece.text for piece in (*parts["text"], *parts["date"])))
+    return Document(docid, title, text, block.place, left_out=_left_out(content, parts[""]))
 
 
 def _docid(block: _Block, found: Markup) -> tuple[str, Piece | None]:
@@ -233,13 +233,13 @@ def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Itera
     start: tuple[Place, str] | None = None
     for place, line in lines(path, encoding):
         after = 0
-        for found in edge.finditer(line):
-            held.append(line[after : found.start()])
-            opens, after = not found[1], found.end()
+        for match in edge.finditer(line):
+            held.append(line[after : match.start()])
+            opens, after = not match[1], match.end()
             if ended and opens == bool(start):
                 raise _unpaired(start[0] if start else place, tag, missing="end" if start else "start")
             yield from _block(start, place, held)
-            start, held = ((place, found[0]) if opens else None), []
+            start, held = ((place, match[0]) if opens else None), []
         held.append(line[after:])
         if not start:
             yield from _block(start, place, held)
@@ -293,14 +293,14 @@ def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]
                 yield _topic(block, fields)
     elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
         for place, line in lines(path, encoding):
-            if not (found := _COLONS.fullmatch(line)):
+            if not (match := _COLONS.fullmatch(line)):
                 raise InputError(
                     f"{place}: no 'number:query' as in the first line; fix or remove the line",
                     code="topic-without-number",
                     path=path,
                     line=place.number,
                 )
-            yield Query("", found["number"], found["text"].strip(), None, place)
+            yield Query("", match["number"], match["text"].strip(), None, place)
     else:
         for place, qid, text, answers in query_rows(path):
             yield Query("", qid, text, answers, place)
@@ -310,8 +310,8 @@ def _topic_tag(path: Path, encoding: str) -> str:
     """Return the tag of topics, `top` or `topic`: the first one in the file."""
     tag = re.compile(r"<(top|topic)(?:\s[^<>]*)?>", re.IGNORECASE)
     for _, line in lines(path, encoding):
-        if found := tag.search(line):
-            return found[1].lower()
+        if match := tag.search(line):
+            return match[1].lower()
     raise InputError(
         f"{path}: no <top> and no <topic>; pass topics in SGML or XML, JSON lines (.jsonl) or tab-separated columns",
         code="no-topics",
@@ -320,10 +320,10 @@ def _topic_tag(path: Path, encoding: str) -> str:
 
 
 def _topic(block: _Block, fields: Sequence[str]) -> Query:
-    found = markup.read(block.text)
-    pieces = [Piece(tuple(_LANGUAGE.sub("", name, count=1) for name in names), text) for names, text in found.pieces]
+    content = markup.read(block.text)
+    pieces = [Piece(tuple(_LANGUAGE.sub("", name, count=1) for name in names), text) for names, text in content.pieces]
     number = [piece for piece in pieces if piece.fields and piece.fields[0] in _NUMBERS][:1]
-    qid = _value(found, number) or _attribute(block.opening, "number", "num", "id", "qid")
+    qid = _value(content, number) or _attribute(block.opening, "number", "num", "id", "qid")
     if not qid:
         raise InputError(
             f"{block.place}: topic without number; each topic needs <num> or the attribute number",
@@ -331,7 +331,7 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
             path=block.place.file,
             line=block.place.number,
         )
-    chosen = [own for name in fields if (own := _field(pieces, name)) and _value(found, own)]
+    chosen = [own for name in fields if (own := _field(pieces, name)) and _value(content, own)]
     if not chosen:
         names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
         raise InputError(
@@ -342,10 +342,10 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
             line=block.place.number,
             id=qid,
         )
-    found.entities.clear()
-    text = " ".join(_value(found, own) for own in chosen)
+    content.entities.clear()
+    text = " ".join(_value(content, own) for own in chosen)
     used = [*number, *(piece for own in chosen for piece in own)]
-    left = _left_out(found, [piece for piece in pieces if not any(piece is each for each in used)])
+    left = _left_out(content, [piece for piece in pieces if not any(piece is piece_used for piece_used in used)])
     return Query("", checked_id(qid, block.place), text, None, block.place, left)
 
 
