@@ -221,8 +221,8 @@ def _refuse_other_documents(index: Path, first: Path) -> None:
     differences = [f"{len(side):,} {name}: {side[0]}, ..." for name, side in sides.items() if len(side)]
     if differences:
         raise InputError(
-            f"{index}: has other documents than {first} ({'; '.join(differences)}); append and delete the same documents in "
-            "both indexes",
+            f"{index}: has other documents than {first} ({'; '.join(differences)}); append and delete the same "
+            "documents in both indexes",
             code="other-corpus",
             path=index,
             other=first,
