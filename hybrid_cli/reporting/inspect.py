@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
 from hybrid_cli.reporting import tables
+from hybrid_cli.reporting.tables import Table
 from hybrid_cli.settings import Inspect
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
         + [f"{row[f'{part} p50']:.1f} {row[f'{part} p95']:.1f}" for part in _LATENCY]
         for row in rows
     ]
-    tables.show(columns, shown, stack=tables.at_words)
+    tables.show(Table(columns, shown, stacked=True))
     indexes = {part["index"]: row["parts"] for row in rows for part in row["parts"]}
     for index, parts in indexes.items():
         cells = [
@@ -46,8 +47,7 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
             for part in parts
             if part["index"] == index
         ]
-        tables.heading(index)
-        tables.show(["part", "size", "read by a search"], cells)
+        tables.show(Table(["part", "size", "read by a search"], cells, index))
     tables.prose(
         [
             "memory: bytes that a search of the run's indexes reads. Latency: p50 and p95 of single queries on one "

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
-from hybrid_cli.reporting.tables import figure, matching
+from hybrid_cli.reporting.snippets import matching
+from hybrid_cli.reporting.tables import figure
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -16,37 +16,7 @@ from markupsafe import Markup
 
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
-from hybrid_cli.reporting.tables import figure, signed
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: text, a smaller line below, and emphasis."""
-
-    text: str
-    below: str = ""
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first column contains row headings, in the color of the named run.
-
-    Attributes:
-        title: label for screen readers; for a `folded` table, the text of the line that opens it.
-        columns: headings.
-        rows: cells.
-        notes: lines below the table.
-        left: number of columns aligned to the left.
-        folded: hidden until opened.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str] = ()
-    left: int = 1
-    folded: bool = False
+from hybrid_cli.reporting.tables import Table, figure, signed
 
 
 @dataclass(frozen=True)
@@ -84,10 +54,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page, shown in the order of its fields; folded tables are last.
+    """A section of the page, shown in the order of its fields.
+
+    In a table, the first column has row headings, in the color of the named run. The second line of a cell is smaller.
 
     Attributes:
+        tables: the title is a label for screen readers.
         cases: heading -> queries.
+        folded: tables that are hidden until their title is opened.
     """
 
     name: str
@@ -96,6 +70,7 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
+    folded: Sequence[Table] = ()
 
 
 def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence[Section], runs: Sequence[str]) -> str:

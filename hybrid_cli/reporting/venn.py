@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import acos, isnan, pi, sqrt
+from math import acos, pi, sqrt
 from typing import Any
 
 import altair as alt
@@ -12,9 +12,9 @@ from scipy.optimize import brentq
 
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
-from hybrid_cli.reporting.complement import Complement
-from hybrid_cli.reporting.page import Cell, Section, Table
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.complement import Complement, ratio_text
+from hybrid_cli.reporting.page import Section
+from hybrid_cli.reporting.tables import Table, figure
 
 WIDTH = 300  # all sizes in pixels
 _MARGIN, _GAP = 6, 16
@@ -43,7 +43,7 @@ def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> S
 
 
 def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
-    ratio = _ratio(sets.roc)
+    ratio = ratio_text(sets.roc)
     name = f"venn-at-{sets.cutoff}"
     return Figure(
         name,
@@ -59,17 +59,10 @@ def _table(found: Complement) -> Table:
     columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
     rows = []
     for sets, common in zip(found.sets, found.overlap, strict=True):
-        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail)
-        rows.append(
-            [
-                Cell(str(sets.cutoff)),
-                Cell(_ratio(sets.roc), strong=True),
-                Cell(_ratio(sets.mirror)),
-                *(Cell(f"{count:,}", _fraction(count, sets.queries)) for count in counts),
-                Cell(f"{sets.queries - sets.fail:,}", _fraction(sets.queries - sets.fail, sets.queries)),
-                Cell(figure(common, 3)),
-            ]
-        )
+        oracle = sets.queries - sets.fail
+        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail, oracle)
+        cells = (f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts)
+        rows.append([str(sets.cutoff), ratio_text(sets.roc), ratio_text(sets.mirror), *cells, figure(common, 3)])
     notes = [
         "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
         f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(found.rbo, 3)}."
@@ -77,15 +70,7 @@ def _table(found: Complement) -> Table:
     empty = [str(sets.cutoff) for sets in found.sets if not sets.dense]
     if empty:
         notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {found.dense} answers no query.")
-    return Table("Complementarity at every cutoff", columns, rows, notes)
-
-
-def _ratio(value: float) -> str:
-    return "undefined" if isnan(value) else figure(value, 3)
-
-
-def _fraction(count: int, queries: int) -> str:
-    return f"{count / queries:.1%}" if queries else ""
+    return Table(columns, rows, "Complementarity at every cutoff", notes, bold={(row, 1) for row in range(len(rows))})
 
 
 # ------------------------------------------------------------------------------------------------------------ diagrams

@@ -18,7 +18,7 @@ from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.lexical import open_bm25
@@ -127,16 +127,8 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
     learner = asdict(read_contract(folder))
     for name, value in changes.items():
         if learner[name] != value:
-            raise InputError(
-                f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have "
-                f"{'none' if learner[name] is None else learner[name]}, and learners of an ensemble are alike; remove "
-                "the option",
-                code="conflicting-options",
-                option=f"--{name.replace('_', '-')}",
-                value=value,
-                expected=learner[name],
-                path=ensemble,
-            )
+            reason = f"the learners of {ensemble} have {learner[name]}, and learners of an ensemble are alike; omit it"
+            raise option_error(name, value, reason, code="conflicting-options", expected=learner[name])
     return learner
 
 
@@ -254,12 +246,8 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         was, now = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (trained, wanted))
         raise InputError(
             f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
-            "the model, or another start model",
-            code="other-projection",
-            path=file.parent,
-            value=wanted,
-            expected=trained,
-        )
+            "the model, or another start model", code="other-projection", path=file.parent,
+        )  # fmt: skip
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:
