@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import typer
 
 from hybrid_cli import console, memory, plugins
-from hybrid_cli.cli import plugin_files, signals, streams
+from hybrid_cli.cli import options, signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import disk
@@ -57,7 +57,7 @@ def main() -> None:
     streams.prepare()
     _keep_pandas_out()
     try:
-        with signals.raised() as ended, plugins.loaded(plugin_files.requested(sys.argv[1:])):
+        with signals.raised() as ended, plugins.loaded(options.requested_plugins(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
@@ -186,7 +186,7 @@ def _suggestion(name: str, command: Any) -> str:
 
 def _print(error: HybridError) -> None:
     """Print the line of an error: a JSON object if the command was asked for JSON."""
-    as_json = "json" in plugin_files.values_of(sys.argv[1:], "--format")
+    as_json = "json" in options.values_of(sys.argv[1:], "--format")
     console.error(str(error), error.code, error.fields, as_json)
 
 

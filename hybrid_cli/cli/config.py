@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from hybrid_cli.cli.options import FLAGS, switch
-from hybrid_cli.cli.plugin_files import as_paths
+from hybrid_cli.cli.options import FLAGS, as_paths, switch
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import NOT_JSON, reason

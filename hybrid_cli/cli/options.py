@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console, memory, plugins
-from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.memory import cpu_count
@@ -412,3 +411,29 @@ def _print_settings(output: artifacts.Output) -> None:
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
         console.result(f"{name:24} {console.one_line(value)}")
+
+
+# ------------------------------------------------------ values read before the options are parsed: plugins may add some
+
+
+def requested_plugins(words: Sequence[str]) -> list[str]:
+    """Return the plugin files of a command line, and those that its config files name."""
+    found = list(values_of(words, "--plugin"))
+    for config in values_of(words, "--config"):
+        found += import_module("hybrid_cli.cli.config").plugin_files(config, words)
+    return found
+
+
+def values_of(words: Sequence[str], option: str) -> Iterator[str]:
+    """Yield the values of an option that may be repeated."""
+    end = words.index("--") if "--" in words else len(words)
+    for number, word in enumerate(words[:end]):
+        if word == option and number + 1 < end:
+            yield words[number + 1]
+        elif word.startswith(f"{option}="):
+            yield word.removeprefix(f"{option}=")
+
+
+def as_paths(value: Any) -> list[str]:
+    """Return the files of `plugin` in a config file: a path, or a list of paths."""
+    return [str(path) for path in (value if isinstance(value, list | tuple) else [value])]

@@ -36,10 +36,9 @@ def text(found: Result, form: str) -> str:
         return console.json_text(found.content(), indent=2)
     if form == "csv":
         return tables.csv_text(found.csv_rows())
-    write, escape = {
-        "markdown": (tables.markdown_table, tables.markdown),
-        "latex": (tables.latex_table, tables.latex),
-    }[form]
+    write, escape = {"markdown": (tables.markdown_table, tables.markdown), "latex": (tables.latex_table, tables.latex)}[
+        form
+    ]
     parts = [*map(write, found.tables(form)), *map(escape, found.legend())]
     if form == "markdown" and isinstance(found, Summary) and found.complement:
         parts.append(complement.as_markdown(found.complement))

@@ -89,8 +89,12 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # may be shared
         "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
     }
-    scripts = [_in_script(program) for program in (_vega(), _source("page.js"))] if figures else []
-    return _template().render(
+    # in JavaScript, `<\/` in a string or pattern is `</`, which would end the script element
+    scripts = [text.replace("</script", "<\\/script") for text in (_vega(), _source("page.js"))] if figures else []
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_source("page.html")).render(
         title=title,
         subtitle=subtitle,
         summary=summary,
@@ -123,11 +127,6 @@ def _vega() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def _in_script(program: str) -> str:
-    """Escape a script for the script element: in JavaScript, `<\\/` in a string or pattern is `</`."""
-    return program.replace("</script", "<\\/script")
-
-
 def _digest(program: str) -> str:
     """Return the hash by which the content security policy allows a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
@@ -135,10 +134,3 @@ def _digest(program: str) -> str:
 
 def _source(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(_source("page.html"))

@@ -18,7 +18,7 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
-from hybrid_cli.reporting.data import Findings, Match
+from hybrid_cli.reporting.data import Findings
 from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
 from hybrid_cli.reporting.tables import Table, count, figure
@@ -100,22 +100,16 @@ def _analyzer(language: str) -> queries.Analyze:
 
 def depth_section(found: Findings) -> Section:
     """Return the curves of all runs."""
-    curves = {run: kept.curve for run, kept in found.kept.items()}
-    count = f"{found.summary.queries(found.measure):,}"
+    runs, count = list(found.kept), f"{found.summary.queries(found.measure):,}"
     caption = (
         f"Fraction of the {count} questions that are answered in the top k hits (acc@k)."
         if found.by_answers
         else f"Fraction of the relevant documents in the top k hits (R@k), mean over {count} judged queries."
     )
-    title = "Questions answered by depth k" if found.by_answers else "Recall at depth k"
-    return Section("depth", "Recall by depth", figures=[_depth_figure(curves, list(curves), title, caption)])
-
-
-def _depth_figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title: str, caption: str) -> Figure:
     rows = [
         {"run": run, "depth": depth, "recall": round(recall, 5), "shown": figure(recall)}
-        for run, curve in curves.items()
-        for depth, recall in curve.select("depth", "recall").iter_rows()
+        for run, kept in found.kept.items()
+        for depth, recall in kept.curve.select("depth", "recall").iter_rows()
     ]
     base = chart("recall").encode(
         alt.X("depth:Q", title="top k hits").scale(type="log").axis(values=[1, 3, 10, 30, 100, 300, 1000], format="~s"),
@@ -123,16 +117,17 @@ def _depth_figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title
         colours(runs),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("depth:Q", title="k"), alt.Tooltip("shown:N", title="recall")],
     )
-    lines = base.mark_line(strokeWidth=2, interpolate="monotone")
-    return Figure(
+    drawn = base.mark_line(strokeWidth=2, interpolate="monotone") + base.mark_circle(size=36, opacity=1)
+    drawing = Figure(
         "recall-by-depth",
-        title,
-        plain(lines + base.mark_circle(size=36, opacity=1), {"recall": rows}, height=340),
+        "Questions answered by depth k" if found.by_answers else "Recall at depth k",
+        plain(drawn, {"recall": rows}, height=340),
         f"{caption} A curve that is higher at small k and lower at large k ranks better, but retrieves fewer relevant "
         "documents.",
         legend=runs,
         wide=True,
     )
+    return Section("depth", "Recall by depth", figures=[drawing])
 
 
 # ---------------------------------------------------------------------------------------------------- query groups
@@ -314,7 +309,12 @@ def in_words(found: Findings) -> list[str]:
     if found.complement is not None:
         sentences.append(" ".join(_sets(found, found.complement)))
     if found.matches:
-        sentences.append(_contest(found.summary, found.matches[-1]))
+        match, measure = found.matches[-1], found.measure
+        wins, ties, losses, _ = contest(found.summary.values, match.run, match.bases, measure)
+        better = console.counted(query=wins)
+        sentences.append(
+            f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."
+        )
     return sentences
 
 
@@ -377,10 +377,3 @@ def _sets(found: Findings, complement: Complement) -> Iterator[str]:
 
 def _of(count: int, queries: int) -> str:
     return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")
-
-
-def _contest(summary: Summary, match: Match) -> str:
-    measure = summary.measures[0]
-    wins, ties, losses, _ = contest(summary.values, match.run, match.bases, measure)
-    better = console.counted(query=wins)
-    return f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."

@@ -78,7 +78,10 @@ def _table(found: Complement) -> Table:
 
 def scale(drawn: Sequence[Sets]) -> float:
     """Return the pixels per unit at which the widest diagram fits; one query is a circle of area 1."""
-    widest = max(max(circle.right for circle in circles(*_pair(sets))) + 2 * radius(sets.fail) for sets in drawn)
+    widest = max(
+        max(circle.right for circle in circles(sets.dense, sets.sparse, sets.both)) + 2 * radius(sets.fail)
+        for sets in drawn
+    )
     return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
 
 
@@ -99,18 +102,28 @@ def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], s
             "x": circle.x,
             "y": layout.middle,
             "size": (2 * circle.radius) ** 2,  # Vega's size of a circle is the square of its diameter
-            "run": name,
+            "run": run,
             "queries": f"{count:,} of {sets.queries:,}",
         }
-        for circle, name, count in shapes
+        for circle, run, count in shapes
         if count
     ]
-    found, outside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
-    return _spec(name, found, outside, list(layout.labels(sets)), runs, layout)
-
-
-def _pair(sets: Sets) -> tuple[int, int, int]:
-    return sets.dense, sets.sparse, sets.both
+    answered, outside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
+    data = {f"{name}-sets": answered, f"{name}-neither": outside, f"{name}-counts": list(layout.labels(sets))}
+    height = 2 * layout.middle
+    ends = {"x": alt.Scale(domain=[0, WIDTH], nice=False), "y": alt.Scale(domain=[0, height], nice=False)}
+    x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
+    tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
+    size = alt.Size("size:Q", scale=None)
+    found = chart(f"{name}-sets").mark_point(
+        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
+    )
+    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
+    written = chart(f"{name}-counts").encode(x, y)
+    lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
+    texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
+    circles = found.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
+    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -123,7 +136,7 @@ class _Layout:
 
     @classmethod
     def of(cls, sets: Sets, scale: float) -> _Layout:
-        first, second = (circle.drawn(scale, 0) for circle in circles(*_pair(sets)))
+        first, second = (circle.drawn(scale, 0) for circle in circles(sets.dense, sets.sparse, sets.both))
         size = radius(sets.fail) * scale
         neither = Circle(max(first.right, second.right) + _GAP + size, size)
         shift = (WIDTH - neither.right) / 2
@@ -164,31 +177,6 @@ class _Layout:
 
 def _fits(count: int, room: float) -> bool:
     return len(f"{count:,}") * _CHARACTER + _PADDING <= room
-
-
-def _spec(
-    name: str,
-    found: list[dict[str, Any]],
-    outside: list[dict[str, Any]],
-    labels: list[dict[str, Any]],
-    runs: Sequence[str],
-    layout: _Layout,
-) -> Any:
-    height = 2 * layout.middle
-    ends = {"x": alt.Scale(domain=[0, WIDTH], nice=False), "y": alt.Scale(domain=[0, height], nice=False)}
-    x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
-    tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
-    size = alt.Size("size:Q", scale=None)
-    sets = chart(f"{name}-sets").mark_point(
-        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
-    )
-    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
-    written = chart(f"{name}-counts").encode(x, y)
-    lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
-    texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
-    circles = sets.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
-    data = {f"{name}-sets": found, f"{name}-neither": outside, f"{name}-counts": labels}
-    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 
 # ------------------------------------------------------------------------------------------------------------ geometry

@@ -136,10 +136,7 @@ def _judged(collection: Path, split: str | None) -> dict[str, Path]:
         reason = "is a file; pass a collection, which has the texts of the queries too"
         raise option_error("tune", collection, reason, code="other-kind", path=collection, expected="collection")
     split = collections.tuning_split(collection, split)
-    return {
-        "queries": collections.queries_path(collection, split),
-        "qrels": collections.qrels_path(collection, split),
-    }
+    return {"queries": collections.queries_path(collection, split), "qrels": collections.qrels_path(collection, split)}
 
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:

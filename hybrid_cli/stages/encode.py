@@ -112,8 +112,9 @@ def _encode(settings: Encode) -> Path:
     if OF_SPARSE in facts:
         return _encode_sparse(settings, source, kind)
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
+    binary = len(folders) == 1 and kind_of(folders[0]) == TRANSFORMER and read_contract(folders[0]).binary
     if kind == Kind.DENSE_INDEX:
-        settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
+        settings = _with_type(settings, binary)
     recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
     settings = on_cluster(settings)
     dtype = precision(settings)
@@ -243,10 +244,6 @@ def _import(settings: Encode, path: Path) -> Path:
     return output.path
 
 
-def _trained_for_codes(model: Path) -> bool:
-    return kind_of(model) == TRANSFORMER and read_contract(model).binary
-
-
 def _check_recipe(settings: Encode, dim: int, vectors: int, output: Output) -> None:
     """Check that FAISS can build the index, and that memory and disk hold it and the stored vectors."""
     size, remedy = (2, "") if settings.vector_dtype == "float16" else (4, "use --vector-dtype float16")
@@ -267,9 +264,11 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     refuse_truncation(length, info.dim, old)
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
-    kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
+    declared = VectorIndex.declared()
+    kept = {name: value for name, value in made.options.items() if name not in declared}
     inputs = {"vectors": old, **_texts_and_model(made)}
-    options = {**kept, **_index_options(settings), "contract": changes}
+    chosen = {name: value for name, value in settings.recorded(input=DENSE_INDEX).items() if name in declared}
+    options = {**kept, **chosen, "contract": changes}
     output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
     if output.up_to_date:
         return _check_recall(settings, output)
@@ -350,11 +349,6 @@ def _without_contract(recorded: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recorded.items() if name not in contract}
 
 
-def _index_options(settings: Encode) -> dict[str, Any]:
-    recorded = settings.recorded(input=DENSE_INDEX)
-    return {name: value for name, value in recorded.items() if name in VectorIndex.declared()}
-
-
 def _finished(settings: Encode, work: Path, info: IndexInfo, kind: Kind = Kind.DENSE_INDEX) -> dict[str, Any]:
     """Build the index of the shards in `work`, unless they are vectors of queries; return the counts."""
     built = _build(settings, work, info) if kind == Kind.DENSE_INDEX else info
@@ -376,14 +370,11 @@ def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
 
 def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     recall = measure_recall(folder, info.factory, seed)
-    if recall:
-        shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
-        asked = min(info.vectors, RECALL_SAMPLE)
-        console.note(
-            f"encode: {info.factory}: {shares} against exact search, for {console.counted(document=asked)} as queries"
-        )
-    else:
-        console.note(f"encode: {info.factory}: an exact index; --recall-check measures approximate ones")
+    shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
+    asked = console.counted(document=min(info.vectors, RECALL_SAMPLE))
+    measured = f"{shares} against exact search, for {asked} as queries"
+    note = measured if recall else "an exact index; --recall-check measures approximate ones"
+    console.note(f"encode: {info.factory}: {note}")
     return recall
 
 

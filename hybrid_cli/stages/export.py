@@ -264,23 +264,19 @@ def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> I
         texts, on="docid", suffix="_document", maintain_order="left"
     )
     for _, group in hits.group_by("qid", maintain_order=True):
-        answers = group["answers"][0]
-        answers = [] if answers is None else answers.to_list()
+        answers = group["answers"].to_list()[0] or []
         has_answer = matcher(answers)
-        yield {
-            "question": group["text"][0],
-            "answers": answers,
-            "ctxs": [
-                {
-                    "id": docid,
-                    "title": title,
-                    "text": text,
-                    "score": str(score),
-                    "has_answer": has_answer(passage_form(text)),
-                }
-                for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
-            ],
-        }
+        contexts = [
+            {
+                "id": docid,
+                "title": title,
+                "text": text,
+                "score": str(score),
+                "has_answer": has_answer(passage_form(text)),
+            }
+            for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
+        ]
+        yield {"question": group["text"][0], "answers": answers, "ctxs": contexts}
 
 
 # ------------------------------------------------------------------------------------------ encoders and indexes
@@ -305,14 +301,9 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
         contract = read_contract(path)
         if contract.query_max_len != contract.doc_max_len:
             name = "query_length" if contract.tied else "max_seq_length"
-            _set_length(scratch if contract.tied else scratch / "query", name, contract.query_max_len)
+            file = (scratch if contract.tied else scratch / "query") / "sentence_bert_config.json"
+            disk.write_text(file, json.dumps(read_object(file) | {name: contract.query_max_len}, indent=2) + "\n")
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
-
-
-def _set_length(folder: Path, name: str, length: int) -> None:
-    """Store a maximum length in the settings of a sentence-transformers model."""
-    file = folder / "sentence_bert_config.json"
-    disk.write_text(file, json.dumps(read_object(file) | {name: length}, indent=2) + "\n")
 
 
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:

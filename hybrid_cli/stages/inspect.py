@@ -44,7 +44,7 @@ MEMORY_MEASURES = {  # (LITE, table 2)
 }
 _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
-_VALIDATED = "^dev_"  # names of the values of a validation in a learning curve
+_VALIDATED = "dev_"  # names of the values of a validation in a learning curve
 _EVIDENCE = (
     "rrf_k", "normalize", "measure", "queries", "score", "held_out", "held_out_interval", "alone", "gain",
     "gain_interval",
@@ -97,7 +97,11 @@ def inspect(settings: Inspect) -> Description:
     elif path.suffix != ".html":
         described["head"] = _head(path)
     if manifest and (step := manifest.counts.get("best_step")) is not None and (path / layout.CURVE).is_file():
-        described["best_values"] = _best_values(path / layout.CURVE, int(step))
+        artifacts.check_parts(path, layout.CURVE)
+        rows = pl.read_parquet(path / layout.CURVE, glob=False).filter(step=int(step)).select("name", "value")
+        described["best_values"] = {
+            name: [int(step), value] for name, value in rows.iter_rows() if name.startswith(_VALIDATED)
+        }
     return described
 
 
@@ -171,13 +175,6 @@ def _folder_content(path: Path) -> Description:
     if corpus is not None:
         content["sample"] = _table_content(corpus)["sample"]
     return content
-
-
-def _best_values(curve: Path, step: int) -> dict[str, list[float]]:
-    """Return name -> [step, value] of the validation at the best step."""
-    artifacts.check_parts(curve.parent, curve.name)
-    rows = pl.read_parquet(curve, glob=False).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
-    return {name: [step, value] for name, value in rows.select("name", "value").iter_rows()}
 
 
 def _last_values(curve: Path) -> dict[str, list[float]]:

@@ -43,7 +43,9 @@ def pretrain(settings: Pretrain) -> Path:
     if session.up_to_date:
         return settings.output
     tower = Tower.load(start, contract)
-    _check_length(settings.max_length, tower)
+    positions = getattr(tower.backbone.config, "max_position_embeddings", settings.max_length)
+    if settings.max_length > (most := min(tower.tokenizer.model_max_length, positions)):
+        raise option_error("max_length", settings.max_length, f"the model has positions for {most} tokens", limit=most)
     bare = replace(contract, doc_prefix="", markers="none")
     corpus = Corpus(corpus_path, tower.tokenizer, bare.document, settings)
     session.seed()  # initializes new heads
@@ -78,13 +80,6 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
         problem = f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}"
         raise InputError(problem, code="two-towers", path=start)
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
-
-
-def _check_length(length: int, tower: Tower) -> None:
-    config = tower.backbone.config
-    most = min(tower.tokenizer.model_max_length, getattr(config, "max_position_embeddings", length))
-    if length > most:
-        raise option_error("max_length", length, f"the model has positions for {most} tokens", limit=most)
 
 
 def _gain(state: State) -> str:

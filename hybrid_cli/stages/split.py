@@ -35,12 +35,11 @@ def split(settings: Split) -> Path:
     files |= {f"qrels {name}": collection.qrels_path(settings.collection, name) for name in names}
     queries, qrels = _read(files, names)
     parts = _folds(queries, qrels, settings)
-    output = artifacts.output_of(
-        settings,
-        Kind.COLLECTION,
-        {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
-        (({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()) | _pseudo(files),
-    )
+    inputs = {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})}
+    options = ({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()
+    pseudo = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
+    options |= {"pseudo_queries": ",".join(pseudo)} if pseudo else {}
+    output = artifacts.output_of(settings, Kind.COLLECTION, inputs, options)
     if output.up_to_date:
         return output.path
     own = _documents_among(queries, files, corpus)
@@ -70,12 +69,6 @@ def _documents_among(queries: pl.DataFrame, files: dict[str, Path], corpus: Path
         return set()
     asked = queries.filter(pl.col("split").is_in(marked))["qid"]
     return set(asked.filter(asked.is_in(collection.docids(corpus).implode())))
-
-
-def _pseudo(files: dict[str, Path]) -> dict[str, str]:
-    """Return the mark of pseudo-queries, if the divided queries have it."""
-    found = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
-    return {"pseudo_queries": ",".join(found)} if found else {}
 
 
 def _names(settings: Split) -> list[str]:
