@@ -14,11 +14,11 @@ import torch
 from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import artifacts, memory, runs
+from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.settings import Combine
 from hybrid_cli.stages.combine import combine
@@ -246,16 +246,10 @@ def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
     assert "1 judged query. One judged query: there is no held-out score." in " ".join(printed.split())
     none = pl.read_parquet(one / "qrels.train.parquet").with_columns(docid=pl.lit("absent"))
     none.write_parquet(one / "qrels.train.parquet")
-    with raises("measure-always-zero", path="qrels.train.parquet", measure="MRR@10"):
+    with raises("measure-always-zero", path="qrels.train.parquet", option="measure", value="MRR@10"):
         combine(models, output=tmp_path / "t", tune=one, **options)
     with raises("other-kind", option="tune", expected="collection"):
         combine(models, output=tmp_path / "t", tune=one / "qrels.train.parquet", **options)
-
-
-def test_tuning_that_does_not_fit_is_refused_with_an_option(indexed: Path, tiny: Path, tmp_path: Path) -> None:
-    models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
-    with memory.limited(0), pytest.raises(HybridError, match=r"combine --tune needs .*, or use a smaller --depth$"):
-        combine(models, output=tmp_path / "tuned", tune=tiny, split="train", index=indexed / "both")
 
 
 def test_the_reciprocal_grid_is_that_of_spar() -> None:

@@ -23,8 +23,9 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting import complement as module
 from hybrid_cli.reporting.complement import Complement, bar
+from hybrid_cli.reporting.evaluate import show_tables
 from hybrid_cli.reporting.evaluate import text as in_format
-from hybrid_cli.reporting.summary import Summary, as_csv, as_json, as_markdown, show
+from hybrid_cli.reporting.summary import Summary
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     assert len(found["dense"] - found["bm25"]) == first.complement.sets[2].dense_only
     again = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measures=["P@1"], output=output)
     assert "up to date" in capsys.readouterr().err
-    assert as_json(again) == as_json(first)
+    assert in_format(again, "json") == in_format(first, "json")
 
 
 def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,32 +210,32 @@ def undefined(tiny: Path, tmp_path: Path) -> Summary:
 
 def test_an_undefined_ratio_is_explained(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = undefined(tiny, tmp_path)
-    cuts = json.loads(as_json(summary))["complement"]["cutoffs"]
+    cuts = json.loads(in_format(summary, "json"))["complement"]["cutoffs"]
     assert [(cut["roc"], cut["mirror"]) for cut in cuts[:2]] == [(None, None), (None, 1.0)]
-    show(summary)
-    for text in (capsys.readouterr().out, as_markdown(summary)):
+    show_tables(summary)
+    for text in (capsys.readouterr().out, in_format(summary, "markdown")):
         assert "RoC(D;S) at 10 is undefined: D is empty." in text
         assert "RoC(S;D) at 1 is undefined: S is empty." in text
         assert not re.search(r"\bnan\b", text)
-    rows = {row["measure"]: row["mean"] for row in csv.DictReader(io.StringIO(as_csv(summary)))}
+    rows = {row["measure"]: row["mean"] for row in csv.DictReader(io.StringIO(in_format(summary, "csv")))}
     assert (rows["RoC@1"], rows["mirror@5"]) == ("", "1.0")
 
 
 def test_all_formats_have_the_same_figures(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     summary = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"))
-    content = json.loads(as_json(summary))["complement"]
+    content = json.loads(in_format(summary, "json"))["complement"]
     assert content["cutoffs"][2]["roc"] == 1 / 3
     assert content["absent"]["bm25"] == 2
     assert content["changed"][0]["lists"]["clear"]["hits"][0]["docid"] == "hamlet"
-    rows = list(csv.DictReader(io.StringIO(as_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))
     figures = {(row["run"], row["measure"]): row for row in rows}
     assert float(figures["dense vs bm25", "RoC@10"]["mean"]) == 1 / 3
     assert float(figures["dense vs bm25", "fail@10"]["mean"]) == 1 / 5
     assert figures["clear", "MRR@10 query by query"]["wins"] == "3"
     assert figures["dense", "MRR@10 | difficulty for bm25 | Hard"]["queries"] == "3"
     assert float(figures["clear", "above bm25 on Hard"]["mean"]) == 1
-    show(summary)
-    for text in (" ".join(capsys.readouterr().out.split()), as_markdown(summary)):
+    show_tables(summary)
+    for text in (" ".join(capsys.readouterr().out.split()), in_format(summary, "markdown")):
         assert "complementarity of D = dense and S = bm25" in text
         assert "bm25 has no hits for 2 of these queries; they count as not found." in text
         assert "█ dense only" in text

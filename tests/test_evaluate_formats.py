@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from evaluated import RUNS, evaluate, write_run
 
-from hybrid_cli.reporting.evaluate import text
-from hybrid_cli.reporting.summary import as_csv, as_json, as_markdown, show
+from hybrid_cli.reporting.evaluate import show_tables
+from hybrid_cli.reporting.evaluate import text as in_format
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def big(tmp_path: Path) -> list[Path | str]:
 
 
 def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
+    show_tables(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
     lines = capsys.readouterr().out.splitlines()
     figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
     table = " ".join(" ".join(lines).split())
@@ -48,7 +48,7 @@ def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_decimal_points_are_aligned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"]))
+    show_tables(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"]))
     means = capsys.readouterr().out.split("queries")[0]
     rows = [line for line in means.splitlines() if "±" in line]
     assert len({line.index(".") for line in rows}) == 1
@@ -57,18 +57,18 @@ def test_decimal_points_are_aligned(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
     summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baseline=["bad"])
-    content = json.loads(as_json(summary))
+    content = json.loads(in_format(summary, "json"))
     assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
     assert content["queries"] == {"P@1": 40, "Success@5": 40}
     compared = next(row for row in content["comparisons"] if row["run"] == "[none]")
     assert (compared["wins"], compared["losses"], compared["ties"]) == (0, 10, 30)
-    rows = list(csv.DictReader(io.StringIO(as_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))
     assert len(rows) == 3 * 2
     flat = next(row for row in rows if row["run"] == "[none]" and row["measure"] == "P@1")
     assert float(flat["p_t_corrected"]) == compared["p_t_corrected"]
     assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
     assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
-    markdown = as_markdown(summary)
+    markdown = in_format(summary, "markdown")
     low, high = content["runs"][1]["intervals"]["P@1"]
     assert low < content["runs"][1]["means"]["P@1"] == 1 / 4 < high
     assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
@@ -90,28 +90,28 @@ def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Pa
             docids.insert(place if n else 0, "right")
         write_run(tmp_path / f"{name}.parquet", hits)
     runs = [tmp_path / "bad.parquet", tmp_path / "good_1.parquet"]
-    printed = text(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    printed = in_format(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
     assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
     assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
     assert "95\\% bootstrap interval" in printed
     assert printed.isascii()
     last = [*reversed(runs)]
-    lower = text(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    lower = in_format(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
     assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
 
 
 def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:
     summary = evaluate([tiny, paths[0]], split="test", measures=["MRR@10"])
-    assert "**" not in as_markdown(summary)
-    assert "better than" not in as_markdown(summary)
-    assert json.loads(as_json(summary))["comparisons"] == []
-    assert len(list(csv.DictReader(io.StringIO(as_csv(summary))))) == 1
+    assert "**" not in in_format(summary, "markdown")
+    assert "better than" not in in_format(summary, "markdown")
+    assert json.loads(in_format(summary, "json"))["comparisons"] == []
+    assert len(list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))) == 1
 
 
 def test_a_single_query_has_no_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("001\t007\t1\n", "utf-8")
-    content = json.loads(as_json(evaluate(paths, qrels=qrels, measures=["MRR@10"])))
+    content = json.loads(in_format(evaluate(paths, qrels=qrels, measures=["MRR@10"]), "json"))
     assert content["comparisons"][0]["p_t"] is None
     assert content["comparisons"][0]["p_permutation"] == 1.0
 
@@ -128,7 +128,7 @@ def test_tables_fit_80_columns(
 ) -> None:
     """Eight runs with names of up to 18 characters and four measures, as in the demo."""
     files = [write_run(tmp_path / f"{name}.parquet", RUNS[list(RUNS)[n % 3]]) for n, name in enumerate(DEMO)]
-    show(evaluate([tiny, *files], split="test", complement=pair))
+    show_tables(evaluate([tiny, *files], split="test", complement=pair))
     lines = capsys.readouterr().out.splitlines()
     assert any("weighted-sum-tuned" in line for line in lines)
     assert max(len(line) for line in lines) <= 80

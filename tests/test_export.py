@@ -151,7 +151,7 @@ def test_dpr_records_have_texts_and_answers(tiny: Path, tmp_path: Path) -> None:
 
 def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
-    with raises("missing-option", option="collection", value="dpr"):
+    with raises("missing-option", option="collection"):
         export(run, form="dpr", output=tmp_path / "run.json")
     with raises("other-corpus", run="run.parquet", id="nowhere", count=1):
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")

@@ -126,7 +126,7 @@ def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) ->
     qids = runs.read_run(made / "bm25.parquet")["qid"].unique(maintain_order=True).to_list()
     qrels = tmp_path / "none.tsv"
     qrels.write_text("".join(f"{qid}\t0\tno such document\t1\n" for qid in qids), "utf-8")
-    with raises("measure-always-zero", path="none.tsv", measure="MRR@10"):
+    with raises("measure-always-zero", path="none.tsv", option="measure", value="MRR@10"):
         fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
     assert not (tmp_path / "w.json").exists()
 

@@ -155,7 +155,7 @@ def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: 
     assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
     assert hybrid("index-bm25", f"{bucket}/data", "--config", f"{bucket}/none.yaml").problem == "no-such-object"
     done = hybrid("index-bm25", f"{bucket}/data", "--output", f"{bucket}/x", "--log-file", f"{bucket}/log.txt")
-    assert (done.code, done.problem) == (2, "log-in-object-store")
+    assert (done.code, done.problem) == (2, "not-writable")
 
 
 def test_the_python_interface_opens_urls(bucket: Bucket, local: Path, tiny_bert: Path) -> None:

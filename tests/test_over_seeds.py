@@ -90,7 +90,7 @@ def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path:
     with raises("unknown-choice", option="roc_against", value="B"):
         over_seeds(inputs, roc_against="B", output=output)
     assert not output.exists()
-    with raises("missing-measure", measure="Success@k"):
+    with raises("missing-measure", option="roc_against"):
         over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
     with raises("unknown-choice", option="roc_against", value="A"):
         over_seeds(inputs, roc_against="A")

@@ -232,7 +232,6 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     )
     refused("--device: only with", "shuffle", device="cpu")
     refused("--attack shuffle: is listed twice; list each value once", "shuffle", "shuffle")
-    refused("--attack char-swap,lite: contains char-swap twice; list each attack once", "char-swap", "lite")
     refused("--synonyms: only with .*, not with --wordnet", "lite", synonyms=file, wordnet=SMALL)
     refused("gone: no such file", "synonym-replacement", synonyms=tmp_path / "gone")
     refused(r"q\.parquet: several attacks need a folder; pass --output without", "lite", output="q.parquet")

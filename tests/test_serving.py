@@ -123,7 +123,7 @@ def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> 
     ("words", "message"),
     [
         ("dense --format vespa", "dense: a dense index has no format 'vespa'"),
-        ("bm25 --format parquet --split test", "--split test: needs --collection"),
+        ("bm25 --format parquet --split test", "--collection: needed by --format dpr, and by --split"),
         ("bm25 --format parquet --collection first.parquet", "first.parquet: no texts of 5 documents"),
         ("part --format parquet --dense dense", "dense: has another corpus than part"),
         ("bm25 --format parquet --dense codes", "codes: sign codes"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.tables import snippet
+from hybrid_cli.reporting.snippets import snippet
+from hybrid_cli.reporting.tables import Table
 
 
 def test_no_cell_is_cut_and_no_line_is_wider_than_80(capsys: pytest.CaptureFixture[str]) -> None:
     for width in range(1, 57):
-        tables.show(["a" * width, "b", "c"], [["x" * width, "y" * 20, "z" * 20]])
+        tables.show(Table(["a" * width, "b", "c"], [["x" * width, "y" * 20, "z" * 20]]))
     printed = capsys.readouterr().out
     assert "…" not in printed
     assert printed.count("y" * 20) == printed.count("z" * 20) == 56

@@ -136,7 +136,7 @@ def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tm
         search(tiny, index=built["splade"], query="salt", model=str(other))
     with pytest.raises(InputError, match=r"--rm3: only with a lexical index, .*/splade is a learned sparse index$"):
         search(tiny, index=built["splade"], query="salt", rm3=True)
-    with raises("learned-weights", option="format", value="vespa"):
+    with raises("unknown-choice", option="format", value="vespa"):
         export(built["splade"], form="vespa", output=tmp_path / "vespa")
     with raises("unknown-choice", value="pyserini"):
         export(built["splade"], form="pyserini", output=tmp_path / "pyserini")

@@ -143,7 +143,6 @@ def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> 
     [
         ({}, r"collection: several splits \(test, train\); pass --split NAME, or all"),
         ({"splits": ["nowhere"]}, "no queries of split 'nowhere'; splits: test, train"),
-        ({"splits": ["all", "test"]}, "--split all: includes every split; omit --split test"),
         ({"splits": ["test"], "folds": 1}, "--folds 1: needs a number >= 2"),
         ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, "--seed: not with --folds-file"),
         ({"splits": ["test"], "folds": 6}, "--folds 6: more than 5 judged queries"),

@@ -21,7 +21,7 @@ from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.queries import Marker
-from hybrid_cli.reporting.tables import cells, matching, snippet, wrapped
+from hybrid_cli.reporting.snippets import cells, matching, snippet, wrapped
 from hybrid_cli.training.pretraining_data import pieces
 
 CHINESE = (

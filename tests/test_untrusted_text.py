@@ -20,8 +20,7 @@ from terminal import Terminal
 from tiny_collection import write_lines
 
 from hybrid_cli import console
-from hybrid_cli.reporting.latex import latex, latex_table
-from hybrid_cli.reporting.tables import csv_text, markdown, markdown_table
+from hybrid_cli.reporting.tables import Table, csv_text, latex, latex_table, markdown, markdown_table
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -383,7 +382,7 @@ def test_every_value_is_in_one_cell_of_the_csv(text: str, number: float) -> None
 
 def test_markdown_and_latex_tables_keep_their_columns() -> None:
     name = "a|b `c` [d](http://e) <f> *g* _h_ x_y 100% & $1 #2 {3} ~4 ^5 \\6\nseven"
-    table = markdown_table(["run", name], [[name, "1.0"]], bold={(0, 1)}).splitlines()
+    table = markdown_table(Table(["run", name], [[name, "1.0"]], bold={(0, 1)})).splitlines()
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in table] == [3, 3, 3]
     assert table[2].endswith(" | **1.0** |")
     assert markdown("x_y -.5 p < 0.05 (a)") == "x_y -.5 p < 0.05 (a)"
@@ -392,6 +391,6 @@ def test_markdown_and_latex_tables_keep_their_columns() -> None:
         r"a\textbar{}b \textasciigrave{}c\textasciigrave{} {[}d{]}(http://e) $<$f$>$ *g* \_h\_ x\_y 100\% \& \$1 "
         r"\#2 \{3\} \textasciitilde{}4 \textasciicircum{}5 \textbackslash{}6 seven"
     )
-    body = latex_table(["run", "m"], [["[x]", "1"], ["*y", "2"]])
+    body = latex_table(Table(["run", "m"], [["[x]", "1"], ["*y", "2"]]))
     assert "\n{[}x{]} & 1" in body
     assert "\n{*}y & 2" in body

@@ -15,12 +15,13 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import typer
 
 from hybrid_cli import console, memory, plugins
-from hybrid_cli.cli import plugin_files, signals, streams
+from hybrid_cli.cli import options, signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import disk
@@ -56,7 +57,7 @@ def main() -> None:
     streams.prepare()
     _keep_pandas_out()
     try:
-        with signals.raised() as ended, plugins.loaded(plugin_files.requested(sys.argv[1:])):
+        with signals.raised() as ended, plugins.loaded(options.requested_plugins(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
@@ -80,15 +81,19 @@ def main() -> None:
 
 def _stop_at(error: Exception, debug: bool) -> NoReturn:
     """Print the line of an error that is none of hybrid's own, and exit."""
-    code, explained = "no-memory", _trouble_with_memory(error)
-    if explained is None:
-        code, explained = "unusable-file", trouble_with_files(error)
-    if explained is None:
+    if memory.exhausted(error):
+        detail = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        text, code = f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", "no-memory"
+        exit_code = 1
+    elif explained := trouble_with_files(error):
+        (text, exit_code), code = explained, "unusable-file"
+    else:
         culprit = plugins.raised_by(error)
         home = f"the plugin {culprit}" if culprit else "hybrid"
-        code, explained = "bug", (f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", 1)
-    line = HybridError(explained[0], code=code)
-    line.exit_code = explained[1]
+        text, code = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", "bug"
+        exit_code = 1
+    line = HybridError(text, code=code)
+    line.exit_code = exit_code
     _stop(line, error, debug)
 
 
@@ -98,37 +103,22 @@ def _program() -> Any:
     return typer.main.get_command(app)
 
 
-class _NoPandas:
-    """Finds no pandas."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Refuse pandas; leave other modules to the finders that follow."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
 def _keep_pandas_out() -> None:
     """Let pyarrow look for pandas now, in vain. It would import it to recognize its objects, which takes as long as all
     other imports of a search; hybrid has no such objects. Later imports of pandas are not affected.
     """
     import pyarrow as pa
 
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
     if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas)
+        sys.meta_path.insert(0, finder := SimpleNamespace(find_spec=find_spec))  # type: ignore[arg-type]
         try:
             pa.array([])
         finally:
-            sys.meta_path.remove(_NoPandas)
-
-
-def _trouble_with_memory(error: Exception) -> tuple[str, int] | None:
-    """Return message and exit code for an allocation that failed."""
-    if not memory.exhausted(error):
-        return None
-    text = str(error)
-    detail = f" ({text.splitlines()[0]})" if text else ""
-    return f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", 1
+            sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
 def trouble_with_files(error: Exception) -> tuple[str, int] | None:
@@ -196,7 +186,7 @@ def _suggestion(name: str, command: Any) -> str:
 
 def _print(error: HybridError) -> None:
     """Print the line of an error: a JSON object if the command was asked for JSON."""
-    as_json = "json" in plugin_files.values_of(sys.argv[1:], "--format")
+    as_json = "json" in options.values_of(sys.argv[1:], "--format")
     console.error(str(error), error.code, error.fields, as_json)
 
 

@@ -11,18 +11,19 @@ import typer
 from typer.core import TyperGroup
 
 from hybrid_cli import console
-from hybrid_cli.cli.options import PLUGIN, add_command, without_types
+from hybrid_cli.cli.options import EVERYWHERE, add_command, without_types
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings, command_names
 from hybrid_cli.stages import call
 from hybrid_cli.version import __version__
 
+PLUGIN = EVERYWHERE["plugin"]
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
 PRINTERS = {  # command -> module:function that prints the result of its stage
     "search": "hybrid_cli.reporting.terminal:show_hits",
     "evaluate": "hybrid_cli.reporting.evaluate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
-    "verify": "hybrid_cli.reporting.verify:show",
+    "verify": "hybrid_cli.reporting.inspect:show_verified",
     "presets": "hybrid_cli.reporting.terminal:show_presets",
     "doctor": "hybrid_cli.reporting.terminal:show_checks",
 }
@@ -94,7 +95,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def hybrid(
     version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit."),
-    plugin: PLUGIN = None,
+    plugin: PLUGIN = None,  # type: ignore[valid-type]
 ) -> None:
     """Train, run and analyze **hybrid first-stage retrieval**: BM25 plus dense.
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from hybrid_cli.cli.options import FLAGS, switch
-from hybrid_cli.cli.plugin_files import as_paths
+from hybrid_cli.cli.options import FLAGS, as_paths, switch
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import NOT_JSON, reason
@@ -25,22 +24,7 @@ _LARGEST = 1 << 20  # bytes; the parser reads about 200,000 a second
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8.
-
-    Refuses aliases, which can expand to any size.
-    """
-
-    path: Path
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose the next node."""
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise InputError(
-                f"{self.path}, line {_line(event)}: *{event.anchor} is an alias; write the value itself",
-                code="not-yaml", path=self.path, line=_line(event),
-            )  # fmt: skip
-        return super().compose_node(parent, index)
+    """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -53,18 +37,16 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the options of a YAML file; an empty file has none.
 
     Raises:
-        InputError: not YAML, no mapping, an option that is set twice, or an alias.
+        InputError: not YAML, no mapping, or an option that is set twice.
     """
     text = read_text(path, most=_LARGEST)
     try:
         loader = _Loader(text)
-        loader.path = path
         node = loader.get_single_node()
         for name, key in _repeated(node, options=True):
-            raise InputError(
-                f"{path}, line {_line(key)}: '{name}' is set twice; keep one line",
-                code="repeated-option", path=path, line=_line(key), option=name,
-            )  # fmt: skip
+            line = key.start_mark.line + 1
+            problem = f"{path}, line {line}: '{name}' is set twice; keep one line"
+            raise InputError(problem, code="repeated-option", path=path, line=line, option=name)
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, *NOT_JSON) as error:
         raise InputError(f"{path}: not a readable YAML file ({reason(error)})", code="not-yaml", path=path) from None
@@ -89,16 +71,9 @@ def _repeated(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node
             yield from _repeated(item)
 
 
-def _line(place: Any) -> int:
-    return int(place.start_mark.line) + 1
-
-
 def configured_values(configs: Sequence[str], kind: type[Settings]) -> dict[str, Any]:
     """Return the values of config files for a command, by field name; later files take precedence."""
-    found: dict[str, Any] = {}
-    for config in configs:
-        found |= _values(config, kind)
-    return found
+    return {name: value for config in configs for name, value in _values(config, kind).items()}
 
 
 def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
@@ -113,17 +88,13 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
         hint = f"; did you mean {close[0]}?" if close else ""
         if positive := _positive(bare_name(unknown[0]), kind):
             hint = f"; write `{positive}: false`"
-        raise InputError(
-            f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}",
-            code="no-such-option", path=config, option=unknown[0],
-        )  # fmt: skip
+        problem = f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}"
+        raise InputError(problem, code="no-such-option", path=config, option=unknown[0])
     found: dict[str, str] = {}
     for name in content:
         if (other := found.setdefault(fields[bare_name(name)], name)) != name:
-            raise InputError(
-                f"{config}: '{other}' and '{name}' are the same option; keep one",
-                code="repeated-option", path=config, option=name,
-            )  # fmt: skip
+            problem = f"{config}: '{other}' and '{name}' are the same option; keep one"
+            raise InputError(problem, code="repeated-option", path=config, option=name)
     return {fields[bare_name(name)]: value for name, value in content.items()}
 
 
@@ -161,15 +132,11 @@ def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict
     if other := sorted(str(name) for name in content.keys() - sections):
         close = get_close_matches(other[0], commands - sections, n=1)
         hint = f"did you mean {close[0]}?" if close else "put each option below a command"
-        raise InputError(
-            f"{config}: has options by command, and {', '.join(other)}; {hint}",
-            code="no-such-command", path=config, value=other[0],
-        )  # fmt: skip
+        problem = f"{config}: has options by command, and {', '.join(other)}; {hint}"
+        raise InputError(problem, code="no-such-command", path=config, value=other[0])
     if kind.command not in content:
-        raise InputError(
-            f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}",
-            code="no-such-command", path=config, value=kind.command, choices=list(content),
-        )  # fmt: skip
+        problem = f"{config}: has no options of `hybrid {kind.command}`; it has those of {', '.join(content)}"
+        raise InputError(problem, code="no-such-command", path=config, value=kind.command)
     section: dict[str, Any] = content[kind.command]
     return section
 

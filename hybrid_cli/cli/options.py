@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import platform
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -15,69 +18,53 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import artifacts, console, memory, plugins
-from hybrid_cli.cli import details
-from hybrid_cli.cli.plugin_files import as_paths
 from hybrid_cli.cli.signals import Interrupted
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
+from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, plain, range_text
 from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.version import __version__
 
 _COLUMNS = 76
 _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
-PLUGIN = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
+
+
+def _general(kind: Any, *names: str, help: str, metavar: str = "") -> Any:
+    """Return the annotation of an option that every command has."""
+    return Annotated[
+        kind, typer.Option(*names, metavar=metavar, show_default=False, rich_help_panel=GENERAL, help=help)
+    ]
+
+
+EVERYWHERE = {
+    "config": _general(
+        list[str] | None, "--config", metavar="FILE",
+        help="YAML file of `option: value`, or an experiment of `hybrid presets`; with several, the last takes "
+        "precedence, and the command line over all; `no-` before its name unsets a flag.",
+    ),
+    "plugin": _general(
+        list[str] | None, "--plugin", metavar="FILE",
         help="Python file that adds losses, measures, commands or others (docs/extending.md); it is run.",
     ),
-]  # fmt: skip
-EVERYWHERE: dict[str, Any] = {
-    "config": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
-            help="YAML file of `option: value`, or an experiment of `hybrid presets`; with several, the last takes "
-            "precedence, and the command line over all; `no-` before its name unsets a flag.",
-        ),
-    ],
-    "plugin": PLUGIN,
-    "quiet": Annotated[
-        bool,
-        typer.Option("--quiet", "-q", metavar="", rich_help_panel=GENERAL, help="Print only warnings and results."),
-    ],
-    "verbose": Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", metavar="", rich_help_panel=GENERAL,
-            help="Also print the settings, versions, time and peak memory.",
-        ),
-    ],
-    "log_file": Annotated[
-        str | None,
-        typer.Option(
-            "--log-file", metavar="FILE", show_default=False, rich_help_panel=GENERAL,
-            help="Append all messages, with the details of `--verbose`, to a file.",
-        ),
-    ],
-    "debug": Annotated[
-        bool, typer.Option("--debug", metavar="", rich_help_panel=GENERAL, help="Print the traceback of an error.")
-    ],
+    "quiet": _general(bool, "--quiet", "-q", help="Print only warnings and results."),
+    "verbose": _general(
+        bool, "--verbose", "-v", help="Also print the settings, versions, time and peak memory."
+    ),
+    "log_file": _general(
+        str | None, "--log-file", metavar="FILE",
+        help="Append all messages, with the details of `--verbose`, to a file.",
+    ),
+    "debug": _general(bool, "--debug", help="Print the traceback of an error."),
 }  # fmt: skip
+DRY_RUN = _general(bool, "--dry-run", help="Check everything, print the settings, and stop.")
 FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "plugin", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
-DRY_RUN = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", metavar="", rich_help_panel=GENERAL, help="Check everything, print the settings, and stop."
-    ),
-]
 
 
 class _Command(TyperCommand):
@@ -154,15 +141,15 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             _refuse_options_as_values(typed, kind)
             with _naming(configs, configured.keys() - _set(typed).keys(), kind):
                 settings = kind(**_complete(_without_unset_flags({**configured, **_set(typed)}, kind), kind))
-            for line in details.before(settings):
+            for line in _details(settings):
                 console.detail(line)
             if shared["dry_run"] and getattr(settings, "output", None) is None:
-                raise InputError(
-                    "--dry-run: needs --output", code="missing-option", option="output", needed_by="dry_run"
-                )
+                raise option_error("dry_run", None, "needs --output", code="missing-option")
             with artifacts.dry_run(shared["dry_run"]):
                 run(settings)
-            console.detail(details.after(time.monotonic() - started))
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
+            size = console.size(peak * (1 if sys.platform == "darwin" else 1024))
+            console.detail(f"done in {console.duration(time.monotonic() - started)}, peak memory {size}")
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
         except KeyboardInterrupt as stopped:
@@ -182,16 +169,21 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
 
 
+def _details(settings: Settings) -> Iterator[str]:
+    """Yield the versions and the value of every option that applies, for `--verbose` and `--log-file`."""
+    yield f"hybrid {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    for name, value in settings.values().items():
+        if name in settings.declared() and settings.applies(name):
+            yield f"{settings.command}: {name} = {plain(value)}{'' if name in settings.given else ' (default)'}"
+
+
 def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) -> None:
     """Refuse `--output --overwrite`, which the parser reads as an output of the name `--overwrite`."""
     known = spellings(kind) | {spelling(name, _FLAG) for name in (*FLAGS, *_FILES, "dry_run")}
-    for name, declared in kind.declared().items():
+    for name in kind.declared():
         value = typed.get(name)
         if found := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
-            raise InputError(
-                f"{spelling(name, declared)}: needs a value, got the option {found.pop()}",
-                code="missing-value", option=name,
-            )  # fmt: skip
+            raise option_error(name, None, f"needs a value, got the option {found.pop()}", code="missing-value")
 
 
 def _limit_polars(threads: object) -> None:
@@ -205,13 +197,10 @@ def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool
     found = {}
     for key in (*FLAGS, "dry_run"):
         if not isinstance(from_file := configured.pop(key, False), bool):
-            raise InputError(
-                f"{spelling(key, _FLAG)} {from_file}: needs true or false",
-                code="not-true-or-false", option=key, value=from_file,
-            )  # fmt: skip
+            raise option_error(key, from_file, "needs true or false", code="not-true-or-false")
         found[key] = typed.pop(key, False) or from_file
     if found["quiet"] and found["verbose"]:
-        raise InputError("--quiet: not with --verbose", code="conflicting-options", option="quiet", others=("verbose",))
+        raise option_error("quiet", None, "not with --verbose", code="conflicting-options", others=("verbose",))
     log, from_file = typed.pop("log_file", None), configured.pop("log_file", None)
     console.set_quiet(found["quiet"])  # `main` reads --debug before parsing can fail
     console.set_verbose(found["verbose"])
@@ -225,15 +214,9 @@ def _log_path(given: Any, output: Any) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str) or not given:
-        raise InputError("--log-file: needs a path", code="missing-value", option="log_file")
-    if has_url(given):
-        problem = "object stores cannot append to an object; name a local file"
-        raise InputError(f"--log-file {given}: {problem}", code="log-in-object-store", path=given)
+        raise option_error("log_file", None, "needs a path", code="missing-value")
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
-        raise InputError(
-            f"--log-file {given}: is the output; pass another path",
-            code="replaces-input", option="log_file", path=given,
-        )  # fmt: skip
+        raise option_error("log_file", given, "is the output; pass another path", code="replaces-input", path=given)
     if not os.path.exists(given):
         try:
             artifacts.check_place(Path(given), {})
@@ -358,8 +341,8 @@ def metavar(declared: Option, kind: Any) -> str:
         choices = "|".join(declared.choices)
     if choices and len(choices) <= _LONG and not is_list(bare):
         return choices
-    plain = "NAME" if choices or declared.choices else _NAMES.get(one, "TEXT")
-    return f"{plain},..." if is_list(bare) else plain
+    shown = "NAME" if choices or declared.choices else _NAMES.get(one, "TEXT")
+    return f"{shown},..." if is_list(bare) else shown
 
 
 def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool = True) -> str:
@@ -428,3 +411,29 @@ def _print_settings(output: artifacts.Output) -> None:
     rows += [(name, str(value)) for name, value in output.manifest.options.items()]
     for name, value in rows:
         console.result(f"{name:24} {console.one_line(value)}")
+
+
+# ------------------------------------------------------ values read before the options are parsed: plugins may add some
+
+
+def requested_plugins(words: Sequence[str]) -> list[str]:
+    """Return the plugin files of a command line, and those that its config files name."""
+    found = list(values_of(words, "--plugin"))
+    for config in values_of(words, "--config"):
+        found += import_module("hybrid_cli.cli.config").plugin_files(config, words)
+    return found
+
+
+def values_of(words: Sequence[str], option: str) -> Iterator[str]:
+    """Yield the values of an option that may be repeated."""
+    end = words.index("--") if "--" in words else len(words)
+    for number, word in enumerate(words[:end]):
+        if word == option and number + 1 < end:
+            yield words[number + 1]
+        elif word.startswith(f"{option}="):
+            yield word.removeprefix(f"{option}=")
+
+
+def as_paths(value: Any) -> list[str]:
+    """Return the files of `plugin` in a config file: a path, or a list of paths."""
+    return [str(path) for path in (value if isinstance(value, list | tuple) else [value])]

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.analysis import ENGLISH
@@ -64,16 +64,13 @@ class Served:
         if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
             raise InputError(
                 f"{self.dense.folder}: other documents than the lexical index; encode the same corpus",
-                code="other-corpus",
-                path=self.dense.folder,
-            )
+                code="other-corpus", path=self.dense.folder,
+            )  # fmt: skip
         if self.dense.binary:
             raise InputError(
                 f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type",
-                code="other-index-type",
-                path=self.dense.folder,
-                kind="binary",
-            )
+                code="other-index-type", path=self.dense.folder, kind="binary",
+            )  # fmt: skip
 
     def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
         """Yield docid, title, text, indices and values of the impacts, and vector, in the order of the corpora.
@@ -98,10 +95,8 @@ class Served:
             raise InputError(
                 f"{self.corpora[-1]}: no texts of {console.counted(document=total - found)}; pass the collection "
                 "of the index with --collection",
-                code="other-corpus",
-                path=self.corpora[-1],
-                count=total - found,
-            )
+                code="other-corpus", path=self.corpora[-1], count=total - found,
+            )  # fmt: skip
 
     def _rows(self) -> list[Rows]:
         """Return, for each corpus, the rows of its documents in the lexical index; -1 for others and replaced ones."""
@@ -250,23 +245,11 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
         InputError: the index has another language than English, or fields besides title and text.
     """
     if others := [name for name in served.fields if name not in ("title", "text")]:
-        raise InputError(
-            f"--format opensearch: writes titles and texts, the index has the field '{others[0]}'; use --format "
-            "parquet or vespa",
-            code="other-fields",
-            option="format",
-            value="opensearch",
-            field=others[0],
-        )
+        reason = f"writes titles and texts, the index has the field '{others[0]}'; use parquet or vespa"
+        raise option_error("format", "opensearch", reason, code="other-fields", field=others[0])
     if served.lexical.language != ENGLISH:
-        raise InputError(
-            f"--format opensearch: BM25 is computed by an English analyzer, the index has language "
-            f"{served.lexical.language}; use --format parquet or vespa",
-            code="other-language",
-            option="format",
-            value="opensearch",
-            language=served.lexical.language,
-        )
+        reason = f"analyzes English, the index has language {served.lexical.language}; use parquet or vespa"
+        raise option_error("format", "opensearch", reason, code="other-language")
     count = 0
     with disk.create_text(folder / "documents.ndjson") as file:
         for row in _rows(served.documents(impacts=False)):

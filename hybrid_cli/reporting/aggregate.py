@@ -1,4 +1,4 @@
-"""Means over collections (`evaluate --aggregate`), as terminal tables, JSON, CSV, Markdown and LaTeX.
+"""Means over collections (`evaluate --aggregate`).
 
 The parts of one collection are named COLLECTION/PART; their unweighted mean is the value of the collection, as BEIR
 treats the forums of CQADupStack. `macro` is the unweighted mean over the collections (BEIR; EntityQuestions over its
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.errors import InputError
-from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.latex import latex_table, titled_latex
-from hybrid_cli.reporting.tables import csv_text, figure, markdown, markdown_table
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.reporting.tables import Table, figure
 from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.storage import Kind
 
@@ -47,6 +46,34 @@ class Aggregate:
         """Return the measures, in order."""
         return self.table["measure"].unique(maintain_order=True).to_list()
 
+    def tables(self, form: str) -> list[Table]:
+        """Return one table per measure, with a row per collection."""
+        return [self._table(measure) for measure in self.measures]
+
+    def _table(self, measure: str) -> Table:
+        values = self.table.filter(measure=measure).select("collection", "run", "mean").iter_rows()
+        means = {(collection, run): mean for collection, run, mean in values}
+        names = {name: name if parts == 1 else f"{name} ({parts} parts)" for name, parts in self.parts.items()}
+        queries = {**self.queries, **dict.fromkeys((MACRO, MICRO), sum(self.queries.values()))}
+        rows = [
+            [names.get(name, name), f"{count:,}", *(figure(means[name, run]) for run in self.runs)]
+            for name, count in queries.items()
+        ]
+        return Table(["collection", "queries", *self.runs], rows, measure)
+
+    def legend(self) -> list[str]:
+        """Return the line below the tables."""
+        parts = " Parts are averaged first, without weights." if max(self.parts.values()) > 1 else ""
+        return [f"{MACRO}: unweighted mean over {len(self.parts)} collections. {MICRO}: mean over all queries.{parts}"]
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures for JSON."""
+        return {"queries": self.queries, "parts": self.parts, "means": self.csv_rows()}
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Return one row per measure, collection and run."""
+        return self.table.to_dicts()
+
 
 def aggregate(settings: Evaluate) -> Aggregate:
     """Average measurements over collections.
@@ -59,10 +86,8 @@ def aggregate(settings: Evaluate) -> Aggregate:
     """
     named = runs.named_once(settings.inputs)
     if any(name.split("/")[0] in (MACRO, MICRO) for name in named):
-        raise InputError(
-            f"--aggregate: {MACRO} and {MICRO} are names of means; rename the collection",
-            code="invalid-name", option="aggregate",
-        )  # fmt: skip
+        reason = f"{MACRO} and {MICRO} are names of means; rename the collection"
+        raise option_error("aggregate", None, reason, code="invalid-name")
     _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
     if "measures" in settings.given:
@@ -103,15 +128,11 @@ def _check_files(named: Mapping[str, Path]) -> None:
     settings: dict[Path, dict[str, Any]] = {}
     for path in named.values():
         if not path.exists():
-            raise InputError(
-                f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes",
-                code="no-such-file", path=path,
-            )  # fmt: skip
+            problem = f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes"
+            raise InputError(problem, code="no-such-file", path=path)
         if (other := known.setdefault(artifacts.fingerprint(path), path)) != path:
-            raise InputError(
-                f"{path}: has the same measurements as {other}; omit one of them",
-                code="repeated-input", path=path, other=other,
-            )  # fmt: skip
+            problem = f"{path}: has the same measurements as {other}; omit one of them"
+            raise InputError(problem, code="repeated-input", path=path)
         made = artifacts.find_manifest(path)
         settings[path] = {} if made is None else {name: made.options.get(name, False) for name in _SETTINGS}
     (first, expected), *rest = settings.items()
@@ -129,61 +150,11 @@ def _read(name: str, path: Path) -> pl.DataFrame:
 def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[str], measures: Sequence[str]) -> None:
     """Refuse a collection without one of the runs or measures."""
     known = set(values.select("part", "run", "measure").unique().iter_rows())
-    for part, path in named.items():
-        for system in systems:
-            for measure in measures:
-                if (part, system, measure) not in known:
-                    raise InputError(
-                        f"{path}: has no {measure} of run '{system}'; evaluate every collection with the same runs "
-                        "and measures",
-                        code="no-scores", path=path, measure=measure, run=system,
-                    )  # fmt: skip
     if not systems:
-        raise InputError(
-            f"--aggregate: no file has a value of {', '.join(measures)}",
-            code="no-scores", option="aggregate", measures=list(measures),
-        )  # fmt: skip
-
-
-def show(found: Aggregate) -> None:
-    """Print one table per measure, with a row per collection."""
-    for measure in found.measures:
-        tables.heading(measure)
-        tables.show(*_cells(found, measure), left=1)
-    tables.prose([_legend(found)])
-
-
-def text(found: Aggregate, form: str) -> str:
-    """Return the result as `json`, `csv`, `markdown` or `latex`."""
-    if form == "json":
-        content = {"queries": found.queries, "parts": found.parts, "means": found.table.to_dicts()}
-        return console.json_text(content, indent=2)
-    if form == "csv":
-        return csv_text(found.table.to_dicts())
-    if form == "latex":
-        each = {measure: latex_table(*_cells(found, measure)) for measure in found.measures}
-        return titled_latex(each, [_legend(found)])
-    parts = (f"**{markdown(measure)}**\n\n{markdown_table(*_cells(found, measure))}" for measure in found.measures)
-    return "\n\n".join([*parts, markdown(_legend(found))])
-
-
-def _cells(found: Aggregate, measure: str) -> tuple[Sequence[str], list[list[str]]]:
-    """Return headings and rows of a measure."""
-    means = {
-        (collection, run): mean
-        for collection, run, mean in found.table.filter(measure=measure).select("collection", "run", "mean").iter_rows()
-    }
-    names = {name: name if parts == 1 else f"{name} ({parts} parts)" for name, parts in found.parts.items()}
-    rows = [
-        [shown, f"{found.queries[name]:,}", *(figure(means[name, run]) for run in found.runs)]
-        for name, shown in names.items()
-    ]
-    total = f"{sum(found.queries.values()):,}"
-    rows += [[name, total, *(figure(means[name, run]) for run in found.runs)] for name in (MACRO, MICRO)]
-    return ["collection", "queries", *found.runs], rows
-
-
-def _legend(found: Aggregate) -> str:
-    count = len(found.parts)
-    parts = " Parts are averaged first, without weights." if max(found.parts.values()) > 1 else ""
-    return f"{MACRO}: unweighted mean over {count} collections. {MICRO}: mean over all queries.{parts}"
+        raise option_error("aggregate", None, f"no file has a value of {', '.join(measures)}", code="no-scores")
+    for (part, path), system, measure in product(named.items(), systems, measures):
+        if (part, system, measure) not in known:
+            problem = (
+                f"{path}: has no {measure} of run '{system}'; evaluate all collections with the same runs and measures"
+            )
+            raise InputError(problem, code="no-scores", path=path, measure=measure, run=system)

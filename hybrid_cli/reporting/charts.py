@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,50 +20,7 @@ FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Aria
 RUN_COLOURS = 10
 
 # background, text, lines; `mark`: background of query terms; `good`, `bad`: flags; run-0, ...: colors of the runs
-COLOURS: Mapping[Scheme, Mapping[str, str]] = {
-    "light": {
-        "paper": "#fcfbf8",
-        "card": "#ffffff",
-        "ink": "#22262b",
-        "quiet": "#626a73",
-        "line": "#dedbd3",
-        "accent": "#23618f",
-        "mark": "#fbe8a6",
-        "good": "#2c7a4b",
-        "bad": "#b3402f",
-        "run-0": "#2b6ca3",
-        "run-1": "#cf6a24",
-        "run-2": "#2f8a5b",
-        "run-3": "#8c57a8",
-        "run-4": "#b83a4b",
-        "run-5": "#977b12",
-        "run-6": "#1f8c93",
-        "run-7": "#c2578d",
-        "run-8": "#5763bd",
-        "run-9": "#6f7780",
-    },
-    "dark": {
-        "paper": "#15181c",
-        "card": "#1c2025",
-        "ink": "#e4e4e0",
-        "quiet": "#9ba3ac",
-        "line": "#363c44",
-        "accent": "#83bbe6",
-        "mark": "#5c4f1c",
-        "good": "#74c795",
-        "bad": "#ef8a78",
-        "run-0": "#6faee0",
-        "run-1": "#f09a58",
-        "run-2": "#69c793",
-        "run-3": "#c39be0",
-        "run-4": "#ef8390",
-        "run-5": "#d6b84c",
-        "run-6": "#5cc6cd",
-        "run-7": "#ec98c3",
-        "run-8": "#9ca7f2",
-        "run-9": "#a9b1ba",
-    },
-}
+COLOURS: Mapping[Scheme, Mapping[str, str]] = json.loads(files(__package__).joinpath("colours.json").read_text("utf-8"))
 _PNG_WIDTH, _PNG_WIDE = 380, 640  # pixels, before scaling
 _PNG_SCALE = 3
 
@@ -141,11 +100,8 @@ def chart_config(scheme: Scheme, *, legend: bool) -> dict[str, Any]:
     """
     colours = COLOURS[scheme]
     axis = {
-        "labelColor": colours["quiet"],
-        "titleColor": colours["quiet"],
-        "domainColor": colours["line"],
-        "tickColor": colours["line"],
-        "gridColor": colours["line"],
+        **dict.fromkeys(("labelColor", "titleColor"), colours["quiet"]),
+        **dict.fromkeys(("domainColor", "tickColor", "gridColor"), colours["line"]),
         "gridOpacity": 0.7,
         "labelFontSize": 12,
         "titleFontSize": 12,
@@ -191,11 +147,10 @@ def style_sheet() -> str:
 # ---------------------------------------------------------------------------------------------------------------- PNG
 
 
-def write_png(folder: Path, figures: Iterable[Figure]) -> int:
-    """Write `NAME.png` of each figure, in light colors with a legend; return the number of files."""
+def write_png(folder: Path, figures: Iterable[Figure]) -> None:
+    """Write `NAME.png` of each figure, in light colors with a legend."""
     import vl_convert
 
-    count = 0
     for figure in figures:
         spec = dict(figure.spec)
         if spec["width"] == "container":
@@ -203,5 +158,3 @@ def write_png(folder: Path, figures: Iterable[Figure]) -> int:
         picture = vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, config=chart_config("light", legend=True))
         with disk.create(folder / f"{figure.name}.png") as file:
             file.write(picture)
-        count += 1
-    return count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, groupby, pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,8 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.plan import Plan, judgments, note_depth
-from hybrid_cli.reporting.tables import cells, figure, markdown, markdown_table
+from hybrid_cli.reporting.snippets import cells
+from hybrid_cli.reporting.tables import Table, figure, markdown, markdown_table
 from hybrid_cli.settings.analysis import Comparison
 
 if TYPE_CHECKING:
@@ -82,92 +83,6 @@ class Changed:
     text: str
     change: float
     lists: Mapping[str, Listed]
-
-
-def pick(values: pl.DataFrame, others: Sequence[str], pair: tuple[str, str], measure: str, count: int) -> pl.DataFrame:
-    """Choose the queries to show: for each run those it hurts most, worst first, then those it helps most.
-
-    Args:
-        values: run, measure, qid, value.
-        others: the runs.
-        pair: two runs; the better value of the two is the baseline.
-        measure: name of the measure.
-        count: queries hurt, and queries helped, per run.
-
-    Returns:
-        run, qid, change.
-    """
-    schema = {"run": pl.String, "qid": pl.String, "change": pl.Float64}
-    picked = [
-        part.select(pl.lit(run).alias("run"), "qid", "change")
-        for run in others
-        for part in most_changed(changes(values, run, pair, measure), count)
-    ]
-    return pl.concat([pl.DataFrame(schema=schema), *picked])
-
-
-def first_hits(
-    heads: Mapping[str, pl.DataFrame], relevant: pl.DataFrame, picked: pl.DataFrame, count: int
-) -> pl.DataFrame:
-    """Return the top hits of every run for the chosen queries.
-
-    Args:
-        heads: name -> qid, docid, rank.
-        relevant: qid, docid of the relevant documents.
-        picked: result of `pick`.
-        count: hits per list.
-
-    Returns:
-        run, qid, docid, rank, relevant.
-    """
-    qids = picked["qid"].implode()
-    shown = [
-        head.filter(pl.col("qid").is_in(qids) & (pl.col("rank") <= count)).select(
-            pl.lit(name).alias("run"), "qid", "docid", "rank"
-        )
-        for name, head in heads.items()
-    ]
-    known = relevant.select("qid", "docid", relevant=pl.lit(True))
-    joined = pl.concat(shown).join(known, on=["qid", "docid"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("relevant").fill_null(False)).sort("run", "qid", "rank")
-
-
-def describe(
-    picked: pl.DataFrame,
-    pair: tuple[str, str],
-    values: pl.DataFrame,
-    first: Mapping[str, pl.DataFrame],
-    hits: pl.DataFrame,
-    queries: pl.DataFrame,
-    documents: pl.DataFrame,
-) -> list[Changed]:
-    """Add texts and lists to the chosen queries.
-
-    Args:
-        picked: result of `pick`.
-        pair: the two baseline runs.
-        values: run, qid, value of the measure.
-        first: name -> qid, rank of the first relevant document (null if there is none).
-        hits: result of `first_hits`.
-        queries: qid, text; may be incomplete.
-        documents: docid, title, text; may be incomplete.
-    """
-    asked = {qid: " ".join(text.split()) for qid, text in queries.join(picked, on="qid", how="semi").iter_rows()}
-    text = pl.col("text").fill_null("").str.head(_TEXT_CHARACTERS)
-    shown = hits.join(documents, on="docid", how="left", maintain_order="left").with_columns(
-        pl.col("title").fill_null(""), text
-    )
-
-    def listed(run: str, qid: str) -> Listed:
-        value = values.filter(run=run, qid=qid)["value"].item()
-        ranks = first[run].filter(qid=qid)["rank"]
-        rows = shown.filter(run=run, qid=qid).select("docid", "title", "text", "relevant")
-        return Listed(value, ranks[0] if len(ranks) else None, [Hit(*row) for row in rows.iter_rows()])
-
-    return [
-        Changed(run, qid, asked.get(qid, ""), change, {name: listed(name, qid) for name in (*pair, run)})
-        for run, qid, change in picked.select("run", "qid", "change").iter_rows()
-    ]
 
 
 DEPTH = max(*CUTOFFS, RBO_DEPTH)
@@ -250,11 +165,28 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
     relevant = relevant_documents(plan, heads)
     first = {name: first_relevant(head, relevant) for name, head in heads.items()}
     others = [name for name in plan.runs if name not in plan.pair]
-    picked = pick(values, others, plan.pair, measure, show_queries)
-    hits = first_hits(heads, relevant, picked, SHOWN_HITS)
+    changed = [
+        (run, qid, change)
+        for run in others
+        for part in most_changed(changes(values, run, plan.pair, measure), show_queries)
+        for qid, change in part.select("qid", "change").iter_rows()
+    ]
+    shown = (pl.col("rank") <= SHOWN_HITS) & pl.col("qid").is_in([qid for _, qid, _ in changed])
+    tops = {name: head.filter(shown).sort("qid", "rank") for name, head in heads.items()}
     known = None if texts is None else collection.docids(texts.corpus)
     targets = buckets.targets(relevant, known=known) if plan.qrels else relevant.clear()
-    queries, documents = known_texts(texts, first[dense]["qid"], pl.concat([targets["docid"], hits["docid"]]))
+    queries, documents = known_texts(
+        texts, first[dense]["qid"], pl.concat([targets["docid"], *(top["docid"] for top in tops.values())])
+    )
+    asked = {qid: " ".join(text.split()) for qid, text in queries.iter_rows()}
+    judged = set(relevant.select("qid", "docid").iter_rows())
+    found = {docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()}
+
+    def listed(run: str, qid: str) -> Listed:
+        ranks, docids = (frame.filter(qid=qid)[name] for frame, name in ((first[run], "rank"), (tops[run], "docid")))
+        hits = [Hit(docid, *found.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
+        return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
+
     halves = buckets.easy_hard(first[sparse], sparse)
     groups = [halves, *grouped(targets, queries, documents)]
     return Complement(
@@ -266,8 +198,14 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
         rbo=_mean(rbo(heads[dense], heads[sparse]), first[dense]),
         depth=DEPTH,
         absent={name: len(first[name].join(head, on="qid", how="anti")) for name, head in heads.items()},
-        contests=_contests(values, [plan.pair, *((run, base) for run in others for base in plan.pair)], measure),
-        changed=describe(picked, plan.pair, values, first, hits, queries, documents),
+        contests=[
+            Contest(run, base, *contest(values, run, [base], measure))
+            for run, base in (plan.pair, *((run, base) for run in others for base in plan.pair))
+        ],
+        changed=[
+            Changed(run, qid, asked.get(qid, ""), change, {name: listed(name, qid) for name in (*plan.pair, run)})
+            for run, qid, change in changed
+        ],
         groups=[(group, buckets.means(values, group, measure)) for group in groups],
         above={name: buckets.above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse},
     )
@@ -311,15 +249,18 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
             collection.read_queries(texts.queries).select("qid", "text").filter(pl.col("qid").is_in(qids.implode()))
         )
         if len(qids) and not len(queries):
-            raise InputError(
-                f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries",
-                code="other-queries", path=texts.queries, id=qids[0],
-            )  # fmt: skip
+            problem = f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries"
+            raise InputError(problem, code="other-queries", path=texts.queries, id=qids[0])
         return queries, collection.texts_of_hits(texts.corpus, docids)
     console.note(
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
         "pass a collection, or --queries FILE and --corpus FILE"
     )
+    return no_texts()
+
+
+def no_texts() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return empty frames of queries and documents."""
     names = ("qid", "text"), ("docid", "title", "text")
     queries, documents = (pl.DataFrame(schema=dict.fromkeys(columns, pl.String())) for columns in names)
     return queries, documents
@@ -345,13 +286,10 @@ def _mean(values: pl.DataFrame, queries: pl.DataFrame) -> float:
     return float(joined["value"].fill_null(0.0).to_numpy().mean()) if len(joined) else 0.0
 
 
-def _contests(values: pl.DataFrame, pairs: Sequence[tuple[str, str]], measure: str) -> list[Contest]:
-    contests = []
-    for run, base in pairs:
-        changed = changes(values, run, [base], measure)
-        wins, ties, losses = tally(changed)
-        contests.append(Contest(run, base, wins, ties, losses, float(changed["change"].to_numpy().mean())))
-    return contests
+def contest(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> tuple[int, int, int, float]:
+    """Return wins, ties and losses of a run against the best of others, and the mean difference."""
+    changed = changes(values, run, bases, measure)
+    return *tally(changed), float(changed["change"].to_numpy().mean())
 
 
 _BAR_CELLS, _BAR_LABEL = 72, 5
@@ -359,6 +297,7 @@ _WIDEST = 120
 _MARKDOWN_CHARACTERS = 80
 _SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
 _RELEVANT = "●"
+_HEADING = "### {}"  # in Markdown
 
 
 # --------------------------------------------------------------------------------------------- machine-readable formats
@@ -369,8 +308,8 @@ def as_dict(complement: Complement) -> dict[str, Any]:
     cuts = [
         {
             **asdict(cut),
-            "roc": tables.without_nan(cut.roc),
-            "mirror": tables.without_nan(cut.mirror),
+            "roc": cut.roc if cut.dense else None,
+            "mirror": cut.mirror if cut.sparse else None,
             "oracle": cut.oracle,
             "overlap": share,
         }
@@ -422,17 +361,7 @@ def _row(run: str, measure: str, value: float, queries: int) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A table with its title and the notes below it."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-
-def blocks(complement: Complement) -> Iterator[_Block]:
+def blocks(complement: Complement) -> Iterator[Table]:
     """Yield the tables of the comparison."""
     yield _ratios_block(complement)
     yield _sets_block(complement)
@@ -441,15 +370,15 @@ def blocks(complement: Complement) -> Iterator[_Block]:
         [each.run, each.base, *(f"{n:,}" for n in (each.wins, each.ties, each.losses)), figure(each.difference)]
         for each in complement.contests
     ]
-    yield _Block(f"{complement.measure} per query", columns, rows, [])
+    yield Table(columns, rows, f"{complement.measure} per query", stacked=True)
     for group, means in complement.groups:
         yield _group_block(complement, group, means)
 
 
-def _ratios_block(complement: Complement) -> _Block:
+def _ratios_block(complement: Complement) -> Table:
     dense, sparse, cuts = complement.dense, complement.sparse, complement.sets
     rows = [
-        [str(cut.cutoff), _ratio(cut.roc), _ratio(cut.mirror), figure(cut.oracle, 3), figure(common, 3)]
+        [str(cut.cutoff), ratio_text(cut.roc), ratio_text(cut.mirror), figure(cut.oracle, 3), figure(common, 3)]
         for cut, common in zip(cuts, complement.overlap, strict=True)
     ]
     notes = [
@@ -460,10 +389,10 @@ def _ratios_block(complement: Complement) -> _Block:
     notes += [f"RoC(D;S) at {cut.cutoff} is undefined: D is empty." for cut in cuts if not cut.dense]
     notes += [f"RoC(S;D) at {cut.cutoff} is undefined: S is empty." for cut in cuts if not cut.sparse]
     columns = ["k", "RoC(D;S)", "RoC(S;D)", "oracle", "overlap"]
-    return _Block(f"complementarity of D = {dense} and S = {sparse}", columns, rows, notes)
+    return Table(columns, rows, f"complementarity of D = {dense} and S = {sparse}", notes, stacked=True)
 
 
-def _sets_block(complement: Complement) -> _Block:
+def _sets_block(complement: Complement) -> Table:
     rows = []
     for cut in complement.sets:
         counts = (cut.dense, cut.sparse, cut.dense_only, cut.both, cut.sparse_only, cut.fail)
@@ -474,14 +403,15 @@ def _sets_block(complement: Complement) -> _Block:
         if absent
     ]
     title = f"{complement.sets[0].queries:,} queries with a relevant document, by the run that finds one in its top k"
-    return _Block(title, ["k", "D", "S", "D only", "both", "S only", "neither"], rows, notes)
+    return Table(["k", "D", "S", "D only", "both", "S only", "neither"], rows, title, notes, stacked=True)
 
 
-def _ratio(value: float) -> str:
+def ratio_text(value: float) -> str:
+    """Format a ratio of complementarity, which is NaN for an empty set."""
     return "undefined" if math.isnan(value) else figure(value, 3)
 
 
-def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) -> _Block:
+def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) -> Table:
     """Return one row per run, one column per bucket; the first row has the number of queries."""
     sizes = dict(means.select("bucket", "queries").unique(maintain_order=True).iter_rows())
     rows = [["queries", *(f"{size:,}" for size in sizes.values())]]
@@ -492,7 +422,7 @@ def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) ->
     if HARD in group.labels:
         shares = ", ".join(f"{run} {figure(share, 3)}" for run, share in complement.above.items())
         notes.append(f"Fraction of {HARD} queries with a higher reciprocal rank than {complement.sparse}: {shares}.")
-    return _Block(f"{complement.measure} by {group.name}", ["", *sizes], rows, notes)
+    return Table(["", *sizes], rows, f"{complement.measure} by {group.name}", notes, stacked=True)
 
 
 def bar(cut: Sets, cells: int) -> list[int]:
@@ -535,36 +465,28 @@ def _hit(hit: Hit, characters: int) -> str:
 
 def as_markdown(complement: Complement) -> str:
     """Return tables under headings; top documents of changed queries side by side."""
-    ratios, *others = blocks(complement)
-    parts = [*_markdown(ratios), "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS))]
-    for block in others:
-        parts += _markdown(block)
+    ratios, *others = (markdown_table(block, _HEADING) for block in blocks(complement))
+    parts = [ratios, "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS)), *others]
     for title, queries in _changed_in_groups(complement):
-        parts.append(f"### {markdown(title[0].upper() + title[1:])}")
+        parts.append(_HEADING.format(markdown(title[0].upper() + title[1:])))
         for changed in queries:
             heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
-            rows = [list(row) for row in _side_by_side(changed, _MARKDOWN_CHARACTERS)]
-            parts += [
-                f"**{markdown(changed.qid)}** {markdown(changed.text)}",
-                markdown_table(heads, rows, left=len(heads)),
-            ]
+            rows = list(_side_by_side(changed, _MARKDOWN_CHARACTERS))
+            parts += [f"**{markdown(changed.qid)}** {markdown(changed.text)}"]
+            parts += [markdown_table(Table(heads, rows, left=len(heads)))]
     return "\n\n".join(parts)
-
-
-def _markdown(block: _Block) -> list[str]:
-    return [f"### {markdown(block.title)}", markdown_table(block.columns, block.rows), *map(markdown, block.notes)]
 
 
 def show(complement: Complement) -> None:
     """Print tables, bars and the most changed queries."""
     out = tables.stdout()
-    for number, block in enumerate(blocks(complement)):
-        tables.heading(block.title)
-        tables.show(block.columns, block.rows, stack=tables.at_words)
-        if number == 0:
-            for line in _bars(complement, min(_BAR_CELLS, out.width - _BAR_LABEL)):
-                out.print(line)
-        tables.prose(block.notes)
+    ratios, *others = blocks(complement)
+    tables.show(replace(ratios, notes=()))
+    for line in _bars(complement, min(_BAR_CELLS, out.width - _BAR_LABEL)):
+        out.print(line)
+    tables.prose(ratios.notes)
+    for block in others:
+        tables.show(block)
     for title, queries in _changed_in_groups(complement):
         tables.heading(title)
         for changed in queries:

@@ -13,7 +13,15 @@ from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import changes, first_position, first_relevant, most_changed
 from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, judged_hits, recall_by_depth
-from hybrid_cli.reporting.complement import Complement, Texts, complement, grouped, known_texts, relevant_documents
+from hybrid_cli.reporting.complement import (
+    Complement,
+    Texts,
+    complement,
+    grouped,
+    known_texts,
+    no_texts,
+    relevant_documents,
+)
 from hybrid_cli.reporting.plan import Plan, measure
 from hybrid_cli.reporting.summary import Summary, summarize
 from hybrid_cli.settings import Report
@@ -115,7 +123,9 @@ def find(plan: Plan, settings: Report, baselines: Sequence[str], texts: Texts | 
     matches = _matches(summary, plan.pair)
     changed = changes(values, matches[-1].run, matches[-1].bases, summary.measures[0]) if matches else pl.DataFrame()
     hurt, helped = most_changed(changed, settings.show_queries) if matches else (changed, changed)
-    shown = pl.concat([pl.Series([], dtype=pl.String), *_shown(kept, matches[-1:], hurt, helped)])
+    heads = [kept[run].head for match in matches[-1:] for run in match.runs]
+    lists = (head.join(part, on="qid", how="semi")["docid"] for head in heads for part in (hurt, helped))
+    shown = pl.concat([pl.Series([], dtype=pl.String), *lists])
     queries, documents, groups = _texts(plan, summary, compared, texts, shown)
     return Findings(
         plan=plan,
@@ -143,21 +153,13 @@ def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
     return [Match(run, (baseline,)) for run in others[:1]]
 
 
-def _shown(kept: Mapping[str, Kept], matches: Sequence[Match], *parts: pl.DataFrame) -> list[pl.Series]:
-    """Return the documents of the lists shown."""
-    heads = [kept[run].head for match in matches for run in match.runs]
-    return [head.join(part, on="qid", how="semi")["docid"] for head in heads for part in parts]
-
-
 def _texts(
     plan: Plan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
     """Return qid, text of the queries; docid, title, text of the documents; and the groups of queries."""
     found = compared.groups if compared else ()
     if texts is None:
-        names = ("qid", "text"), ("docid", "title", "text")
-        queries, documents = (pl.DataFrame(schema=dict.fromkeys(columns, pl.String())) for columns in names)
-        return queries, documents, found
+        return *no_texts(), found
     qids = summary.values["qid"].unique()
     if compared or plan.qrels is None:
         return *known_texts(texts, qids, shown), found

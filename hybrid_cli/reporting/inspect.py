@@ -1,4 +1,4 @@
-"""The result of `inspect` as text or JSON."""
+"""The results of `inspect` and `verify` as text or JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
+from hybrid_cli.errors import HybridError
 from hybrid_cli.reporting import tables
-from hybrid_cli.settings import Inspect
+from hybrid_cli.reporting.tables import Table
+from hybrid_cli.settings import Inspect, Verify
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -38,7 +40,7 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
         + [f"{row[f'{part} p50']:.1f} {row[f'{part} p95']:.1f}" for part in _LATENCY]
         for row in rows
     ]
-    tables.show(columns, shown, stack=tables.at_words)
+    tables.show(Table(columns, shown, stacked=True))
     indexes = {part["index"]: row["parts"] for row in rows for part in row["parts"]}
     for index, parts in indexes.items():
         cells = [
@@ -46,8 +48,7 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
             for part in parts
             if part["index"] == index
         ]
-        tables.heading(index)
-        tables.show(["part", "size", "read by a search"], cells)
+        tables.show(Table(["part", "size", "read by a search"], cells, index))
     tables.prose(
         [
             "memory: bytes that a search of the run's indexes reads. Latency: p50 and p95 of single queries on one "
@@ -66,21 +67,16 @@ def _describe(described: Description) -> None:
     for name, values in sections.items():
         _pairs(name, {key: _plain(value) for key, value in values.items()})
     _show_weights(described.get("weights", {}))
-    if "fingerprint" in described:
-        _pairs("content", {"fingerprint": described["fingerprint"], **_size_of_table(described)})
-    elif "rows" in described:
-        _pairs("content", _size_of_table(described))
+    content = {"fingerprint": described["fingerprint"]} if "fingerprint" in described else {}
+    _pairs("content", content | ({"rows": f"{described['rows']:,}"} if "rows" in described else {}))
     tables = described.get("tables", {})
     rows = {name: console.size(size) for name, size in described["parts"].items()}
     _pairs("on disk", rows | {name: f"{count:,} rows" for name, count in tables.items() if name not in rows})
     _show_memory(described)
     _pairs("columns", described.get("columns", {}))
-    best = described.get("best_values", {})
-    _pairs(
-        "validation at the best step", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in best.items()}
-    )
-    last = described.get("last_values", {})
-    _pairs("last values", {name: f"{value:.6g} (step {step:,})" for name, (step, value) in last.items()})
+    for title, key in (("validation at the best step", "best_values"), ("last values", "last_values")):
+        values = described.get(key, {})
+        _pairs(title, {name: f"{value:.6g} (step {step:,})" for name, (step, value) in values.items()})
     _pairs("first rows", {str(n + 1): _plain(row) for n, row in enumerate(described.get("sample", []))})
     _pairs("first lines", {str(n + 1): line for n, line in enumerate(described.get("head", []))})
     if described.get("inputs"):
@@ -128,10 +124,6 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _size_of_table(described: Description) -> dict[str, str]:
-    return {"rows": f"{described['rows']:,}"} if "rows" in described else {}
-
-
 def _pairs(title: str, values: Mapping[str, str]) -> None:
     if not values:
         return
@@ -159,3 +151,28 @@ def _tree(inputs: list[Description]) -> Tree:
         return branch
 
     return grow(Tree(console.styled("\ninputs", "bold")), inputs)
+
+
+def show_verified(found: Sequence[dict[str, Any]], settings: Verify) -> None:
+    """Print the state of every artifact and of its inputs.
+
+    Raises:
+        HybridError: files are damaged; a warning names each of them.
+    """
+    if settings.form == "json":
+        console.result_json(found, indent=2)
+    else:
+        rows = [[each["path"], each["kind"], f"{each['files']:,}", each["state"]] for each in found]
+        console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))
+        inputs = [
+            [each["path"], source["role"], source["path"], source["state"]]
+            for each in found
+            for source in each["inputs"]
+        ]
+        if inputs:
+            console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
+    if problems := list(dict.fromkeys(line for each in found for line in each["problems"])):
+        for line in problems:
+            console.warn(line)
+        problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"
+        raise HybridError(problem, code="damaged", count=len(problems))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
-from hybrid_cli.reporting.tables import figure, matching
+from hybrid_cli.reporting.snippets import matching
+from hybrid_cli.reporting.tables import figure
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -81,11 +82,13 @@ def show_plain(view: View) -> None:
 
 def screen(view: View, width: int, height: int) -> list[Text]:
     """Return the lines of the screen, none wider than `width`, and as many as fit in `height`."""
-    body, room = _body(view, width), _room(view, width, height)
+    head = _head(view, width)
+    text = re.sub(r"\n\s*\n\s*\n", "\n\n", view.text.strip())
+    body, room = _wrapped(text, width, None, view.query) if text else [], max(_LEAST_LINES, height - len(head) - 5)
     count = max(1, -(-len(body) // room))
     page = view.page % count
     shown = body[page * room : (page + 1) * room]
-    lines = [*_head(view, width), *shown, *[styled("")] * (room - len(shown)), styled("")]
+    lines = [*head, *shown, *[styled("")] * (room - len(shown)), styled("")]
     more = f"page {page + 1} of {count}; space: next page" if count > 1 else ""
     lines.append(styled(view.notice or more, "yellow" if view.notice else "dim"))
     lines.append(_keys(GRADES.items()))
@@ -103,38 +106,17 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
         return text
     name, found = weight
     name = name if len(name) <= 16 else f"{name[:15]}…"
-    return f"{text}; weight of {name} {figure(found.chosen, 2)}{_span(found)}"
-
-
-def _span(found: WeightRange) -> str:
-    """Return the weights that the judgments cannot distinguish from the best one, in words."""
-    if (found.low, found.high) == (0.0, 1.0):
-        return " (any fits so far)"
-    return f" ({figure(found.low, 2)} to {figure(found.high, 2)})" if found.low < found.high else ""
+    span = f" ({figure(found.low, 2)} to {figure(found.high, 2)})" if found.low < found.high else ""
+    span = " (any fits so far)" if (found.low, found.high) == (0.0, 1.0) else span
+    return f"{text}; weight of {name} {figure(found.chosen, 2)}{span}"
 
 
 def _head(view: View, width: int) -> list[Text]:
     place = f"hit {view.place} of {view.pooled}"
     number = f"Query {view.judged + 1}"
     first = styled(number, "bold").append(place.rjust(width - len(number)), "dim")
-    query = _wrapped(view.query, width, 3, mark="")
-    return [
-        first,
-        *query,
-        styled("─" * width, "dim"),
-        *_wrapped(view.title, width, 2, view.query, "bold"),
-        styled(""),
-    ]
-
-
-def _body(view: View, width: int) -> list[Text]:
-    text = re.sub(r"\n\s*\n\s*\n", "\n\n", view.text.strip())
-    return _wrapped(text, width, None, view.query) if text else []
-
-
-def _room(view: View, width: int, height: int) -> int:
-    """Return the number of lines for the text."""
-    return max(_LEAST_LINES, height - len(_head(view, width)) - 5)
+    title = _wrapped(view.title, width, 2, view.query, "bold")
+    return [first, *_wrapped(view.query, width, 3), styled("─" * width, "dim"), *title, styled("")]
 
 
 def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str = "") -> list[Text]:

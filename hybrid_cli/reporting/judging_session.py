@@ -115,8 +115,7 @@ class JudgingSession:
         elif key == UNDO:
             return "" if self.judgments.undo() else "nothing to undo since the start of this session"
         else:
-            shown = key if key.isprintable() else repr(key)
-            return f"{shown} is no answer; press one of the keys below"
+            return f"{key if key.isprintable() else repr(key)} is no answer"
         return ""
 
     def view(self, pool: Pool, docid: str) -> View:
@@ -156,8 +155,8 @@ class JudgingSession:
             from hybrid_cli.fusion.tuning import query_values
 
             table = pl.DataFrame({"qid": qid, "docid": list(grades), "relevance": list(grades.values())})
-            self.values[key] = query_values(list(self.opened.values()), table, _HITS, self._measured)
+            self.values[key] = query_values(
+                list(self.opened.values()), table, _HITS,
+                lambda judged: evaluate_positions(judged, [self.settings.measure])["value"].to_numpy(),
+            )  # fmt: skip
         return self.values[key]
-
-    def _measured(self, judged: pl.DataFrame) -> np.ndarray:
-        return evaluate_positions(judged, [self.settings.measure])["value"].to_numpy()

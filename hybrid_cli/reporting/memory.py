@@ -9,8 +9,8 @@ import altair as alt
 from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
-from hybrid_cli.reporting.page import Cell, Section, Table
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.page import Section
+from hybrid_cli.reporting.tables import Table, figure
 
 _ROOM = 2.5  # range of the axis beyond the smallest and the largest index, as a factor; room for names
 
@@ -26,12 +26,8 @@ def section(
         measure: name of the measure.
         runs: all runs, in the order of their colors.
     """
-    return Section(
-        "memory",
-        "Index size against quality",
-        figures=[_figure(held, means, measure, runs)],
-        tables=[_table(held)],
-    )
+    figures = [_figure(held, means, measure, runs)]
+    return Section("memory", "Index size against quality", figures=figures, folded=[_table(held)])
 
 
 def _figure(
@@ -83,19 +79,7 @@ def _table(held: Mapping[str, Sequence[Held]]) -> Table:
                 for name, size in index.parts.items()
             )
             each = index.size / index.documents if index.documents else 0
-            rows.append(
-                [
-                    Cell(run),
-                    Cell(str(index.index)),
-                    Cell(parts),
-                    Cell(console.size(index.size), f"{index.size / 2**30:.3f} GiB"),
-                    Cell(f"{each:,.0f}"),
-                ]
-            )
-    return Table(
-        "Parts of each index",
-        ["run", "index", "parts", "read by a search", "bytes per document"],
-        rows,
-        left=3,
-        folded=True,
-    )
+            size = f"{console.size(index.size)}\n{index.size / 2**30:.3f} GiB"
+            rows.append([run, str(index.index), parts, size, f"{each:,.0f}"])
+    columns = ["run", "index", "parts", "read by a search", "bytes per document"]
+    return Table(columns, rows, "Parts of each index", left=3)

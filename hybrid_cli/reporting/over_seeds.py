@@ -6,16 +6,18 @@ A run is named ROW-SEED, or ROW alone. The standard deviation is the sample's, o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.measures import parse_measures
 from hybrid_cli.evaluation.options import Correction, SignificanceTest
 from hybrid_cli.reporting.plan import OVERLAP
-from hybrid_cli.reporting.summary import ALPHA, PERMUTATIONS
+from hybrid_cli.reporting.summary import ALPHA, PERMUTATIONS, marks, marks_in_words, with_letter
+from hybrid_cli.reporting.tables import Table, figure, fits
 from hybrid_cli.settings.analysis import Evaluate
 
 _ROW = pl.col("run").str.replace(r"-\d+$", "")
@@ -47,6 +49,55 @@ class OverSeeds:
         """Return the names of the rows."""
         return self.table["row"].unique(maintain_order=True).to_list()
 
+    def tables(self, form: str) -> list[Table]:
+        """Return one row per variant; on a terminal, deviations go below the means where it would be too wide."""
+        table = self._table(" ")
+        if form != "table":
+            return [table]
+        return [replace(table if fits(table) else self._table("\n"), left=len(table.columns))]
+
+    def _table(self, between: str) -> Table:
+        letters = marks(self.comparisons, self.baselines, self.test, self.alpha)
+        cells: dict[tuple[str, str], str] = {}
+        for each in self.table.iter_rows(named=True):
+            key = each["row"], each["measure"]
+            deviation = "" if each["deviation"] is None else f"{between}± {figure(each['deviation'])}"
+            mean = "undefined" if each["mean"] is None else figure(each["mean"])
+            cells[key] = f"{mean}{letters.get(key, '')}{deviation}"
+        seeds = dict(self.table.select("row", "seeds").iter_rows())
+        rows = [
+            [with_letter(row, self.baselines), str(seeds[row]), *(cells.get((row, name), "") for name in self.measures)]
+            for row in self.rows
+        ]
+        return Table(["row", "seeds", *self.measures], rows)
+
+    def legend(self) -> list[str]:
+        """Return the lines below the table."""
+        lines = ["Mean ± standard deviation over the seeds."]
+        if self.table["mean"].has_nulls():
+            lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")
+        if self.baselines:
+            test = {"t": "paired t-test", "permutation": "sign-flip permutation test"}[self.test]
+            correction = "not corrected" if self.correction == "none" else f"{self.correction.capitalize()} per measure"
+            lines.append(
+                f"{marks_in_words(self.baselines)}: p < {self.alpha:g}, two-sided {test} on each query's mean over the "
+                f"seeds, {correction}."
+            )
+        return lines
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures for JSON; an undefined p-value is None."""
+        return {
+            "rows": self.csv_rows(),
+            "baselines": list(self.baselines),
+            "comparisons": self.comparisons.fill_nan(None).to_dicts(),
+            **{name: getattr(self, name) for name in ("test", "correction", "alpha")},
+        }
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Return one row per variant and measure."""
+        return self.table.to_dicts()
+
 
 def row_names(runs: Sequence[str]) -> list[str]:
     """Return the names of the rows, in the order of the runs."""
@@ -60,12 +111,10 @@ def check_rows(runs: Sequence[str], settings: Evaluate) -> None:
         InputError: unknown row.
     """
     names = row_names(runs)
-    for option, given in (("--baseline", settings.baseline), ("--roc-against", [settings.roc_against or names[0]])):
+    for option, given in (("baseline", settings.baseline), ("roc_against", [settings.roc_against or names[0]])):
         if unknown := [name for name in given if name not in names]:
-            raise InputError(
-                f"{option} {', '.join(unknown)}: no such row; the rows are {', '.join(names)}",
-                code="unknown-choice", option=option, value=unknown[0], choices=names,
-            )  # fmt: skip
+            reason = f"no such row; the rows are {', '.join(names)}"
+            raise option_error(option, unknown[0], reason, code="unknown-choice", choices=names)
 
 
 def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
@@ -118,17 +167,12 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
     names = values["measure"].unique(maintain_order=True).to_list()
     success = [each for each in parse_measures([name for name in names if name != OVERLAP]) if each.family == _SUCCESS]
     if not success:
-        raise InputError(
-            f"--roc-against: needs Success@k, such as Success@10; --measures is {', '.join(names)}",
-            code="missing-measure", option="roc_against", measure="Success@k",
-        )  # fmt: skip
+        reason = f"needs Success@k, such as Success@10; --measures is {', '.join(names)}"
+        raise option_error("roc_against", None, reason, code="missing-measure")
     found = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
     theirs = found.filter(run=sparse).select("qid", known="found")
     if not len(theirs):
-        raise InputError(
-            f"--roc-against {sparse}: needs one run of that name, without a seed",
-            code="unknown-choice", option="roc_against", value=sparse,
-        )  # fmt: skip
+        raise option_error("roc_against", sparse, "needs one run of that name, without a seed", code="unknown-choice")
     dense = found.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
         theirs, on="qid"
     )

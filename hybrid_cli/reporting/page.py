@@ -16,37 +16,7 @@ from markupsafe import Markup
 
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
-from hybrid_cli.reporting.tables import figure, signed
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: text, a smaller line below, and emphasis."""
-
-    text: str
-    below: str = ""
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first column contains row headings, in the color of the named run.
-
-    Attributes:
-        title: label for screen readers; for a `folded` table, the text of the line that opens it.
-        columns: headings.
-        rows: cells.
-        notes: lines below the table.
-        left: number of columns aligned to the left.
-        folded: hidden until opened.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str] = ()
-    left: int = 1
-    folded: bool = False
+from hybrid_cli.reporting.tables import Table, figure, signed
 
 
 @dataclass(frozen=True)
@@ -84,10 +54,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page, shown in the order of its fields; folded tables are last.
+    """A section of the page, shown in the order of its fields.
+
+    In a table, the first column has row headings, in the color of the named run. The second line of a cell is smaller.
 
     Attributes:
+        tables: the title is a label for screen readers.
         cases: heading -> queries.
+        folded: tables that are hidden until their title is opened.
     """
 
     name: str
@@ -96,6 +70,7 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
+    folded: Sequence[Table] = ()
 
 
 def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence[Section], runs: Sequence[str]) -> str:
@@ -114,8 +89,12 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # may be shared
         "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
     }
-    scripts = [_in_script(program) for program in (_vega(), _source("page.js"))] if figures else []
-    return _template().render(
+    # in JavaScript, `<\/` in a string or pattern is `</`, which would end the script element
+    scripts = [text.replace("</script", "<\\/script") for text in (_vega(), _source("page.js"))] if figures else []
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_source("page.html")).render(
         title=title,
         subtitle=subtitle,
         summary=summary,
@@ -148,11 +127,6 @@ def _vega() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def _in_script(program: str) -> str:
-    """Escape a script for the script element: in JavaScript, `<\\/` in a string or pattern is `</`."""
-    return program.replace("</script", "<\\/script")
-
-
 def _digest(program: str) -> str:
     """Return the hash by which the content security policy allows a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
@@ -160,10 +134,3 @@ def _digest(program: str) -> str:
 
 def _source(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(_source("page.html"))

@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import console, runs
 from hybrid_cli.artifacts.lineage import corpus_of
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
 from hybrid_cli.evaluation.measures import (
@@ -83,6 +83,9 @@ class Plan:
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted)
         refuse_other_judgments(named.values(), judged)
+        remove_query = settings.remove_query
+        if remove_query is None:
+            remove_query = removes_query(judged, settings.split, " (--keep-query keeps them)")
         against = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
         refuse_mixed({name: named[name] for name in pair or ()})
         refuse_mixed(dict([against]) | named if against else {})
@@ -94,7 +97,7 @@ class Plan:
             corpus=corpus,
             level=settings.relevance_level,
             answer_match=settings.answer_match,
-            remove_query=_removes_query(judged, settings),
+            remove_query=remove_query,
             pair=pair,
             overlap_with=against,
             condensed=condensed,
@@ -127,16 +130,10 @@ class Plan:
 
     def options(self) -> dict[str, Any]:
         """Return the options that affect the values."""
-        return (
-            {
-                "runs": list(self.runs),
-                "measures": [measure.name for measure in self.measures],
-                "relevance_level": self.level,
-                "remove_query": self.remove_query,
-            }
-            | ({"answer_match": self.answer_match} if self.by_answers else {})
-            | ({"condensed": True} if self.condensed else {})
-        )
+        options: dict[str, Any] = {"runs": list(self.runs), "measures": [measure.name for measure in self.measures]}
+        options |= {"relevance_level": self.level, "remove_query": self.remove_query}
+        options |= {"answer_match": self.answer_match} if self.by_answers else {}
+        return options | ({"condensed": True} if self.condensed else {})
 
     def judged(self) -> pl.DataFrame | None:
         """Return the judgments without those of the earlier round; None if no measure needs judgments.
@@ -149,18 +146,12 @@ class Plan:
         found, earlier = collection.read_qrels(self.qrels), self._earlier()
         if earlier is None:
             return found
-        if not earlier["qid"].is_in(found["qid"].unique().implode()).any():
-            raise InputError(
-                f"--residual-qrels {self.residual}: has no judgments of the queries of {self.qrels}; pass an earlier "
-                "round of the same queries",
-                code="other-queries", option="residual_qrels", path=self.residual, other=self.qrels,
-            )  # fmt: skip
         left = found.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
-        if not len(left):
-            raise InputError(
-                f"--residual-qrels {self.residual}: has all judgments of {self.qrels}; pass an earlier round",
-                code="no-judgments", option="residual_qrels", path=self.residual, other=self.qrels,
-            )  # fmt: skip
+        if not len(left) or not earlier["qid"].is_in(found["qid"].unique().implode()).any():
+            reason = (
+                f"has all judgments of {self.qrels}, or none of its queries; pass an earlier round of these queries"
+            )
+            raise option_error("residual_qrels", self.residual, reason, code="no-judgments", path=self.residual)
         return left
 
     def _earlier(self) -> pl.DataFrame | None:
@@ -192,47 +183,27 @@ def judgments(settings: Comparison) -> Path:
     return settings.qrels or Path(settings.inputs[0])
 
 
-def _removes_query(judged: Path, settings: Comparison) -> bool:
-    """Return whether hits with the id of their query are removed: as set, else as the collection requires."""
-    if settings.remove_query is not None:
-        return settings.remove_query
-    return removes_query(judged, settings.split, " (--keep-query keeps them)")
-
-
 _USAGE = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"
 
 
 def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str] | None]:
     """Return the collection or qrels file, the runs by name, and the names of the two runs of `--complement`.
 
-    Runs of `--complement` that are not among the inputs are added.
+    Runs of `--complement`, each given by its name among the inputs or as a path, are added to the inputs.
     """
-    judged = judgments(settings)
-    given = list(settings.inputs if settings.qrels else settings.inputs[1:])
-    paths = _pair(settings.complement or (), runs.named(given))
-    known = [path.resolve() for path in runs.named(given).values()]
-    given += [each for each, path in zip(settings.complement or (), paths, strict=True) if path.resolve() not in known]
+    judged, given = judgments(settings), list(settings.inputs if settings.qrels else settings.inputs[1:])
+    known = runs.named(given)
+    pair = {each: runs.pick(each, known, "--complement").resolve() for each in settings.complement or ()}
+    if settings.complement and len(set(pair.values())) < 2:
+        raise option_error("complement", settings.complement, "needs two different runs", code="repeated-input")
+    present = {path.resolve() for path in known.values()}
+    given += [each for each, path in pair.items() if path not in present]
     if not given:
         raise InputError(_USAGE, code="missing-option", option="inputs")
     named = runs.named(given)
-    for path in named.values():
-        if not path.exists():
-            raise InputError(
-                f"{path}: no such file; a run is needed here", code="no-such-file", path=path, expected="run"
-            )
     names = {path.resolve(): name for name, path in named.items()}
-    return judged, named, (names[paths[0].resolve()], names[paths[1].resolve()]) if paths else None
-
-
-def _pair(given: Sequence[str], known: Mapping[str, Path]) -> list[Path]:
-    """Return the paths of the runs of `--complement`, each given by its name among the inputs or as a path."""
-    paths = [runs.pick(each, known, "--complement") for each in given]
-    if paths and paths[0].resolve() == paths[1].resolve():
-        raise InputError(
-            f"--complement {' '.join(given)}: needs two different runs",
-            code="repeated-input", option="complement", path=paths[0],
-        )  # fmt: skip
-    return paths
+    dense, sparse = (names[path] for path in pair.values()) if pair else ("", "")
+    return judged, named, (dense, sparse) if pair else None
 
 
 def _files(
@@ -245,10 +216,8 @@ def _files(
         return qrels, None, None
     queries, corpus = settings.queries, settings.corpus
     if judged.is_file() and not (queries and corpus):
-        raise InputError(
-            "acc@k: needs answers and texts; pass a collection, or --queries FILE and --corpus FILE",
-            code="missing-option", option="queries", measure="acc@k",
-        )  # fmt: skip
+        reason = "acc@k needs answers and texts; pass a collection, or --queries FILE and --corpus FILE"
+        raise option_error("queries", None, reason, code="missing-option")
     return qrels, queries or collection.queries_path(judged, settings.split), collection.corpus_path(corpus or judged)
 
 
@@ -336,10 +305,8 @@ def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: 
     """
     judged = qrels.filter(pl.col("relevance") >= 0)
     if not _pooled(qrels, plan.level):
-        raise InputError(
-            "--condensed: every judged document is relevant, so condensed lists would be perfect; omit it",
-            code="all-judged-relevant",
-        )
+        reason = "every judged document is relevant, so condensed lists would be perfect; omit it"
+        raise option_error("condensed", None, reason, code="all-judged-relevant")
     kept = [each.name for each in plan.measures if each.family == _SHARE_JUDGED] + [HOLE]
     others = [each.name for each in plan.measures if each.family not in (ACCURACY, _SHARE_JUDGED)]
     same = values.filter(pl.col("measure").is_in(kept))

@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import words
-from hybrid_cli.evaluation.complementarity import changes, tally
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
+from hybrid_cli.reporting.complement import contest
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Case, Cell, Hit, RankedList, Section, Table
-from hybrid_cli.reporting.tables import signed, snippet
+from hybrid_cli.reporting.page import Case, Hit, RankedList, Section
+from hybrid_cli.reporting.snippets import snippet
+from hybrid_cli.reporting.tables import Table, signed
 
 _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
@@ -46,19 +47,10 @@ def dots_section(found: Findings, most: int) -> Section:
 def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
     rows = []
     for match in matches:
-        changed = changes(values, match.run, match.bases, measure)
-        wins, ties, losses = tally(changed)
-        mean = float(changed["change"].to_numpy().mean())
-        rows.append(
-            [
-                Cell(match.run),
-                Cell(match.base),
-                *(Cell(f"{count:,}") for count in (wins, ties, losses)),
-                Cell(signed(mean)),
-            ]
-        )
+        *counts, mean = contest(values, match.run, match.bases, measure)
+        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), signed(mean)])
     columns = ["run", "against", "wins", "ties", "losses", "difference"]
-    return Table(f"Queries won and lost by {measure}", columns, rows, left=2)
+    return Table(columns, rows, f"Queries won and lost by {measure}", left=2)
 
 
 # ----------------------------------------------------------------------------------------------------------- diagrams

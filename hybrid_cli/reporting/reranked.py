@@ -11,9 +11,9 @@ import altair as alt
 from hybrid_cli import artifacts
 from hybrid_cli.evaluation.measures import mean_of
 from hybrid_cli.reporting.charts import Figure, chart, colours_at, plain
-from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.plan import Plan, measure
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.tables import Table, figure
 from hybrid_cli.storage import Kind, layout
 
 
@@ -131,16 +131,10 @@ def _figure(
 def _table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:
     columns = list(next(iter(studies.values()))[0].means)
     rows = [
-        [
-            Cell(name),
-            Cell(f"{each.depth:,}"),
-            *(Cell(figure(each.means[column])) for column in columns),
-            Cell(f"{each.pairs:,.1f}"),
-            Cell(f"{each.tokens:,.0f}"),
-            Cell(f"{each.seconds * 1000:,.1f}"),
-        ]
+        [name, f"{each.depth:,}", *(figure(each.means[column]) for column in columns), *costs]
         for name, depths in studies.items()
         for each in depths
+        for costs in [(f"{each.pairs:,.1f}", f"{each.tokens:,.0f}", f"{each.seconds * 1000:,.1f}")]
     ]
     heads = ["first stage", "rescored hits", *columns, "pairs per query", "tokens per query", "ms per query"]
-    return Table("Quality and cost by number of rescored hits", heads, rows)
+    return Table(heads, rows, "Quality and cost by number of rescored hits")

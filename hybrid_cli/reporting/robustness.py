@@ -5,18 +5,22 @@ The run of attacked queries is named `SYSTEM@ATTACK`, that of the original queri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli.errors import InputError
+from hybrid_cli import console
+from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.perturbations.attacks import ATTACKS
-from hybrid_cli.reporting.summary import Summary
+from hybrid_cli.reporting.summary import Summary, legend, lettered, significant, test_in_words
+from hybrid_cli.reporting.tables import Table, figure
 
 MARK = "@"
+ORIGINAL, DROP = "original", "mean drop"
+_STAR = "*"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,85 @@ class Robustness:
     drops: Summary
     missing: Mapping[str, int]
 
+    def tables(self, form: str) -> list[Table]:
+        """Return one table per measure, with a row per system."""
+        stars, letters, drops = self._stars(), significant(self.drops), self.drops
+        found = []
+        for measure in drops.measures:
+            rows = []
+            for system in self.systems:
+                names = [system, *(f"{system}{MARK}{attack}" for attack in self.attacks)]
+                cells = [figure(self.means[name, measure]) + stars.get((name, measure), " ") for name in names]
+                low, high = drops.ends[system, measure]
+                drop = f"{figure(drops.means[system, measure])}{letters.get((system, measure), '')}"
+                rows.append([lettered(drops, system), *cells, f"{drop} ±{figure((high - low) / 2, 3)}"])
+            found.append(Table(["system", ORIGINAL, *self.attacks, DROP], rows, measure, stacked=True))
+        return found
+
+    def _stars(self) -> dict[tuple[str, str], str]:
+        """Return (attacked run, measure) -> a star if it differs from its original."""
+        settings = self.drops.settings
+        p = pl.col(f"p_{settings['test']}_corrected")
+        differ = self.comparisons.filter(p.is_not_nan() & (p < settings["alpha"]))
+        return dict.fromkeys(differ.select("run", "measure").iter_rows(), _STAR)
+
+    def legend(self) -> list[str]:
+        """Return the lines below the tables."""
+        settings, correction = self.drops.settings, self.drops.settings["correction"]
+        attacks = console.counted(attack=len(self.attacks))
+        family = "not corrected" if correction == "none" else f"{correction.capitalize()} over the attacks on a system"
+        lines = [
+            f"{DROP}: original minus the mean over {attacks}, averaged over the queries. "
+            f"{_STAR} differs from the original: p < {settings['alpha']:g}, two-sided {test_in_words(settings)}, "
+            f"{family}.",
+            *legend(self.drops, more="drops more than", less="less"),
+        ]
+        if self.missing:
+            some = ", ".join(f"{run} {number:,}" for run, number in self.missing.items())
+            lines.append(f"Judged queries without hits (scored 0): {some}.")
+        return lines
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures for JSON; an undefined p-value is None."""
+        drops = self.drops
+
+        def measured(system: str, name: str) -> dict[str, Any]:
+            attacked = {attack: self.means[f"{system}{MARK}{attack}", name] for attack in self.attacks}
+            drop = {"mean_drop": drops.means[system, name], "interval": list(drops.ends[system, name])}
+            return {ORIGINAL: self.means[system, name], **attacked, **drop}
+
+        return {
+            "attacks": list(self.attacks),
+            "queries": {measure: drops.queries(measure) for measure in drops.measures},
+            "systems": [
+                {"system": system, "measures": {name: measured(system, name) for name in drops.measures}}
+                for system in self.systems
+            ],
+            "against_original": self.comparisons.fill_nan(None).to_dicts(),
+            "drops": drops.comparisons.fill_nan(None).to_dicts(),
+            "missing": dict(self.missing),
+            **drops.settings,
+        }
+
+    def csv_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one row per system, measure and attack (also `original` and `mean drop`), with its tests."""
+        for measure in self.drops.measures:
+            for system in self.systems:
+                ours = {"system": system, "measure": measure}
+                yield {**ours, "attack": ORIGINAL, "mean": repr(self.means[system, measure])}
+                for attack in self.attacks:
+                    run = f"{system}{MARK}{attack}"
+                    mean = {"attack": attack, "mean": repr(self.means[run, measure])}
+                    yield {**ours, **mean, **_tests(self.comparisons, run, measure)[0]}
+                low, high = self.drops.ends[system, measure]
+                drop = {"mean": repr(self.drops.means[system, measure]), "low": repr(low), "high": repr(high)}
+                for row in _tests(self.drops.comparisons, system, measure) or [{}]:
+                    yield {**ours, "attack": DROP, **drop, **row}
+
+
+def _tests(comparisons: pl.DataFrame, run: str, measure: str) -> list[dict[str, Any]]:
+    return comparisons.filter(run=run, measure=measure).drop("run", "measure").to_dicts()
+
 
 def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the names of runs into systems and attacks.
@@ -50,23 +133,19 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     systems = [run for run in runs if MARK not in run]
     attacked = [run.rpartition(MARK) for run in runs if MARK in run]
     if not attacked:
-        raise InputError(
-            "--robustness: no run is named SYSTEM@ATTACK, such as bm25@char-swap",
-            code="no-such-run", option="robustness",
-        )  # fmt: skip
-    if strange := [system for system, _, _ in attacked if system not in systems]:
-        raise InputError(
-            f"--robustness: no run is named {strange[0]}, the original of its attacked runs",
-            code="no-such-run", option="robustness", run=strange[0],
-        )  # fmt: skip
+        reason = "no run is named SYSTEM@ATTACK, such as bm25@char-swap"
+        raise option_error("robustness", None, reason, code="no-such-run")
     seen = list(dict.fromkeys(attack for _, _, attack in attacked))
     attacks = [*(attack for attack in ATTACKS if attack in seen), *(attack for attack in seen if attack not in ATTACKS)]
-    wanted = (f"{system}{MARK}{attack}" for system in systems for attack in attacks)
-    if missing := [name for name in wanted if name not in runs]:
-        raise InputError(
-            f"--robustness: missing runs {', '.join(missing)}; all systems need the same attacks",
-            code="no-such-run", option="robustness", run=missing[0],
-        )  # fmt: skip
+    wanted = [
+        *(system for system, _, _ in attacked),
+        *(f"{system}{MARK}{each}" for system in systems for each in attacks),
+    ]
+    if missing := list(dict.fromkeys(name for name in wanted if name not in runs)):
+        reason = (
+            f"missing runs {', '.join(missing)}; an attacked run needs its original, and all systems the same attacks"
+        )
+        raise option_error("robustness", None, reason, code="no-such-run", run=missing[0])
     return systems, attacks
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
-from typing import Any
 
 import altair as alt
 import polars as pl
@@ -14,15 +13,15 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
-from hybrid_cli.evaluation.complementarity import changes, sets, tally
+from hybrid_cli.evaluation.complementarity import sets
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
-from hybrid_cli.reporting.complement import Complement
-from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Cell, Section, Table
+from hybrid_cli.reporting.complement import Complement, contest
+from hybrid_cli.reporting.data import Findings
+from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
-from hybrid_cli.reporting.tables import count, figure
+from hybrid_cli.reporting.tables import Table, count, figure
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
@@ -101,22 +100,16 @@ def _analyzer(language: str) -> queries.Analyze:
 
 def depth_section(found: Findings) -> Section:
     """Return the curves of all runs."""
-    curves = {run: kept.curve for run, kept in found.kept.items()}
-    count = f"{found.summary.queries(found.measure):,}"
+    runs, count = list(found.kept), f"{found.summary.queries(found.measure):,}"
     caption = (
         f"Fraction of the {count} questions that are answered in the top k hits (acc@k)."
         if found.by_answers
         else f"Fraction of the relevant documents in the top k hits (R@k), mean over {count} judged queries."
     )
-    title = "Questions answered by depth k" if found.by_answers else "Recall at depth k"
-    return Section("depth", "Recall by depth", figures=[_depth_figure(curves, list(curves), title, caption)])
-
-
-def _depth_figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title: str, caption: str) -> Figure:
     rows = [
         {"run": run, "depth": depth, "recall": round(recall, 5), "shown": figure(recall)}
-        for run, curve in curves.items()
-        for depth, recall in curve.select("depth", "recall").iter_rows()
+        for run, kept in found.kept.items()
+        for depth, recall in kept.curve.select("depth", "recall").iter_rows()
     ]
     base = chart("recall").encode(
         alt.X("depth:Q", title="top k hits").scale(type="log").axis(values=[1, 3, 10, 30, 100, 300, 1000], format="~s"),
@@ -124,16 +117,17 @@ def _depth_figure(curves: Mapping[str, pl.DataFrame], runs: Sequence[str], title
         colours(runs),
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("depth:Q", title="k"), alt.Tooltip("shown:N", title="recall")],
     )
-    lines = base.mark_line(strokeWidth=2, interpolate="monotone")
-    return Figure(
+    drawn = base.mark_line(strokeWidth=2, interpolate="monotone") + base.mark_circle(size=36, opacity=1)
+    drawing = Figure(
         "recall-by-depth",
-        title,
-        plain(lines + base.mark_circle(size=36, opacity=1), {"recall": rows}, height=340),
+        "Questions answered by depth k" if found.by_answers else "Recall at depth k",
+        plain(drawn, {"recall": rows}, height=340),
         f"{caption} A curve that is higher at small k and lower at large k ranks better, but retrieves fewer relevant "
         "documents.",
         legend=runs,
         wide=True,
     )
+    return Section("depth", "Recall by depth", figures=[drawing])
 
 
 # ---------------------------------------------------------------------------------------------------- query groups
@@ -257,25 +251,24 @@ def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
 def provenance_section(manifest: Manifest) -> Section:
     """Return inputs with their fingerprints, settings, and versions."""
     inputs = [
-        [Cell(role), Cell(source.get("name") or source["path"]), Cell(source["kind"]), Cell(source["fingerprint"])]
+        [role, source.get("name") or source["path"], source["kind"], source["fingerprint"]]
         for role, source in manifest.inputs.items()
     ]
-    settings = [[Cell(name), Cell(_plain(value))] for name, value in manifest.options.items()]
-    versions = [[Cell(name), Cell(number)] for name, number in manifest.versions.items()]
+    settings = [
+        [name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+        for name, value in manifest.options.items()
+    ]
+    versions = list(manifest.versions.items())
     return Section(
         "provenance",
         "Provenance",
         text=["The page contains its manifest: `hybrid inspect` prints it, with the tree of all inputs."],
-        tables=[
-            Table("Inputs", ["role", "path", "kind", "fingerprint"], inputs, left=4, folded=True),
-            Table("Settings", ["option", "value"], settings, left=2, folded=True),
-            Table("Versions", ["library", "version"], versions, left=2, folded=True),
+        folded=[
+            Table(["role", "path", "kind", "fingerprint"], inputs, "Inputs", left=4),
+            Table(["option", "value"], settings, "Settings", left=2),
+            Table(["library", "version"], versions, "Versions", left=2),
         ],
     )
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------- overview
@@ -286,14 +279,14 @@ SUMMARY_CUTOFF = 10
 def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
     """Return the means with intervals and marks, and the number of queries."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
-    rows = []
-    for run in summary.runs:
-        row = [Cell(run, lettered(summary, run).removeprefix(run).strip())]
-        for name in summary.measures:
+    rows, bold = [], set()
+    for number, run in enumerate(summary.runs):
+        rows.append([f"{run}\n{lettered(summary, run).removeprefix(run).strip()}"])
+        for at, name in enumerate(summary.measures, 1):
             low, high = ends[run, name]
-            text = figure(means[run, name]) + marks.get((run, name), "")
-            row.append(Cell(text, f"{figure(low, 3)} to {figure(high, 3)}", (run, name) in best))
-        rows.append(row)
+            mean = figure(means[run, name]) + marks.get((run, name), "")
+            rows[-1].append(f"{mean}\n{figure(low, 3)} to {figure(high, 3)}")
+            bold |= {(number, at)} if (run, name) in best else set()
     notes = [line for line in legend(summary) if not line.startswith("±")]
     settings = summary.settings
     notes.insert(
@@ -301,17 +294,10 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
         f"Below each mean: its {settings['confidence']:.0%} bootstrap interval ({settings['resamples']:,} samples of "
         f"the queries, seed {settings['seed']}). Bold: the highest mean of a column.",
     )
-    return Section(
-        "measures",
-        "Measures",
-        tables=[Table("Means of all measures", ["run", *summary.measures], rows, [*reused, *notes]), _counts(summary)],
-    )
-
-
-def _counts(summary: Summary) -> Table:
-    names = list(next(iter(summary.counts.values())))
-    rows = [[Cell(run), *(Cell(count(found[name])) for name in names)] for run, found in summary.counts.items()]
-    return Table("Numbers of queries", ["run", *(COUNTS.get(name, name) for name in names)], rows, folded=True)
+    table = Table(["run", *summary.measures], rows, "Means of all measures", [*reused, *notes], bold=bold)
+    counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
+    counts = [[run, *map(count, found.values())] for run, found in summary.counts.items()]
+    return Section("measures", "Measures", tables=[table], folded=[Table(counted, counts, "Numbers of queries")])
 
 
 # -------------------------------------------------------------------------------------------------------------- summary
@@ -323,7 +309,12 @@ def in_words(found: Findings) -> list[str]:
     if found.complement is not None:
         sentences.append(" ".join(_sets(found, found.complement)))
     if found.matches:
-        sentences.append(_contest(found.summary, found.matches[-1]))
+        match, measure = found.matches[-1], found.measure
+        wins, ties, losses, _ = contest(found.summary.values, match.run, match.bases, measure)
+        better = console.counted(query=wins)
+        sentences.append(
+            f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."
+        )
     return sentences
 
 
@@ -386,10 +377,3 @@ def _sets(found: Findings, complement: Complement) -> Iterator[str]:
 
 def _of(count: int, queries: int) -> str:
     return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")
-
-
-def _contest(summary: Summary, match: Match) -> str:
-    measure = summary.measures[0]
-    wins, ties, losses = tally(changes(summary.values, match.run, match.bases, measure))
-    better = console.counted(query=wins)
-    return f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."

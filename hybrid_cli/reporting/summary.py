@@ -1,4 +1,4 @@
-"""Means, intervals, comparisons and counts of runs (`evaluate`), as terminal tables, JSON, CSV and Markdown."""
+"""Means, intervals, comparisons and counts of runs: the result of `evaluate`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
 from hybrid_cli.console import styled
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
-from hybrid_cli.reporting import complement, tables
+from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import Plan
-from hybrid_cli.reporting.tables import count, csv_text, figure, markdown, markdown_table, without_nan
+from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Table, count, figure, pseudo_note, stdout
 from hybrid_cli.settings.analysis import Comparison
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
-LETTERS = "abcdefghijklmnoprstuvwxyz"  # one per baseline; q has no superscript in Unicode
 ALPHA, PERMUTATIONS = 0.05, 10_000
 RESAMPLES, CONFIDENCE = 1_000, 0.95
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
+COUNTS = {"missing": "unanswered (scored 0)"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,83 @@ class Summary:
         """Count the queries behind the mean of a measure."""
         return self.values.filter(measure=measure)["qid"].n_unique()
 
+    def tables(self, form: str) -> list[Table]:
+        """Return the means and the counts; Markdown has the comparisons too, LaTeX those of `complement`."""
+        if form == "latex":
+            return [self._means(), *(complement.blocks(self.complement) if self.complement else ())]
+        names = [COUNTS.get(name, name) for name in next(iter(self.counts.values()))]
+        names = [name.replace(" (", "\n(") for name in names] if form == "table" else names
+        counts = Table(["queries", *names], [[run, *map(count, row.values())] for run, row in self.counts.items()])
+        if form == "table":
+            return [self._means_on_terminal(), counts]
+        compared = self.comparisons.drop("queries")
+        rows = [list(map(_cell, row)) for row in compared.iter_rows()]
+        return [self._means(), *([Table(compared.columns, rows, left=3)] if rows else []), counts]
+
+    def _means(self) -> Table:
+        """Return one row per run: its name, and the means with marks and intervals; the best means are bold."""
+        best, widths = leaders(self), half_widths(self)
+        rows, bold = [], set()
+        for number, (run, row) in enumerate(figures(self).items()):
+            rows.append([lettered(self, run), *(f"{text} {widths[run, name]}" for name, text in row.items())])
+            bold |= {(number, at) for at, name in enumerate(row, 1) if (run, name) in best}
+        return Table(["run", *self.measures], rows, bold=bold)
+
+    def _means_on_terminal(self) -> Table:
+        """Return the same, with aligned points; intervals go below the means where the table would be too wide."""
+        best, means, widths = leaders(self), figures(self), half_widths(self)
+        whole = {name: any(row[name].startswith("1") for row in means.values()) for name in self.measures}
+        longest = {name: max(len(row[name]) + whole[name] for row in means.values()) for name in self.measures}
+        names = {run: lettered(self, run) for run in means}
+        room = max(map(len, names.values())) + 2 + sum(max(longest[name] + 8, len(name) + 2) for name in longest)
+        between = " " if room <= stdout().width else "\n"
+        rows = []
+        for run, row in means.items():
+            cells: list[str | Text] = [names[run]]
+            for name, text in row.items():
+                aligned = (text if text.startswith("1") or not whole[name] else f" {text}").ljust(longest[name])
+                indent = " " * (whole[name] and between == "\n")
+                mean = styled(aligned, "bold" if (run, name) in best else "")
+                cells.append(mean.append(between + indent + widths[run, name], "not bold dim"))
+            rows.append(cells)
+        return Table(["run", *self.measures], rows, left=1 + len(self.measures))
+
+    def legend(self) -> list[str]:
+        """Return the lines below the tables."""
+        return list(legend(self))
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures for JSON; an undefined p-value is None."""
+        means, ends, names = self.means, self.ends, self.measures
+        runs = [
+            {
+                "run": run,
+                "means": {name: means[run, name] for name in names},
+                "intervals": {name: list(ends[run, name]) for name in names},
+                **self.counts[run],
+            }
+            for run in self.runs
+        ]
+        return {
+            "queries": {name: self.queries(name) for name in names},
+            "runs": runs,
+            "baselines": list(self.baselines),
+            "comparisons": self.comparisons.fill_nan(None).to_dicts(),
+            **self.settings,
+            **({"complement": complement.as_dict(self.complement)} if self.complement else {}),
+        }
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Return one row per run, measure and baseline; then one per figure of --complement."""
+        rows: list[dict[str, Any]] = []
+        for run, measure, mean, low, high in self.intervals.iter_rows():
+            ours = {"run": run, "measure": measure, "mean": repr(mean), "low": repr(low), "high": repr(high)}
+            ours |= {"queries": self.queries(measure), **self.counts[run]}
+            rows += [ours | row for row in self.comparisons.filter(run=run, measure=measure).to_dicts() or [{}]]
+        rows += complement.csv_rows(self.complement) if self.complement else ()
+        columns = dict.fromkeys([*rows[0], *self.comparisons.columns, *self.settings], "")
+        return [columns | row | dict(self.settings) for row in rows]
+
 
 def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequence[str] = ()) -> list[str]:
     """Return each baseline once: those of `--baseline`, else the default, else the first run.
@@ -88,15 +164,15 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
         InputError: unknown run, or more baselines than letters.
     """
     if unknown := [name for name in given if name not in names]:
-        raise InputError(
-            f"--baseline {', '.join(unknown)}: no such run; the runs are {', '.join(names)}",
-            code="unknown-choice", option="baseline", value=unknown[0], choices=list(names),
+        raise option_error(
+            "baseline", unknown[0], f"no such run; the runs are {', '.join(names)}",
+            code="unknown-choice", choices=list(names),
         )  # fmt: skip
     chosen = list(dict.fromkeys(given or default)) or list(names[:1])
     if len(chosen) > len(LETTERS):
-        raise InputError(
-            f"--baseline: {len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
-            code="too-many-values", option="baseline", found=len(chosen), limit=len(LETTERS),
+        raise option_error(
+            "baseline", None, f"{len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
+            code="too-many-values",
         )  # fmt: skip
     return chosen
 
@@ -139,124 +215,6 @@ def summarize(
         run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in plan.runs
     }
     return Summary(values, counts, comparisons, estimates, baselines, shown, complement)
-
-
-RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
-BELOW = "↓"
-COUNTS = {"missing": "unanswered (scored 0)"}
-
-
-# --------------------------------------------------------------------------------------------- machine-readable formats
-
-
-def as_json(summary: Summary) -> str:
-    """Return all figures as JSON; an undefined p-value is null."""
-    means, ends, names = summary.means, summary.ends, summary.measures
-    runs = [
-        {
-            "run": run,
-            "means": {name: means[run, name] for name in names},
-            "intervals": {name: list(ends[run, name]) for name in names},
-            **summary.counts[run],
-        }
-        for run in summary.runs
-    ]
-    comparisons = [
-        {key: without_nan(value) for key, value in row.items()} for row in summary.comparisons.iter_rows(named=True)
-    ]
-    content = {
-        "queries": {name: summary.queries(name) for name in summary.measures},
-        "runs": runs,
-        "baselines": list(summary.baselines),
-        "comparisons": comparisons,
-        **summary.settings,
-    }
-    if summary.complement:
-        content["complement"] = complement.as_dict(summary.complement)
-    return console.json_text(content, indent=2)
-
-
-def as_csv(summary: Summary) -> str:
-    """Return one row per run, measure and baseline; then one per figure of --complement."""
-    rows = [*_csv_rows(summary), *(complement.csv_rows(summary.complement) if summary.complement else ())]
-    columns = dict.fromkeys([*rows[0], *summary.comparisons.columns, *summary.settings])
-    return csv_text([dict.fromkeys(columns, "") | row | dict(summary.settings) for row in rows])
-
-
-def _csv_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    for run, measure, mean, low, high in summary.intervals.iter_rows():
-        ours = {"run": run, "measure": measure, "mean": repr(mean), "low": repr(low), "high": repr(high)}
-        ours |= {"queries": summary.queries(measure), **summary.counts[run]}
-        compared = summary.comparisons.filter(run=run, measure=measure)
-        for row in compared.iter_rows(named=True) if len(compared) else [{}]:
-            yield {**ours, **row}
-
-
-def as_markdown(summary: Summary) -> str:
-    """Return three tables (means, comparisons, counts) and the legend."""
-    means, bold = means_cells(summary)
-    names = [COUNTS.get(name, name) for name in next(iter(summary.counts.values()))]
-    counts = [[run, *map(count, row.values())] for run, row in summary.counts.items()]
-    blocks = [markdown_table(["run", *summary.measures], means, bold=bold)]
-    if len(summary.comparisons):
-        rows = [[_cell(value) for value in row] for row in summary.comparisons.drop("queries").iter_rows()]
-        blocks.append(markdown_table(summary.comparisons.drop("queries").columns, rows, left=3))
-    blocks += [markdown_table(["queries", *names], counts), *map(markdown, legend(summary))]
-    if summary.complement:
-        blocks.append(complement.as_markdown(summary.complement))
-    return "\n\n".join(blocks)
-
-
-def means_cells(summary: Summary) -> tuple[list[list[str]], set[tuple[int, int]]]:
-    """Return one row per run: its name, and the means with marks and intervals; and the places of the best means."""
-    best, widths = leaders(summary), half_widths(summary)
-    rows = [
-        [lettered(summary, run), *(f"{text} {widths[run, name]}" for name, text in row.items())]
-        for run, row in figures(summary).items()
-    ]
-    bold = {
-        (number, at)
-        for number, run in enumerate(summary.runs)
-        for at, name in enumerate(summary.measures, 1)
-        if (run, name) in best
-    }
-    return rows, bold
-
-
-# ----------------------------------------------------------------------------------------------------------- terminal
-
-
-def show(summary: Summary) -> None:
-    """Print means and counts, then the comparison of two runs if there is one."""
-    _show_means(summary)
-    names = list(next(iter(summary.counts.values())))
-    rows = [[run, *map(count, found.values())] for run, found in summary.counts.items()]
-    tables.show(["queries", *(COUNTS.get(name, name).replace(" (", "\n(") for name in names)], rows)
-    tables.prose(list(legend(summary)))
-    if summary.complement:
-        complement.show(summary.complement)
-
-
-def _show_means(summary: Summary) -> None:
-    """Print one row per run; intervals go below the means where the table would be too wide."""
-    best, means, widths = leaders(summary), figures(summary), half_widths(summary)
-    whole = {name: any(row[name].startswith("1") for row in means.values()) for name in summary.measures}
-    longest = {name: max(len(row[name]) + whole[name] for row in means.values()) for name in summary.measures}
-    names = {run: lettered(summary, run) for run in means}
-    room = max(map(len, names.values())) + 2 + sum(max(longest[name] + 8, len(name) + 2) for name in longest)
-    between = " " if room <= tables.stdout().width else "\n"
-    rows = []
-    for run, row in means.items():
-        cells: list[str | Text] = [names[run]]
-        for name, text in row.items():
-            aligned = text if text.startswith("1") or not whole[name] else f" {text}"
-            style = "bold" if (run, name) in best else ""
-            indent = " " * (whole[name] and between == "\n")
-            cells.append(
-                styled(aligned.ljust(longest[name]), style).append(between + indent + widths[run, name], "not bold dim")
-            )
-        rows.append(cells)
-    tables.show(["run", *summary.measures], rows, left=1 + len(summary.measures))
 
 
 def figures(summary: Summary) -> dict[str, dict[str, str]]:
@@ -338,7 +296,7 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
             f"{test_in_words(settings)}, {_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}."
         )
     if "pseudo_queries" in settings:
-        yield tables.pseudo_note(settings["pseudo_queries"])
+        yield pseudo_note(settings["pseudo_queries"])
     if settings["nothing_relevant"]:
         level = settings["relevance_level"]
         graded = [name for name in summary.measures if level > 1 and uses_all_grades(name)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
 from hybrid_cli.encoders.checkpoints.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
-from hybrid_cli.reporting.tables import Matching, figure, matching, prose, pseudo_note, signed, snippet, wrapped
+from hybrid_cli.reporting.snippets import Matching, matching, snippet, wrapped
+from hybrid_cli.reporting.tables import figure, prose, pseudo_note, signed
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
     """Print the scores of the single runs and of the fused run; warn if fusion does not help."""
     rows = [[name, figure(score)] for name, score in alone.items()]
     console.table(["run", measure], [*rows, [f"fused ({method})", figure(fused)]])
-    _warn_unless_better("fusion", fused, alone, measure)
+    best = max(alone, key=lambda name: alone[name])
+    if fused <= alone[best]:
+        console.warn(f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})")
 
 
 def show_tuned(tuned: Mapping[str, Any]) -> None:
@@ -148,25 +151,13 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
 _SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
 
 
-def _warn_unless_better(what: str, score: float, alone: Mapping[str, float], measure: str) -> None:
-    best = max(alone, key=lambda name: alone[name])
-    if score <= alone[best]:
-        console.warn(f"{what} ({measure} {figure(score)}) does not beat {best} alone ({figure(alone[best])})")
-
-
 def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     """Print the measurements of the candidates; see `indexes.auto.Candidate`."""
-    rows = [
-        [
-            each["index_type"],
-            each["factory"],
-            f"{each['documents']:,}",
-            f"{each['size']:,.0f}",
-            figure(each["recall"]),
-            f"{each['milliseconds']:.2f}",
-        ]
-        for each in tried
-    ]
+    forms: dict[str, Callable[[Any], str]] = {
+        "index_type": str, "factory": str, "documents": "{:,}".format, "size": "{:,.0f}".format, "recall": figure,
+        "milliseconds": "{:.2f}".format,
+    }  # fmt: skip
+    rows = [[form(each[name]) for name, form in forms.items()] for each in tried]
     headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
     console.table(headings, rows, left=["factory"])
 
@@ -262,6 +253,4 @@ def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
         left=("state", "found", "advice"),
     )
     if missing := [check.name for check in checks if check.state == "missing"]:
-        raise HybridError(
-            f"doctor: missing: {', '.join(missing)}; see the column `advice`", code="missing-package", packages=missing
-        )
+        raise HybridError(f"doctor: missing: {', '.join(missing)}; see the column `advice`", code="missing-package")

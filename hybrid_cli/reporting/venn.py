@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import acos, isnan, pi, sqrt
+from math import acos, pi, sqrt
 from typing import Any
 
 import altair as alt
@@ -12,9 +12,9 @@ from scipy.optimize import brentq
 
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
-from hybrid_cli.reporting.complement import Complement
-from hybrid_cli.reporting.page import Cell, Section, Table
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.complement import Complement, ratio_text
+from hybrid_cli.reporting.page import Section
+from hybrid_cli.reporting.tables import Table, figure
 
 WIDTH = 300  # all sizes in pixels
 _MARGIN, _GAP = 6, 16
@@ -43,7 +43,7 @@ def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> S
 
 
 def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
-    ratio = _ratio(sets.roc)
+    ratio = ratio_text(sets.roc)
     name = f"venn-at-{sets.cutoff}"
     return Figure(
         name,
@@ -59,17 +59,10 @@ def _table(found: Complement) -> Table:
     columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
     rows = []
     for sets, common in zip(found.sets, found.overlap, strict=True):
-        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail)
-        rows.append(
-            [
-                Cell(str(sets.cutoff)),
-                Cell(_ratio(sets.roc), strong=True),
-                Cell(_ratio(sets.mirror)),
-                *(Cell(f"{count:,}", _fraction(count, sets.queries)) for count in counts),
-                Cell(f"{sets.queries - sets.fail:,}", _fraction(sets.queries - sets.fail, sets.queries)),
-                Cell(figure(common, 3)),
-            ]
-        )
+        oracle = sets.queries - sets.fail
+        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail, oracle)
+        cells = (f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts)
+        rows.append([str(sets.cutoff), ratio_text(sets.roc), ratio_text(sets.mirror), *cells, figure(common, 3)])
     notes = [
         "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
         f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(found.rbo, 3)}."
@@ -77,15 +70,7 @@ def _table(found: Complement) -> Table:
     empty = [str(sets.cutoff) for sets in found.sets if not sets.dense]
     if empty:
         notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {found.dense} answers no query.")
-    return Table("Complementarity at every cutoff", columns, rows, notes)
-
-
-def _ratio(value: float) -> str:
-    return "undefined" if isnan(value) else figure(value, 3)
-
-
-def _fraction(count: int, queries: int) -> str:
-    return f"{count / queries:.1%}" if queries else ""
+    return Table(columns, rows, "Complementarity at every cutoff", notes, bold={(row, 1) for row in range(len(rows))})
 
 
 # ------------------------------------------------------------------------------------------------------------ diagrams
@@ -93,7 +78,10 @@ def _fraction(count: int, queries: int) -> str:
 
 def scale(drawn: Sequence[Sets]) -> float:
     """Return the pixels per unit at which the widest diagram fits; one query is a circle of area 1."""
-    widest = max(max(circle.right for circle in circles(*_pair(sets))) + 2 * radius(sets.fail) for sets in drawn)
+    widest = max(
+        max(circle.right for circle in circles(sets.dense, sets.sparse, sets.both)) + 2 * radius(sets.fail)
+        for sets in drawn
+    )
     return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
 
 
@@ -114,18 +102,28 @@ def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], s
             "x": circle.x,
             "y": layout.middle,
             "size": (2 * circle.radius) ** 2,  # Vega's size of a circle is the square of its diameter
-            "run": name,
+            "run": run,
             "queries": f"{count:,} of {sets.queries:,}",
         }
-        for circle, name, count in shapes
+        for circle, run, count in shapes
         if count
     ]
-    found, outside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
-    return _spec(name, found, outside, list(layout.labels(sets)), runs, layout)
-
-
-def _pair(sets: Sets) -> tuple[int, int, int]:
-    return sets.dense, sets.sparse, sets.both
+    answered, outside = (drawn[:-1], drawn[-1:]) if sets.fail else (drawn, [])
+    data = {f"{name}-sets": answered, f"{name}-neither": outside, f"{name}-counts": list(layout.labels(sets))}
+    height = 2 * layout.middle
+    ends = {"x": alt.Scale(domain=[0, WIDTH], nice=False), "y": alt.Scale(domain=[0, height], nice=False)}
+    x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
+    tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
+    size = alt.Size("size:Q", scale=None)
+    found = chart(f"{name}-sets").mark_point(
+        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
+    )
+    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
+    written = chart(f"{name}-counts").encode(x, y)
+    lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
+    texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
+    circles = found.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
+    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class _Layout:
 
     @classmethod
     def of(cls, sets: Sets, scale: float) -> _Layout:
-        first, second = (circle.drawn(scale, 0) for circle in circles(*_pair(sets)))
+        first, second = (circle.drawn(scale, 0) for circle in circles(sets.dense, sets.sparse, sets.both))
         size = radius(sets.fail) * scale
         neither = Circle(max(first.right, second.right) + _GAP + size, size)
         shift = (WIDTH - neither.right) / 2
@@ -179,31 +177,6 @@ class _Layout:
 
 def _fits(count: int, room: float) -> bool:
     return len(f"{count:,}") * _CHARACTER + _PADDING <= room
-
-
-def _spec(
-    name: str,
-    found: list[dict[str, Any]],
-    outside: list[dict[str, Any]],
-    labels: list[dict[str, Any]],
-    runs: Sequence[str],
-    layout: _Layout,
-) -> Any:
-    height = 2 * layout.middle
-    ends = {"x": alt.Scale(domain=[0, WIDTH], nice=False), "y": alt.Scale(domain=[0, height], nice=False)}
-    x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
-    tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
-    size = alt.Size("size:Q", scale=None)
-    sets = chart(f"{name}-sets").mark_point(
-        shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
-    )
-    others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
-    written = chart(f"{name}-counts").encode(x, y)
-    lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
-    texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
-    circles = sets.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
-    data = {f"{name}-sets": found, f"{name}-neither": outside, f"{name}-counts": labels}
-    return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 
 # ------------------------------------------------------------------------------------------------------------ geometry

@@ -36,11 +36,7 @@ def append(settings: Append) -> Path:
         raise InputError(
             f"{corpus}: {console.counted(document=len(common))} already in {index} ({common[0]}, ...); pass --replace "
             "to replace them",
-            code="duplicate-id",
-            path=corpus,
-            index=index,
-            id=common[0],
-            count=len(common),
-        )
+            code="duplicate-id", path=corpus, index=index, id=common[0], count=len(common),
+        )  # fmt: skip
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
     return write(settings, Change(index, manifest, common, corpus), {})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
@@ -17,10 +16,10 @@ from hybrid_cli.encoders.composite import Combination, Recipe
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
-from hybrid_cli.fusion.lists import CANDIDATE_BYTES, Lists
+from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.selection import Table
 from hybrid_cli.fusion.tuning import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
@@ -49,7 +48,9 @@ def combine(settings: Combine) -> Path:
     """
     models = as_names(settings.models)
     folders = [resolve(model) for model in models]
-    _refuse_sparse(models, folders)
+    if sparse := [model for model, folder in zip(models, folders, strict=True) if kind_of(folder) == SPARSE]:
+        problem = f"{sparse[0]}: is a sparse encoder; combine dense encoders, and fuse runs with sparse ones"
+        raise InputError(problem, code="other-kind", path=sparse[0], kind=SPARSE)
     judged: dict[str, Path] = {}
     inputs: dict[str, Path | artifacts.Named] = {
         f"model {number}": model_input(model) for number, model in enumerate(models, 1)
@@ -78,18 +79,6 @@ def combine(settings: Combine) -> Path:
     return output.path
 
 
-def _refuse_sparse(models: Sequence[str], folders: Sequence[Path]) -> None:
-    for model, folder in zip(models, folders, strict=True):
-        if kind_of(folder) == SPARSE:
-            raise InputError(
-                f"{model}: is a sparse encoder; combine dense encoders, and fuse runs with sparse ones",
-                code="other-kind",
-                path=model,
-                kind=SPARSE,
-                expected="dense encoder",
-            )
-
-
 def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
     """Return the recipe, with the contract fields overridden in an index of the combination, such as a truncation."""
     folder = model_of(index) if index is not None else None
@@ -107,35 +96,25 @@ def _tune(
         InputError: the index is of another combination, or no judged query can tell weights apart.
     """
     if index.fingerprint != encoder.fingerprint:
-        raise InputError(
-            f"{index.folder}: was not built with this combination of these models; encode with both models first",
-            code="other-encoder",
-            path=index.folder,
-        )
+        problem = f"{index.folder}: was not built with this combination of these models; encode with both first"
+        raise InputError(problem, code="other-encoder", path=index.folder)
     qrels = collections.read_qrels(judged["qrels"])
     queries = collections.read_queries(judged["queries"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
         raise InputError(f"{judged['qrels']}: has no judged query", code="no-judgments", path=judged["qrels"])
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
-
-    def measured(places: pl.DataFrame) -> np.ndarray:
-        return evaluate_positions(places, [settings.measure])["value"].to_numpy()
-
     family = tuning.Family(methods.Recipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
-            family, lists.blocks, lists.qids, qrels, 2 * settings.depth, measured, advance
-        )
+            family, lists.blocks, lists.qids, qrels, 2 * settings.depth,
+            lambda places: evaluate_positions(places, [settings.measure])["value"].to_numpy(), advance,
+        )  # fmt: skip
     if not values.any():
-        raise InputError(
-            f"--tune: {settings.measure} is 0 for {console.counted(**{'judged query': len(queries)})} of "
-            f"{judged['qrels']} with every weight; pass the collection of the index, or another --measure",
-            code="measure-always-zero",
-            option="tune",
-            path=judged["qrels"],
-            measure=settings.measure,
+        reason = (
+            f"is 0 for every judged query of {judged['qrels']}; pass the collection of the index, or another measure"
         )
+        raise option_error("measure", settings.measure, reason, code="measure-always-zero", path=judged["qrels"])
     both = [row for row, choice in enumerate(choices) if choice.single is None]
     table = Table([choices[row] for row in both], values[both])
     alone = {choice.single: values[row] for row, choice in enumerate(choices)}  # 0: the second encoder
@@ -154,23 +133,14 @@ def _tune(
 def _judged(collection: Path, split: str | None) -> dict[str, Path]:
     """Return the files with the queries and judgments to tune on."""
     if collection.is_file():
-        raise InputError(
-            f"--tune {collection}: is a file; pass a collection, which has the texts of the queries too",
-            code="other-kind",
-            option="tune",
-            path=collection,
-            expected="collection",
-        )
+        reason = "is a file; pass a collection, which has the texts of the queries too"
+        raise option_error("tune", collection, reason, code="other-kind", path=collection, expected="collection")
     split = collections.tuning_split(collection, split)
-    return {
-        "queries": collections.queries_path(collection, split),
-        "qrels": collections.qrels_path(collection, split),
-    }
+    return {"queries": collections.queries_path(collection, split), "qrels": collections.qrels_path(collection, split)}
 
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
-    console.forecast(2 * depth * len(queries) * CANDIDATE_BYTES, "combine --tune", "use a smaller --depth")
     qids = queries["qid"].to_list()
     sides = encoder.query_parts(queries["text"].to_list())[::-1]
     best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.provenance import refuse_runs_of_other_corpora
 from hybrid_cli.settings import ConcatRuns
 from hybrid_cli.stages import stage
@@ -30,13 +30,10 @@ def concat_runs(settings: ConcatRuns) -> Path:
             is no passage.
     """
     if len(settings.runs) < 2 and settings.max_per is None:
-        raise InputError(
-            "concat-runs: needs two or more runs, got 1", code="too-few-runs", option="concat-runs", value=1, expected=2
-        )
+        raise InputError("concat-runs: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
     refuse_runs_of_other_corpora({str(path): path for path in settings.runs})
-    output = artifacts.output_of(
-        settings, Kind.RUN, {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
-    )
+    inputs = {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
+    output = artifacts.output_of(settings, Kind.RUN, inputs)
     if output.up_to_date:
         return output.path
     parts = [runs.open_run(path) for path in settings.runs]
@@ -47,12 +44,8 @@ def concat_runs(settings: ConcatRuns) -> Path:
             raise InputError(
                 f"{path}: query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); "
                 "use `hybrid fuse` for runs of the same queries",
-                code="duplicate-query",
-                path=path,
-                id=again[0],
-                other=home[again[0]],
-                count=len(again),
-            )
+                code="duplicate-query", path=path, id=again[0], other=home[again[0]], count=len(again),
+            )  # fmt: skip
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregated(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
@@ -69,13 +62,10 @@ def _aggregated(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
         return block
     other = block.filter(~pl.col("docid").str.contains(_PASSAGE))
     if len(other):
-        raise InputError(
-            f"--max-per {settings.max_per}: document {other['docid'][0]} of query {other['qid'][0]} is no passage "
+        raise option_error(
+            "max_per", settings.max_per, f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
-            code="not-a-passage",
-            option="max_per",
-            id=other["docid"][0],
-            query=other["qid"][0],
-        )
+            code="not-a-passage", id=other["docid"][0], query=other["qid"][0],
+        )  # fmt: skip
     whole = block.with_columns(pl.col("docid").str.replace(_PASSAGE, ""))
     return runs.ranked(whole.group_by("qid", "docid", maintain_order=True).agg(pl.col("score").max()))

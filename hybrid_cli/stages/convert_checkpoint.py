@@ -43,19 +43,18 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     Raises:
         InputError: a file is damaged or needs unpickling of objects, or the checkpoint has no weights.
     """
-    _refuse_repeated([settings.checkpoint, *([settings.documents] if settings.documents else []), *settings.learners])
+    sources = [settings.checkpoint, *([settings.documents] if settings.documents else []), *settings.learners]
+    if len({_place(source).resolve() for source in sources}) < len(sources):
+        problem = f"{settings.checkpoint}: a checkpoint is given twice; each tower or learner needs its own"
+        raise InputError(problem, code="repeated-input", path=settings.checkpoint)
     inputs = {"checkpoint": _input(settings.checkpoint)}
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
     inputs |= {f"learner {number}": _input(each) for number, each in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
     output = artifacts.open_output(
-        settings.output,
-        Kind.ENCODER,
-        settings.command,
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
-    )
+        settings.output, Kind.ENCODER, settings.command,
+        inputs=inputs, options=settings.recorded(), overwrite=settings.overwrite,
+    )  # fmt: skip
     if output.up_to_date:
         return output.path
     base = resolve(settings.base) if settings.base else None
@@ -82,17 +81,6 @@ def _advice(folder: Path) -> str:
     return f", form '{form}'; use it with --preset {' or '.join(names)}" if names and form != PLAIN else ""
 
 
-def _refuse_repeated(sources: Sequence[NameOrPath]) -> None:
-    places = [_place(source).resolve() for source in sources]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise InputError(
-                f"{sources[number]}: is given twice; each tower or learner needs a checkpoint of its own",
-                code="repeated-input",
-                path=sources[number],
-            )
-
-
 def _place(source: NameOrPath) -> Path:
     return Path(source) if Path(source).is_file() else resolve(source)
 
@@ -110,11 +98,8 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     counts = [len(shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
         if not count:
-            raise InputError(
-                f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json",
-                code="no-weights",
-                path=source,
-            )
+            problem = f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json"
+            raise InputError(problem, code="no-weights", path=source)
     return counts
 
 
@@ -130,12 +115,8 @@ def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Pa
                 pickles[target / layout.WEIGHTS] = found
     else:
         if not (source.parent / "config.json").is_file() and base is None:
-            raise InputError(
-                f"{source}: has no config.json next to it; pass --base, the model from which it was trained",
-                code="missing-option",
-                path=source,
-                option="base",
-            )
+            problem = f"{source}: has no config.json next to it; pass --base, the model from which it was trained"
+            raise InputError(problem, code="missing-option", path=source, option="base")
         if base is None:
             _copy([file for pattern in _TOKENIZER for file in source.parent.glob(pattern)], folder)
         pickles[folder / layout.WEIGHTS] = [source]
@@ -152,14 +133,8 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
     """
     for source in sources:
         if (place := _place(source)).is_dir() and (kind := kind_of(place)) != TRANSFORMER:
-            raise InputError(
-                f"{source}: is a {kind} encoder; --documents joins transformer encoders",
-                code="other-kind",
-                path=source,
-                kind=kind,
-                expected=TRANSFORMER,
-                option="documents",
-            )
+            problem = f"{source}: is a {kind} encoder; --documents joins transformer encoders"
+            raise InputError(problem, code="other-kind", path=source, kind=kind, expected=TRANSFORMER)
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
     try:
         contract = read_contract(work)
@@ -172,13 +147,10 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         raise InputError(text, code=error.code, **error.fields) from None
     query, document = (tower.dim for tower in towers.values())
     if query != document:
-        raise InputError(
-            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join towers of one encoder",
-            code="other-width",
-            path=sources[1],
-            value=document,
-            expected=query,
+        problem = (
+            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join those of one encoder"
         )
+        raise InputError(problem, code="other-width", path=sources[1], value=document, expected=query)
     for tower, source in zip(towers.values(), sources, strict=True):
         if tower.left_out:
             console.note(f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}")
@@ -192,26 +164,16 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     names = shapes(work) if len(sources) == 1 else {}
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
-            raise InputError(
-                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})",
-                code="unknown-weights",
-                path=sources[0],
-                names=unknown,
-            )
+            problem = f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})"
+            raise InputError(problem, code="unknown-weights", path=sources[0], names=unknown)
         folders = composite.learners(work, len(numbers))
         _split(work, folders)
     if len(folders) == 1:
         return {"weights": weights}
     for number, folder in enumerate(folders, 1):
         if (form := layout_of(shapes(folder))) != _LEARNER:
-            raise InputError(
-                f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'",
-                code="other-kind",
-                path=sources[0],
-                learner=number,
-                kind=form,
-                expected=_LEARNER,
-            )
+            problem = f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'"
+            raise InputError(problem, code="other-kind", path=sources[0], kind=form, expected=_LEARNER)
     composite.write_ensemble(work, len(folders), PRESETS["drboost"].contract)
     return {"weights": weights, "learners": len(folders)}
 

@@ -40,12 +40,8 @@ def delete(settings: Delete) -> Path:
         raise InputError(
             f"{settings.ids}: {console.counted(id=len(unknown))} not in {index} ('{unknown[0]}', ...); remove "
             "their lines",
-            code="unknown-id",
-            path=settings.ids,
-            index=index,
-            id=unknown[0],
-            count=len(unknown),
-        )
+            code="unknown-id", path=settings.ids, index=index, id=unknown[0], count=len(unknown),
+        )  # fmt: skip
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line", code="no-ids", path=settings.ids)
     if artifacts.fingerprint(settings.ids) != given:

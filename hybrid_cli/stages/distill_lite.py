@@ -48,7 +48,9 @@ def distill_lite(settings: DistillLite) -> Path:
         "teacher": model_input(settings.teacher),
         "dev": settings.dev,
     }
-    session = Session(settings, inputs, _resolved(settings))
+    contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings)).to_dict()
+    used = {name: value for name, value in contract.items() if name in settings.declared() and settings.applies(name)}
+    session = Session(settings, inputs, used)
     if session.up_to_date:
         return settings.output
     examples = open_examples(settings.training_examples)
@@ -78,12 +80,6 @@ def distill_lite(settings: DistillLite) -> Path:
     state = session.train(prepare)
     session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))
     return settings.output
-
-
-def _resolved(settings: DistillLite) -> dict[str, Any]:
-    """Return the options that come from the start model."""
-    contract = read_contract(resolve(settings.model)).changed(**contract_changes(settings)).to_dict()
-    return {name: value for name, value in contract.items() if name in settings.declared() and settings.applies(name)}
 
 
 def _changes(settings: DistillLite, dim: int) -> dict[str, Any]:

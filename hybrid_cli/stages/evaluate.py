@@ -57,13 +57,9 @@ def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str
     if settings.output is None:
         return measure(plan)
     output = artifacts.open_output(
-        settings.output,
-        Kind.MEASUREMENTS,
-        "evaluate",
-        inputs=plan.inputs(),
-        options=plan.options(),
-        overwrite=settings.overwrite,
-    )
+        settings.output, Kind.MEASUREMENTS, "evaluate",
+        inputs=plan.inputs(), options=plan.options(), overwrite=settings.overwrite,
+    )  # fmt: skip
     if output.up_to_date:
         return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, found = measure(plan)

@@ -15,7 +15,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
@@ -68,42 +68,25 @@ def export(settings: Export) -> Path:
     """
     path = named_model(settings.path)
     kind = _kind(path)
-    write = _WRITERS.get((kind, settings.form))
-    if write is None:
-        ours = ", ".join(_formats(path, kind)) or "none"
-        subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'}"
-        raise InputError(
-            f"{path}: {subject} no format '{settings.form}'; available: {ours}{_ready(path, kind, settings.form)}",
-            code="unknown-choice",
-            option="format",
-            value=settings.form,
-            path=path,
-            choices=_formats(path, kind),
-        )
+    forms = _formats(path, kind)
+    if settings.form not in forms:
+        subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'} no format '{settings.form}'"
+        problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}{_ready(path, kind, settings.form)}"
+        raise InputError(problem, code="unknown-choice", option="format", value=settings.form, path=path, choices=forms)
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
-    if settings.form == "dpr" and settings.collection is None:
-        raise InputError(
-            "--format dpr: needs --collection, for texts and answers",
-            code="missing-option",
-            option="collection",
-            value="dpr",
-        )
+    if settings.collection is None and (settings.form == "dpr" or settings.split is not None):
+        raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     inputs |= {"collection": settings.collection} if settings.collection else {}
     inputs |= {"dense": settings.dense} if settings.dense else {}
     output = artifacts.open_output(
-        settings.output,
-        kind,
-        f"export {settings.form}",
-        inputs=inputs,
-        options=settings.recorded(artifact=kind.phrase),
-        overwrite=settings.overwrite,
-        foreign=True,
-        compare=settings.output.is_dir() == (settings.form in _FOLDERS),
-    )
+        settings.output, kind, f"export {settings.form}",
+        inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
+        foreign=True, compare=settings.output.is_dir() == (settings.form in _FOLDERS),
+    )  # fmt: skip
     with output.scratch() as scratch:
-        count = write(path, scratch, settings)
+        count = _WRITERS[kind, settings.form](path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})")
     if settings.form == "trec":
         console.note(_TREC[kind].format(path=output.path))
@@ -181,32 +164,23 @@ def _written(run: Run, scratch: Path, separator: str, columns: Callable[[pl.Data
     return console.counted(query=len(run.queries), hit=run.hits)
 
 
-def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat, cause: str) -> None:
-    """Refuse ids that the format cannot represent."""
+def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat) -> None:
+    """Refuse ids with white space that separates the columns of the format."""
     for name in ("qid", "docid"):
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):
             raise InputError(
-                f"{path}: {name} {bad[0]!r} does not fit the format {form}, {cause}; rename such ids in the collection",
-                code="unsafe-name",
-                path=path,
-                id=bad[0],
-                column=name,
-                format=form,
-            )
+                f"{path}: {name} {bad[0]!r} does not fit the columns of the format {form}; rename such ids",
+                code="unsafe-name", path=path, id=bad[0], column=name, format=form,
+            )  # fmt: skip
 
 
 def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
     if settings.tag.split() != [settings.tag]:
-        raise InputError(
-            f"--tag {settings.tag!r}: needs one word without white space",
-            code="invalid-name",
-            option="tag",
-            value=settings.tag,
-        )
+        raise option_error("tag", repr(settings.tag), "needs one word without white space", code="invalid-name")
 
     def lines(hits: pl.DataFrame) -> pl.DataFrame:
-        _refuse_ids(hits, r"\s", path, "trec", "whose columns are separated by white space")
+        _refuse_ids(hits, r"\s", path, "trec")
         return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
 
     return _written(runs.open_run(path).top(settings.hits), scratch, " ", lines)
@@ -214,7 +188,7 @@ def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
 
 def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
     def lines(hits: pl.DataFrame) -> pl.DataFrame:
-        _refuse_ids(hits, r"[\t\r\n]", path, "msmarco", "whose columns are separated by tabs")
+        _refuse_ids(hits, r"[\t\r\n]", path, "msmarco")
         return hits.select("qid", "docid", "rank")
 
     return _written(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
@@ -222,7 +196,7 @@ def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
 
 def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
     qrels = collections.read_qrels(path)
-    _refuse_ids(qrels, r"\s", path, "trec", "whose columns are separated by white space")
+    _refuse_ids(qrels, r"\s", path, "trec")
     lines = qrels.select("qid", pl.lit("0"), "docid", "relevance")
     with disk.create(scratch) as file:
         _write_columns(lines, file, " ")
@@ -245,20 +219,15 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
         raise InputError(
             f"{collection}: lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their "
             "--split",
-            code="other-queries",
-            path=collection,
-            run=path,
-            id=missing[0],
-            count=len(missing),
-        )
+            code="other-queries", path=collection, run=path, id=missing[0], count=len(missing),
+        )  # fmt: skip
     queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
     run = run.in_order(queries["qid"])
     with disk.create_text(scratch) as file:
-        opening = "[\n"
-        for record in _dpr_records(run, queries, collection, path):
-            file.write(opening + json.dumps(record, ensure_ascii=False))
-            opening = ",\n"
-        file.write("\n]\n" if run.hits else "[]\n")
+        file.write("[")
+        for number, record in enumerate(_dpr_records(run, queries, collection, path)):
+            file.write((",\n" if number else "\n") + json.dumps(record, ensure_ascii=False))
+        file.write("\n]\n" if run.hits else "]\n")
     return console.counted(question=len(queries), passage=run.hits)
 
 
@@ -270,12 +239,8 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
     if len(absent):
         raise InputError(
             f"{collection}: lacks {console.counted(document=len(absent))} of {path} ({absent[0]}, ...)",
-            code="other-corpus",
-            path=collection,
-            run=path,
-            id=absent[0],
-            count=len(absent),
-        )
+            code="other-corpus", path=collection, run=path, id=absent[0], count=len(absent),
+        )  # fmt: skip
     return texts
 
 
@@ -284,12 +249,9 @@ def _dpr_records(run: Run, queries: pl.DataFrame, collection: Path, path: Path) 
 
     One pass over the corpus reads the texts of as many questions as memory allows.
     """
-    known = collections.documents_at_once(collection)
-    at_once = (
-        len(queries)
-        if known >= min(run.hits, collections.document_count(collection))
-        else max(1, known * len(queries) // run.hits)
-    )
+    known, at_once = collections.documents_at_once(collection), len(queries)
+    if known < min(run.hits, collections.document_count(collection)):
+        at_once = known * len(queries) // run.hits
     for some in queries.iter_slices(max(1, at_once)):
         mine = run.in_order(some["qid"])
         texts = _dpr_texts(mine, collection, path)
@@ -302,23 +264,19 @@ def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> I
         texts, on="docid", suffix="_document", maintain_order="left"
     )
     for _, group in hits.group_by("qid", maintain_order=True):
-        answers = group["answers"][0]
-        answers = [] if answers is None else answers.to_list()
+        answers = group["answers"].to_list()[0] or []
         has_answer = matcher(answers)
-        yield {
-            "question": group["text"][0],
-            "answers": answers,
-            "ctxs": [
-                {
-                    "id": docid,
-                    "title": title,
-                    "text": text,
-                    "score": str(score),
-                    "has_answer": has_answer(passage_form(text)),
-                }
-                for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
-            ],
-        }
+        contexts = [
+            {
+                "id": docid,
+                "title": title,
+                "text": text,
+                "score": str(score),
+                "has_answer": has_answer(passage_form(text)),
+            }
+            for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
+        ]
+        yield {"question": group["text"][0], "answers": answers, "ctxs": contexts}
 
 
 # ------------------------------------------------------------------------------------------ encoders and indexes
@@ -328,20 +286,13 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     if (kind := kind_of(path)) != TRANSFORMER:
         raise InputError(
             f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has",
-            code="other-kind",
-            path=path,
-            kind=kind,
-            expected=TRANSFORMER,
-        )
+            code="other-kind", path=path, kind=kind, expected=TRANSFORMER,
+        )  # fmt: skip
     towers = [path] if (path / layout.MODULES).is_file() else [path / "query", path / "document"]
     for tower in towers:
         if not (tower / layout.MODULES).is_file():
-            raise InputError(
-                f"{path}: no sentence-transformers model (modules.json); train or save the encoder again",
-                code="no-such-file",
-                path=path,
-                expected=layout.MODULES,
-            )
+            problem = f"{path}: no sentence-transformers model (modules.json); train or save the encoder again"
+            raise InputError(problem, code="no-such-file", path=path, expected=layout.MODULES)
     artifacts.check_parts(path)
     ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
     with disk.noted(scratch):  # copytree collects the errors of all files
@@ -350,14 +301,9 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
         contract = read_contract(path)
         if contract.query_max_len != contract.doc_max_len:
             name = "query_length" if contract.tied else "max_seq_length"
-            _set_length(scratch if contract.tied else scratch / "query", name, contract.query_max_len)
+            file = (scratch if contract.tied else scratch / "query") / "sentence_bert_config.json"
+            disk.write_text(file, json.dumps(read_object(file) | {name: contract.query_max_len}, indent=2) + "\n")
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
-
-
-def _set_length(folder: Path, name: str, length: int) -> None:
-    """Store a maximum length in the settings of a sentence-transformers model."""
-    file = folder / "sentence_bert_config.json"
-    disk.write_text(file, json.dumps(read_object(file) | {name: length}, indent=2) + "\n")
 
 
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
@@ -365,19 +311,14 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     if index.binary:
         raise InputError(
             f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type",
-            code="other-index-type",
-            path=path,
-            kind="binary",
-        )
+            code="other-index-type", path=path, kind="binary",
+        )  # fmt: skip
     bad = index.docids.filter(index.docids.str.contains(r"[\r\n]|\s$") | (index.docids == ""))
     if len(bad):
         raise InputError(
             f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it",
-            code="unsafe-name",
-            path=path,
-            id=bad[0],
-            column="docid",
-        )
+            code="unsafe-name", path=path, id=bad[0], column="docid",
+        )  # fmt: skip
     artifacts.check_parts(path, FAISS_INDEX, DOCIDS)
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")
@@ -395,23 +336,13 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
 
     manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
-    if "encoder" in manifest.counts:
-        raise InputError(
-            f"{path}: has learned weights; --format {settings.form} needs an index of `index-bm25`",
-            code="learned-weights",
-            path=path,
-            option="format",
-            value=settings.form,
-        )
     recorded = corpora_of([[manifest]])
     corpora = [settings.collection] if settings.collection else existing_paths(recorded)
     if not corpora:
         raise InputError(
             f"{path}: its corpus is no longer at the recorded path; pass it with --collection",
-            code="corpus-missing",
-            path=path,
-            option="collection",
-        )
+            code="corpus-missing", path=path, option="collection",
+        )  # fmt: skip
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     dense = open_dense(settings.dense) if settings.dense else None
@@ -422,21 +353,11 @@ def _served(path: Path, scratch: Path, settings: Export) -> str:
     served.check()
     queries = None
     if settings.split is not None:
-        if settings.collection is None:
-            raise InputError(
-                f"--split {settings.split}: needs --collection",
-                code="missing-option",
-                option="collection",
-                value=settings.split,
-            )
+        assert settings.collection is not None
         read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
         queries = served.queries(read, query_encoder(dense, settings.model) if dense else None)
     scratch.mkdir()
-    write = {
-        "opensearch": serving.write_opensearch,
-        "vespa": serving.write_vespa,
-        "parquet": serving.write_parquet,
-    }[settings.form]
+    write = getattr(serving, f"write_{settings.form}")
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
         count = write(served, scratch, queries, advance)
     disk.remove(work)

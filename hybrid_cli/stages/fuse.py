@@ -15,7 +15,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import (
     check_overlap,
     evaluate_hits,
@@ -102,9 +102,7 @@ class FusionInputs:
         """Check the runs and the options."""
         named = runs.named_once(settings.runs)
         if len(named) < 2:
-            raise InputError(
-                "fuse: needs two or more runs, got 1", code="too-few-runs", option="fuse", value=1, expected=2
-            )
+            raise InputError("fuse: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
         families = (
             families_to_try(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
         )
@@ -171,12 +169,8 @@ def _methods(settings: Fuse) -> list[str]:
     if "method" in settings.given:
         return [settings.method]
     if "normalize" in settings.given:
-        raise InputError(
-            "--normalize: with --tune, pass --method too; other methods have a fixed normalization",
-            code="missing-option",
-            option="method",
-            other="--normalize",
-        )
+        reason = "needed with --tune and --normalize; other methods have a fixed normalization"
+        raise option_error("method", None, reason, code="missing-option")
     if list(settings.methods) == ["auto"]:
         return [*tuning.AUTO, *(["weighted-sum"] if settings.index else [])]
     return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
@@ -203,20 +197,13 @@ def _parameters(recipe: Recipe) -> dict[str, Any]:
 def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settings: Fuse) -> list[ExactSource]:
     """Return one source of exact scores per run; empty for other rules for missing documents."""
     recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
-    if recipe is not None and not settings.index:
-        other = (
-            "; or use --missing min (the list's lowest score), zero, ignore, or drop (keep only documents in all lists)"
-        )
-        raise InputError(
-            f"--method {recipe.method} --missing exact: needs the index of each run, in order (--index A,B)"
-            + ("" if weights_path(settings.weights) else other),
-            code="missing-option",
-            option="index",
-            method=recipe.method,
-            missing="exact",
-        )
     if recipe is None:
         return []
+    if not settings.index:
+        reason = f"--method {recipe.method} --missing exact needs the index of each run, in order (--index A,B)"
+        if not weights_path(settings.weights):
+            reason += "; or use --missing min (lowest score of the list), zero, ignore, or drop (only common documents)"
+        raise option_error("index", None, reason, code="missing-option")
     override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
     return exact_sources(named, settings.index, override)
 
@@ -291,12 +278,8 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.runs[number].rising > 0.5:
-            raise InputError(
-                f"{path}: scores rise with the rank, as distances do; negate them",
-                code="scores-rise",
-                path=path,
-                run=name,
-            )
+            problem = f"{path}: scores rise with the rank, as distances do; negate them"
+            raise InputError(problem, code="scores-rise", path=path, run=name)
         if joined.runs[number].deviation > 0:
             spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
@@ -334,21 +317,13 @@ def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: i
 
 def _tune(job: FusionInputs, judged: Path | None) -> Path:
     if judged is None:
-        raise InputError(
-            "--tune: needs --qrels, a file or a collection with --split; never the queries reported on",
-            code="missing-option",
-            option="qrels",
-            other="--tune",
-        )
-    settings = job.settings
+        problem = "--tune needs a file, or a collection with --split; never the queries reported on"
+        raise option_error("qrels", None, problem, code="missing-option")
+    settings, inputs = job.settings, job.inputs() | {"qrels": judged}
     output = artifacts.open_output(
-        settings.output,
-        Kind.WEIGHTS,
-        "fuse --tune",
-        inputs=job.inputs() | {"qrels": judged},
-        options=job.options(),
-        overwrite=settings.overwrite,
-    )
+        settings.output, Kind.WEIGHTS, "fuse --tune",
+        inputs=inputs, options=job.options(), overwrite=settings.overwrite,
+    )  # fmt: skip
     if not output.up_to_date:
         qrels = collection.read_qrels(judged)
         queries = qrels["qid"].n_unique()
@@ -374,14 +349,8 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
         name: _alone(job, name, run, qrels)["value"].to_numpy() for name, run in zip(job.runs, opened, strict=True)
     }
     if not any(values.any() for values in alone.values()):
-        raise InputError(
-            f"--tune: {settings.measure} of every run is 0 for {console.counted(**{'judged query': len(qids)})} of "
-            f"{judged}; pass the judgments of these runs' queries, or another --measure",
-            code="measure-always-zero",
-            option="tune",
-            path=judged,
-            measure=settings.measure,
-        )
+        problem = f"is 0 for every run and query of {judged}; pass judgments of these queries, or another measure"
+        raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
     for name, run in zip(job.runs, opened, strict=True):
         if not alone[name].any() and retrieved(run, qrels, 0).judged.is_empty():
             console.warn(f"{name}: none of its hits has a judgment; check that its documents are of this corpus")
@@ -390,25 +359,16 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     table = Table(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
     selected = select(table, settings.folds, settings.seed)
     chosen = choices[selected.row]
-    family = next(each.recipe for each in job.families if _same(each.recipe, chosen))
-    recipe = replace(family, weights=chosen.weights)
-    return Tuned(
-        table, selected, recipe, alone, qids.to_list(), settings.measure, settings.folds, settings.seed
-    ), reason
-
-
-def _same(recipe: Recipe, choice: Choice) -> bool:
-    return recipe.method == choice.method and choice.rrf_k in (None, recipe.rrf_k)
+    recipes = (each.recipe for each in job.families if each.recipe.method == chosen.method)
+    recipe = next(each for each in recipes if chosen.rrf_k in (None, each.rrf_k))
+    how = settings.measure, settings.folds, settings.seed
+    return Tuned(table, selected, replace(recipe, weights=chosen.weights), alone, qids.to_list(), *how), reason
 
 
 def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
     """Return all choices with their values."""
-    joined = Lists.of(opened, job.settings.depth)
+    joined, settings = Lists.of(opened, job.settings.depth), job.settings
     _check_scores(job, joined, equal=False)
-
-    def measured(judged: pl.DataFrame) -> np.ndarray:
-        return evaluate_positions(judged, [job.settings.measure])["value"].to_numpy()
-
     shares: list[np.ndarray] = []
     blocks = {
         exact: lists.repeated(partial(_candidates, job, joined, shares, exact), joined)
@@ -418,10 +378,11 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
     values: list[Values] = []
     with console.progress("tune", unit="sets of weights") as advance:
         for family in job.families:
-            found = blocks[family.recipe.missing == "exact"]
             more, table = tuning.tabulate(
-                family, found, joined.qids, qrels, job.settings.hits, measured, advance, job.remove_query
-            )
+                family, blocks[family.recipe.missing == "exact"], joined.qids, qrels, settings.hits,
+                lambda judged: evaluate_positions(judged, [settings.measure])["value"].to_numpy(),
+                advance, job.remove_query,
+            )  # fmt: skip
             choices += more
             values.append(table)
     _warn_disjoint(shares)

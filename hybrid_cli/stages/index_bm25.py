@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import artifacts, console, memory, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
@@ -57,14 +57,7 @@ def index_bm25(settings: IndexBm25) -> Path:
     if settings.shards is not None:
         return _index_shards(settings, settings.shards, inputs)
     reuse = not settings.overwrite and _differs_in_parameters(settings, inputs)
-    target = artifacts.open_output(
-        output,
-        Kind.LEXICAL_INDEX,
-        "index-bm25",
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite or reuse,
-    )
+    target = artifacts.output_of(settings.changed(overwrite=settings.overwrite or reuse), Kind.LEXICAL_INDEX, inputs)
     if target.up_to_date:
         return output
     if settings.tune or not reuse:
@@ -75,7 +68,8 @@ def index_bm25(settings: IndexBm25) -> Path:
                 artifacts.hard_link(output / part, work / part)
         else:
             _build(settings, work)
-        start = _stored(output) if reuse and settings.tune else (settings.k1, settings.b)
+        stored = read_parameters(output) if reuse and settings.tune else {"k1": settings.k1, "b": settings.b}
+        start = stored["k1"], stored["b"]
         index = LexicalIndex.load(work, settings.language, start)
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
@@ -122,12 +116,6 @@ def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> b
     return same_corpus and same_build and (existing, recorded) != (options, fingerprints)
 
 
-def _stored(index: Path) -> Setting:
-    """Return the k1 and b of an existing index."""
-    found = read_parameters(index)
-    return found["k1"], found["b"]
-
-
 def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) -> Path:
     """Write one index per shard."""
     options = settings.recorded() | {"shards": shards}
@@ -136,14 +124,8 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         return target.path
     total = collections.document_count(settings.collection)
     if shards > total:
-        raise InputError(
-            f"--shards {shards}: {inputs['corpus']} has {total:,} documents; use fewer shards",
-            code="out-of-range",
-            option="shards",
-            value=shards,
-            limit=total,
-            path=inputs["corpus"],
-        )
+        reason = f"{inputs['corpus']} has {total:,} documents; use fewer shards"
+        raise option_error("shards", shards, reason, limit=total)
     collections.docids(settings.collection)  # refuses repeated ids
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     _forecast(settings, corpus, total, shards, target.partial)
@@ -196,12 +178,8 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
     queries, qrels = collections.read_queries(inputs["queries"]), collections.read_qrels(inputs["qrels"])
     queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     if not len(queries):
-        raise InputError(
-            f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}",
-            code="no-judgments",
-            path=inputs["qrels"],
-            queries=inputs["queries"],
-        )
+        problem = f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}"
+        raise InputError(problem, code="no-judgments", path=inputs["qrels"])
     qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
     bags = index.bags(queries["text"].to_list())
     measure = settings.tune_measure

@@ -17,6 +17,7 @@ from hybrid_cli import artifacts, console, runs, storage, words
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
@@ -43,7 +44,7 @@ MEMORY_MEASURES = {  # (LITE, table 2)
 }
 _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
-_VALIDATED = "^dev_"  # names of the values of a validation in a learning curve
+_VALIDATED = "dev_"  # names of the values of a validation in a learning curve
 _EVIDENCE = (
     "rrf_k", "normalize", "measure", "queries", "score", "held_out", "held_out_interval", "alone", "gain",
     "gain_interval",
@@ -72,25 +73,15 @@ def inspect(settings: Inspect) -> Description:
         return {"memory_table": _memory_table(settings, settings.memory_table)}
     paths = as_names(settings.paths)
     if len(paths) != 1:
-        raise InputError(
-            f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs",
-            code="number-of-values",
-            option="inspect",
-            value=len(paths),
-            expected=1,
-        )
-    path = _located(Path(paths[0]))
+        problem = f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs"
+        raise InputError(problem, code="number-of-values", option="paths", value=len(paths))
+    path = Path(paths[0]) if Path(paths[0]).exists() else named_model(Path(paths[0]))
     manifest = artifacts.find_manifest(path)
-    described: Description = {
-        "path": str(path),
-        "what": str(manifest.kind) if manifest else _guess(path),
-    }
+    described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
     if manifest:
-        known = asdict(manifest)
+        known, whole = asdict(manifest), artifacts.read_manifest(artifacts.enclosing_artifact(path))
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
-        described["inputs"] = list(
-            _lineage(artifacts.read_manifest(artifacts.enclosing_artifact(path)), (path.resolve(),))
-        )
+        described["inputs"] = list(_lineage(whole, (path.resolve(),)))
     described["parts"] = artifacts.sizes(path)
     if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         try:
@@ -99,19 +90,19 @@ def inspect(settings: Inspect) -> Description:
             console.warn(f"{error.filename}: missing; the index is damaged, build it again")
     if manifest and manifest.kind == Kind.WEIGHTS:
         return described | {"weights": _fusion_weights(path)}
-    described |= _content(path)
+    if path.is_dir():
+        described |= _folder_content(path)
+    elif path.suffix in PARQUET:
+        described |= _table_content(path)
+    elif path.suffix != ".html":
+        described["head"] = _head(path)
     if manifest and (step := manifest.counts.get("best_step")) is not None and (path / layout.CURVE).is_file():
-        described["best_values"] = _best_values(path / layout.CURVE, int(step))
+        artifacts.check_parts(path, layout.CURVE)
+        rows = pl.read_parquet(path / layout.CURVE, glob=False).filter(step=int(step)).select("name", "value")
+        described["best_values"] = {
+            name: [int(step), value] for name, value in rows.iter_rows() if name.startswith(_VALIDATED)
+        }
     return described
-
-
-def _located(path: Path) -> Path:
-    """Return the path, or the folder of a model named by it."""
-    if path.exists():
-        return path
-    from hybrid_cli.encoders.models import named_model
-
-    return named_model(path)
 
 
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
@@ -155,15 +146,6 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
 # ----------------------------------------------------------------------------------------------------------- content
 
 
-def _content(path: Path) -> Description:
-    """Describe the content: rows, columns and sample of a table; contract and last values of an encoder."""
-    if path.is_dir():
-        return _folder_content(path)
-    if path.suffix in PARQUET:
-        return _table_content(path)
-    return {} if path.suffix == ".html" else {"head": _head(path)}
-
-
 def _table_content(path: Path) -> Description:
     file = pq.ParquetFile(path)
     with artifacts.reading(path):
@@ -195,22 +177,10 @@ def _folder_content(path: Path) -> Description:
     return content
 
 
-def _best_values(curve: Path, step: int) -> dict[str, list[float]]:
-    """Return name -> [step, value] of the validation at the best step."""
-    artifacts.check_parts(curve.parent, curve.name)
-    rows = pl.read_parquet(curve, glob=False).filter((pl.col("step") == step) & pl.col("name").str.contains(_VALIDATED))
-    return {name: [step, value] for name, value in rows.select("name", "value").iter_rows()}
-
-
 def _last_values(curve: Path) -> dict[str, list[float]]:
     """Return name -> [step, value] of the last recorded step."""
-    last = (
-        pl.read_parquet(curve, glob=False)
-        .sort("step", maintain_order=True)
-        .group_by("name", maintain_order=True)
-        .last()
-    )
-    return {name: [step, value] for name, step, value in last.select("name", "step", "value").iter_rows()}
+    rows = pl.read_parquet(curve, glob=False).sort("step", maintain_order=True).select("name", "step", "value")
+    return {name: [step, value] for name, step, value in rows.iter_rows()}
 
 
 def _shortened(value: Any) -> Any:
@@ -253,17 +223,11 @@ def _static_tables(folder: Path) -> Description:
                 table = tables.get_tensor(name)
                 lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
                 longest = lengths.top_k(_LONGEST, by="length").rows()
-                found[name] = {
-                    "shape": list(table.shape),
-                    "dtype": str(table.dtype),
-                    "longest": list(map(list, longest)),
-                }
+                found[name] = {"shape": list(table.shape), "dtype": str(table.dtype), "longest": [*map(list, longest)]}
     except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{folder / layout.STATIC_TABLES}: damaged ({error}); build the encoder again",
-            code="damaged",
-            path=folder / layout.STATIC_TABLES,
-        ) from None
+        path = folder / layout.STATIC_TABLES
+        problem = f"{path}: damaged ({error}); build the encoder again"
+        raise InputError(problem, code="damaged", path=path) from None
     return found
 
 
@@ -299,7 +263,10 @@ def _guess_text(path: Path) -> str:
         return "a binary file" if head else "an empty file"
     line = head.decode("utf-8", "replace").splitlines()[0]
     if line.lstrip().startswith("{"):
-        return _guess_json(line)
+        try:
+            return f"a JSON lines file with the fields {', '.join(json.loads(line))}"
+        except NOT_JSON:
+            return "a JSON file"
     fields = line.split()
     if len(fields) == 6 and fields[1].upper() == "Q0":
         return "a TREC run"
@@ -307,14 +274,6 @@ def _guess_text(path: Path) -> str:
         return "TREC qrels"
     columns = len(line.split("\t"))
     return f"a text file with {columns} tab-separated columns" if columns > 1 else "a text file"
-
-
-def _guess_json(line: str) -> str:
-    try:
-        fields = list(json.loads(line))
-    except NOT_JSON:
-        return "a JSON file"
-    return f"a JSON lines file with the fields {', '.join(fields)}"
 
 
 # ------------------------------------------------------------------------------------------------------- memory table
@@ -326,6 +285,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
 
     named = runs.named(as_names(settings.paths))
     refuse_other_corpus(named.values(), collections.corpus_path(collection))
+    opened_runs = {name: runs.open_run(path) for name, path in named.items()}
     behind = {name: _indexes(path) for name, path in named.items()}
     qrels_file = collections.qrels_path(collection, settings.split)
     queries_file = collections.queries_path(collection, settings.split)
@@ -333,20 +293,15 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     if settings.output is not None:
         inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
         output = artifacts.open_output(  # without a manifest: latencies differ between calls
-            settings.output,
-            Kind.MEASUREMENTS,
-            "inspect",
-            inputs=inputs,
-            options={},
-            overwrite=settings.overwrite,
-            foreign=True,
-        )
+            settings.output, Kind.MEASUREMENTS, "inspect",
+            inputs=inputs, options={}, overwrite=settings.overwrite, foreign=True,
+        )  # fmt: skip
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
     remove_query = removes_query(collection, settings.split)
     rows = []
     with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
-        for name, path in named.items():
-            found = retrieved(runs.open_run(path), qrels, 0, remove_query)
+        for name, run in opened_runs.items():
+            found = retrieved(run, qrels, 0, remove_query)
             values = evaluate_hits(found.judged, found.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}
@@ -366,15 +321,9 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
 
 def _indexes(run: Path) -> list[Held]:
     """Return the indexes behind a run."""
-    if not run.exists():
-        raise InputError(f"{run}: no such file; a run is needed here", code="no-such-file", path=run)
-    found = list(indexes_of(run).values())
-    if not found:
-        raise InputError(
-            f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`",
-            code="no-index-recorded",
-            path=run,
-        )
+    if not (found := list(indexes_of(run).values())):
+        problem = f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`"
+        raise InputError(problem, code="no-index-recorded", path=run)
     return found
 
 

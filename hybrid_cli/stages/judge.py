@@ -9,12 +9,12 @@ from pathlib import Path
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.reporting import judging, keyboard
-from hybrid_cli.reporting.judging import GRADES, MORE, NEXT, QUIT, SKIP, UNDO, View
+from hybrid_cli.reporting.judging import MORE, QUIT, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Judge
@@ -32,11 +32,8 @@ def judge(settings: Judge) -> Path:
         InputError: inputs cannot be used together, or a line of standard input is no answer.
     """
     if any(measure.family == ACCURACY for measure in parse_measures([settings.measure])):
-        raise InputError(
-            f"--measure {settings.measure}: needs answers in the texts; name a measure of judgments",
-            code="needs-answers",
-            option="measure",
-            value=settings.measure,
+        raise option_error(
+            "measure", settings.measure, "needs answers in the texts; name a measure of judgments", code="needs-answers"
         )
     queries = collection.queries_path(settings.collection, settings.split)
     corpus = collection.corpus_path(settings.collection)
@@ -71,9 +68,8 @@ def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[
         if any(mark in name for mark in "\t\n\r"):
             raise InputError(
                 f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it",
-                code="unsafe-name",
-                id=name,
-            )
+                code="unsafe-name", id=name,
+            )  # fmt: skip
     texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
 
@@ -106,21 +102,9 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         number, line = next(((number, line.strip()) for number, line in source if line.strip()), (0, QUIT))
         if line == QUIT:
             break
-        if line not in (*GRADES, SKIP, NEXT, UNDO):
-            raise InputError(
-                f"standard input, line {number}: '{line}' is no answer; answers are {judging.ANSWERS}",
-                code="not-an-answer",
-                line=number,
-                value=line,
-            )
         if notice := session.answer(line, *hit):
-            raise InputError(
-                f"standard input, line {number}: {notice}",
-                code="not-an-answer",
-                path="standard input",
-                line=number,
-                value=line,
-            )
+            problem = f"standard input, line {number}: {notice}; answers are {judging.ANSWERS}"
+            raise InputError(problem, code="not-an-answer", line=number, value=line)
         count += 1
     if hit is not None and not count:
         console.warn(f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}")

@@ -29,7 +29,6 @@ from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teach
 QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
 SHARDS_AT_ONCE = 2  # analysis, search and writing of one shard run one after the other
-_QUERY_BYTES, _HIT_BYTES = 100, 10  # on the disk
 QUESTIONS = "train"  # split with the queries whose lengths cropped sentences get
 
 Labeller: TypeAlias = Callable[[pl.DataFrame], pa.Table]  # from queries to their labels
@@ -57,18 +56,12 @@ def label(settings: Label) -> Path:
         labels.forecast_queries(inputs["queries"])
     run = runs.open_run(inputs["run"], by_qid=False) if "run" in inputs else None
     queries = _queries(settings, inputs, run)
-    needed = queries.total * (_QUERY_BYTES + _HIT_BYTES * settings.depth)
-    console.forecast(needed, f"label: {queries.total:,} queries", "use a lower --depth", output.partial)
     with output.folder() as (work, counts):
         start = partial(_labeller, settings.of_worker(), inputs, None if settings.ray_address else run)
         counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
-            raise InputError(
-                f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries",
-                code="no-hits",
-                path=settings.collection,
-                count=counts["queries"],
-            )
+            problem = f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries"
+            raise InputError(problem, code="no-hits", path=settings.collection, count=counts["queries"])
     console.note(
         f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
         f"; {console.counted(query=counts['without_hits'])} without a hit dropped"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Manifest, Output
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.perturbations import wordnet
-from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Need, Rewrite
+from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb
 from hybrid_cli.settings.perturb import facts_of
@@ -44,11 +44,8 @@ def perturb(settings: Perturb) -> Path:
     if several and settings.output.suffix == ".parquet":
         raise InputError(
             f"{settings.output}: several attacks need a folder; pass --output without .parquet",
-            code="conflicting-options",
-            path=settings.output,
-            option="output",
-            attacks=names,
-        )
+            code="conflicting-options", path=settings.output, option="output", attacks=names,
+        )  # fmt: skip
     inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -87,7 +84,16 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
             path = work / f"{name}.parquet"
             if not path.exists():
                 table, counted = _attack(name, own, settings)
-                _write_part(path, table, _part(output, path, _options(name, settings), own, counted))
+                manifest = replace(
+                    output.manifest,
+                    kind=Kind.QUERIES,
+                    options=_options(name, settings),
+                    inputs=artifacts.describe_inputs(own, output.place / path.name),  # relative to the folder
+                    counts=counted,
+                    location=path.resolve(),
+                )
+                with artifacts.replacing(path) as scratch:
+                    artifacts.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
                 _note(f"{output.path}: {name}", counted)
             manifests[name] = artifacts.read_manifest(path, Kind.QUERIES)
         counts |= {"queries": next(iter(manifests.values())).counts["queries"]}
@@ -95,88 +101,49 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
     return output.path
 
 
-def _part(
-    output: Output, path: Path, options: dict[str, Any], inputs: Mapping[str, Path], counts: dict[str, Any]
-) -> Manifest:
-    """Return the manifest of one attack; each file names its own inputs, relative to the folder."""
-    return replace(
-        output.manifest,
-        kind=Kind.QUERIES,
-        options=options,
-        inputs=artifacts.describe_inputs(inputs, output.place / path.name),
-        counts=counts,
-        location=path.resolve(),
-    )
-
-
-def _write_part(path: Path, table: pl.DataFrame, manifest: Manifest) -> None:
-    with artifacts.replacing(path) as scratch:
-        artifacts.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
-
-
 def _names(settings: Perturb) -> list[str]:
     """Return the attacks, with sets expanded; refuse options of attacks that are not computed."""
-    names = [each for name in settings.attacks for each in _members(name)]
-    if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
-        raise InputError(
-            f"--attack {','.join(settings.attacks)}: contains {repeated} twice; list each attack once",
-            code="repeated-value",
-            option="attack",
-            value=repeated,
-        )
+    names = list(dict.fromkeys(each for name in settings.attacks for each in SETS.get(name, (name,))))
     if unknown := [name for name in settings.attacked_queries if name not in names]:
-        raise InputError(
-            f"--attacked-queries {unknown[0]}=...: not among the attacks ({', '.join(names)})",
-            code="unknown-choice",
-            option="attacked_queries",
-            value=unknown[0],
-            choices=names,
-        )
+        reason = f"not among the attacks ({', '.join(names)})"
+        raise option_error("attacked_queries", unknown[0], reason, code="unknown-choice", choices=names)
     computed = tuple(name for name in names if name not in settings.attacked_queries)
     settings.check_facts("the attack is read from --attacked-queries", **facts_of(computed))
     return names
-
-
-def _members(name: str) -> tuple[str, ...]:
-    return SETS.get(name, (name,))
 
 
 def _files(name: str, settings: Perturb) -> dict[str, Path]:
     """Return role -> path of the files that the attack reads besides the queries."""
     if name in settings.attacked_queries:
         return {"attacked": settings.attacked_queries[name]}
-    paths: dict[Need, Callable[[], dict[str, Path]]] = {
-        "qrels": lambda: {"qrels": collection.qrels_path(settings.collection, settings.split)},
-        "corpus": lambda: {"corpus": collection.corpus_path(settings.collection)},
-        "synonyms": lambda: _synonyms(settings),
-        "translation": lambda: _models(settings),
-    }
-    return {role: path for need in ATTACKS[name].needs for role, path in paths[need]().items()}
-
-
-def _synonyms(settings: Perturb) -> dict[str, Path]:
-    if settings.synonyms is not None:
-        return {"synonyms": settings.synonyms}
-    return {"wordnet": wordnet.find(settings.wordnet)}
-
-
-def _models(settings: Perturb) -> dict[str, Path]:
-    if settings.translation is None:
-        raise MissingResource(
-            "no translation models; pass --translation THERE BACK with two folders, or "
-            "--attacked-queries back-translation=FILE"
-        )
-    return dict(zip(("there", "back"), settings.translation, strict=True))
+    files: dict[str, Path] = {}
+    for need in ATTACKS[name].needs:
+        if need == "qrels":
+            files["qrels"] = collection.qrels_path(settings.collection, settings.split)
+        elif need == "corpus":
+            files["corpus"] = collection.corpus_path(settings.collection)
+        elif need == "synonyms":
+            found = (
+                {"synonyms": settings.synonyms} if settings.synonyms else {"wordnet": wordnet.find(settings.wordnet)}
+            )
+            files |= found
+        elif settings.translation is not None:
+            files |= zip(("there", "back"), settings.translation, strict=True)
+        else:
+            raise MissingResource(
+                "no translation models; pass --translation THERE BACK with two folders, or "
+                "--attacked-queries back-translation=FILE"
+            )
+    return files
 
 
 def _options(name: str, settings: Perturb) -> dict[str, Any]:
     """Return the options that affect the result of one attack; none if the result is read from a file."""
     if name in settings.attacked_queries:
         return {"attack": name}
-    recorded = settings.recorded()
-    return {
-        "attack": name,
-        **{each: recorded[each] for each in recorded if settings.applies(each, **facts_of([name]))},
+    applying = facts_of([name])
+    return {"attack": name} | {
+        option: value for option, value in settings.recorded().items() if settings.applies(option, **applying)
     }
 
 
@@ -201,10 +168,8 @@ def _from_file(inputs: Inputs) -> Rewrite:
     if texts.keys().isdisjoint(inputs.queries["qid"]):
         raise InputError(
             f"{path}: contains none of the queries; its first id is {next(iter(texts), 'missing')}",
-            code="other-queries",
-            path=path,
-            id=next(iter(texts), None),
-        )
+            code="other-queries", path=path, id=next(iter(texts), None),
+        )  # fmt: skip
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         return Attacked(texts.get(qid, "").strip() or text, {"not_in_file": int(qid not in texts)})
@@ -214,15 +179,9 @@ def _from_file(inputs: Inputs) -> Rewrite:
 
 def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, Any]:
     changed = sum(each.text != text for each, text in zip(attacked, queries["text"], strict=True))
-    own: Counter[str] = Counter()
-    for each in attacked:
-        own.update(each.counts)
-    return {
-        "queries": len(queries),
-        "changed": changed,
-        "unchanged_rate": 1 - changed / max(len(queries), 1),
-        **own,
-    }
+    own = sum((Counter(each.counts) for each in attacked), Counter[str]())
+    unchanged_rate = 1 - changed / max(len(queries), 1)
+    return {"queries": len(queries), "changed": changed, "unchanged_rate": unchanged_rate, **own}
 
 
 def _note(path: str, counts: dict[str, Any]) -> None:

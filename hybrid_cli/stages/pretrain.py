@@ -14,7 +14,7 @@ from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
@@ -43,7 +43,9 @@ def pretrain(settings: Pretrain) -> Path:
     if session.up_to_date:
         return settings.output
     tower = Tower.load(start, contract)
-    _check_length(settings.max_length, tower)
+    positions = getattr(tower.backbone.config, "max_position_embeddings", settings.max_length)
+    if settings.max_length > (most := min(tower.tokenizer.model_max_length, positions)):
+        raise option_error("max_length", settings.max_length, f"the model has positions for {most} tokens", limit=most)
     bare = replace(contract, doc_prefix="", markers="none")
     corpus = Corpus(corpus_path, tower.tokenizer, bare.document, settings)
     session.seed()  # initializes new heads
@@ -75,25 +77,9 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
     """Return the contract of the model; coCondenser compares [CLS] vectors by inner product."""
     contract = read_contract(start)
     if not contract.tied:
-        raise InputError(
-            f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}",
-            code="two-towers",
-            path=start,
-        )
+        problem = f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}"
+        raise InputError(problem, code="two-towers", path=start)
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
-
-
-def _check_length(length: int, tower: Tower) -> None:
-    config = tower.backbone.config
-    most = min(tower.tokenizer.model_max_length, getattr(config, "max_position_embeddings", length))
-    if length > most:
-        raise InputError(
-            f"--max-length {length}: the model has positions for {most} tokens",
-            code="out-of-range",
-            option="max_length",
-            value=length,
-            limit=most,
-        )
 
 
 def _gain(state: State) -> str:

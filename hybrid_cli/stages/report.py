@@ -11,7 +11,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.artifacts.lineage import Held
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting import charts, page, sections
@@ -25,8 +25,6 @@ from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, layout
-
-_LANGUAGE = BM25Options.language  # default without a lexical index
 
 
 @stage(Report)
@@ -51,7 +49,11 @@ def report(settings: Report) -> Path:
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
     kinds = {settings.output: Kind.REPORT} | ({settings.png: Kind.FIGURES} if settings.png else {})
-    _refuse_overlap(settings.output, settings.png)
+    if settings.png is not None:
+        whole, folder = settings.output.resolve(), settings.png.resolve()
+        if whole.is_relative_to(folder) or folder.is_relative_to(whole):
+            reason = f"would contain or replace the page {settings.output}; name another folder"
+            raise option_error("png", settings.png, reason, code="replaces-input", path=settings.png)
     outputs = [
         artifacts.open_output(path, kind, "report", inputs=inputs, options=options, overwrite=settings.overwrite)
         for path, kind in kinds.items()
@@ -67,25 +69,12 @@ def report(settings: Report) -> Path:
             for name, folder in curves.items()
         }
         studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}
-        parts = list(sections.sections(found, learned, held, _language(plan.runs), studies))
+        languages = filter(None, map(lineage.language, plan.runs.values()))
+        parts = list(sections.sections(found, learned, held, next(languages, BM25Options.language), studies))
         for output in outputs:
             if not output.up_to_date:
                 _write(output, _title(settings), found, parts)
     return settings.output
-
-
-def _refuse_overlap(page_path: Path, figures: Path | None) -> None:
-    """Refuse a page and a folder of figures of which one would replace the other."""
-    if figures is not None:
-        whole, folder = page_path.resolve(), figures.resolve()
-        if whole.is_relative_to(folder) or folder.is_relative_to(whole):
-            raise InputError(
-                f"--png {figures}: would contain or replace the page {page_path}; name another folder",
-                code="replaces-input",
-                option="png",
-                path=figures,
-                other=page_path,
-            )
 
 
 def _title(settings: Report) -> str:
@@ -110,13 +99,8 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or name not in named:
-            raise InputError(
-                f"--index {text}: needs RUN=FOLDER; the runs are {', '.join(named)}",
-                code="unknown-choice",
-                option="index",
-                value=text,
-                choices=list(named),
-            )
+            reason = f"needs RUN=FOLDER; the runs are {', '.join(named)}"
+            raise option_error("index", text, reason, code="unknown-choice", choices=list(named))
         lineage.refuse_other_index(named[name], Path(folder))
         chosen.setdefault(name, []).append(lineage.held(Path(folder)))
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
@@ -129,19 +113,9 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
     models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / layout.CURVE).is_file():
-            raise InputError(
-                f"--model {folder}: has no {layout.CURVE}; pass an encoder of a training command",
-                code="no-such-file",
-                option="model",
-                path=folder,
-                expected=layout.CURVE,
-            )
+            reason = f"has no {layout.CURVE}; pass an encoder of a training command"
+            raise option_error("model", folder, reason, code="no-such-file", path=folder)
     return models
-
-
-def _language(named: Mapping[str, Path]) -> str:
-    found = (lineage.language(path) for path in named.values())
-    return next((language for language in found if language), _LANGUAGE)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -155,16 +129,9 @@ def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Sec
             charts.write_png(work, drawn)
         console.note(f"report: {output.path}: {len(drawn)} figures")
         return
-    summary = found.summary
-    count = f"{len(summary.runs)} run{'s' if len(summary.runs) > 1 else ''}"
-    queries = summary.queries(found.measure)
-    subtitle = f"{count}, {queries:,} judged queries"
-    text = page.render(
-        title,
-        subtitle,
-        sections.in_words(found),
-        [*parts, sections.provenance_section(output.manifest)],
-        summary.runs,
-    )
+    summary, queries = found.summary, found.summary.queries(found.measure)
+    count = console.counted(run=len(summary.runs))
+    parts = [*parts, sections.provenance_section(output.manifest)]
+    text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(found), parts, summary.runs)
     output.write_html(text, runs=len(summary.runs), queries=queries, figures=len(drawn))
     console.note(f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}")

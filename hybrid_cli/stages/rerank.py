@@ -14,7 +14,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.runs import Run
@@ -45,10 +45,8 @@ def rerank(settings: Rerank) -> Path:
         with output.folder() as (work, counts):
             job = _job(settings, inputs, run, work)
             job.score()
-            counts |= job.counts(settings.deepest) | {
-                "depths": sorted(settings.depths),
-                "seconds": job.facts("seconds"),
-            }
+            counts |= job.counts(settings.deepest)
+            counts |= {"depths": sorted(settings.depths), "seconds": job.facts("seconds")}
             for depth in sorted(settings.depths):
                 _write(job, output, inputs, depth, work / layout.run_of(depth))
             job.note(output.path)
@@ -67,47 +65,28 @@ def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Ru
             torch.set_num_threads(settings.threads)
         return CrossEncoder.load(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
 
-    return Reranking(
-        run,
-        settings.run,
-        inputs,
-        work / layout.SCORES,
-        load,
-        settings.deepest,
-        settings.shard_size,
-        settings.batch_tokens,
-    )
+    scores, sizes = work / layout.SCORES, (settings.deepest, settings.shard_size, settings.batch_tokens)
+    return Reranking(run, settings.run, inputs, scores, load, *sizes)
 
 
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     """Return the inputs by role; texts come from options, or from the files recorded in the run."""
     if not settings.run.is_file():
         artifacts.check_table(settings.run, Kind.RUN)
-    if settings.collection is not None:
-        corpus = collections.corpus_path(settings.collection)
-        refuse_other_corpus([settings.run], corpus)
-    else:
-        source = corpus_of(settings.run)
-        if source is None or not source.path.exists():
-            raise InputError(
-                f"{settings.run}: its corpus is not recorded, or is gone; pass --collection",
-                code="corpus-missing",
-                path=settings.run,
-                option="collection",
-            )
-        corpus = collections.corpus_path(source.path)
-        refuse_other_corpus([settings.run], corpus)
+    recorded = corpus_of(settings.run)
+    source = settings.collection or (recorded.path if recorded else None)
+    if source is None or not (settings.collection or source.exists()):
+        problem = f"{settings.run}: its corpus is not recorded, or is gone; pass --collection"
+        raise InputError(problem, code="corpus-missing", path=settings.run, option="collection")
+    corpus = collections.corpus_path(source)
+    refuse_other_corpus([settings.run], corpus)
     queries = settings.queries
     if queries is None and settings.split is not None and settings.collection is not None:
         queries = collections.queries_path(settings.collection, settings.split)
     queries = queries or texts_of(settings.run)
     if queries is None:
-        raise InputError(
-            f"{settings.run}: its queries are not recorded, or have changed; pass --queries",
-            code="queries-missing",
-            path=settings.run,
-            option="queries",
-        )
+        problem = f"{settings.run}: its queries are not recorded, or have changed; pass --queries"
+        raise InputError(problem, code="queries-missing", path=settings.run, option="queries")
     return {"run": settings.run, "queries": queries, "corpus": corpus, "model": model_input(settings.model)}
 
 
@@ -121,15 +100,8 @@ def _check_depth(settings: Rerank, run: Run) -> None:
     """Refuse depths, and note hits to rescore, that no query of the run has."""
     longest = int(run.queries["length"].max() or 0)  # type: ignore[arg-type]
     if above := [depth for depth in settings.depths if depth > longest]:
-        raise InputError(
-            f"--depths {','.join(map(str, above))}: {settings.run} has at most {longest} hits per query; pass depths "
-            f"up to {longest}, or search with a larger --hits",
-            code="out-of-range",
-            option="depths",
-            value=above,
-            limit=longest,
-            path=settings.run,
-        )
+        reason = f"{settings.run} has at most {longest} hits per query; pass depths up to {longest}"
+        raise option_error("depths", above, reason, limit=longest, path=settings.run)
     if "top_k" in settings.given and settings.top_k > longest:
         console.warn(f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored")
 

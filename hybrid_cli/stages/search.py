@@ -13,7 +13,7 @@ from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import lists
@@ -22,6 +22,7 @@ from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.opening.provenance import (
     check_systems,
     corpora_of,
@@ -59,18 +60,12 @@ def search(settings: Search) -> Any:
     shards = [shards_of(path) for path in settings.indexes]
     parts = [[index_manifest(shard) for shard in each] for each in shards]
     manifests = [each[0] for each in parts]
-    if settings.exact and (
-        several := [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
-    ):
-        raise InputError(
-            f"--exact: {several[0]} has shards; build one index of all documents",
-            code="conflicting-options",
-            option="exact",
-            path=several[0],
-            kind="shards",
-        )
+    several = [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
+    if settings.exact and several:
+        reason = f"{several[0]} has shards; build one index of all documents"
+        raise option_error("exact", None, reason, code="conflicting-options", path=several[0])
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
-    settings.check_facts(_subject(settings.indexes, manifests), index_kind=kinds)
+    settings.check_facts(", ".join(map(kind_in_words, settings.indexes, manifests)), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
     if path := weights_path(settings.weights):
         check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
@@ -79,14 +74,11 @@ def search(settings: Search) -> Any:
         return _asked(hits) if settings.interactive else hits(settings.query or "")
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
+    options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
     output = artifacts.open_output(
-        settings.output or Path(),
-        Kind.RUN,
-        "search --exact" if settings.exact else "search",
-        inputs=_inputs(settings, source),
-        options=settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {}),
-        overwrite=settings.overwrite,
-    )
+        settings.output or Path(), Kind.RUN, "search --exact" if settings.exact else "search",
+        inputs=_inputs(settings, source), options=options, overwrite=settings.overwrite,
+    )  # fmt: skip
     if output.up_to_date:
         return output.path
     warn_changed([shard for each in parts for shard in each])
@@ -97,10 +89,6 @@ def search(settings: Search) -> Any:
     return output.path
 
 
-def _subject(indexes: Sequence[Path], manifests: Sequence[Manifest]) -> str:
-    return ", ".join(kind_in_words(path, each) for path, each in zip(indexes, manifests, strict=True))
-
-
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
     inputs: dict[str, Path | artifacts.Named] = {"queries": source, **weights_file(settings.weights)}
     inputs |= {"qrels": _qrels(settings)} if settings.tune else {}
@@ -109,11 +97,7 @@ def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]
         inputs |= {f"index {number}": path for number, path in enumerate(searched, 1)}
     else:
         inputs["index"] = searched[0]
-    if settings.model is not None:
-        from hybrid_cli.opening.models import model_input
-
-        inputs["model"] = model_input(settings.model)
-    return inputs
+    return inputs | ({"model": model_input(settings.model)} if settings.model is not None else {})
 
 
 def _queries_source(settings: Search) -> Path:
@@ -123,20 +107,12 @@ def _queries_source(settings: Search) -> Path:
         manifest = artifacts.find_manifest(queries)
         if manifest is not None and manifest.kind == Kind.VECTORS:
             if settings.split is not None:
-                raise InputError(
-                    f"{queries}: query vectors have no splits; omit --split {settings.split}",
-                    code="option-does-not-apply",
-                    option="split",
-                    value=settings.split,
-                    path=queries,
-                )
+                reason = f"{queries} has vectors of queries, which have no splits; omit the option"
+                raise option_error("split", settings.split, reason, code="option-does-not-apply", path=queries)
             return queries
     if queries is None and settings.collection is None:
-        raise InputError(
-            "search: no queries; pass a collection with --split, a file with --queries, or use --query",
-            code="no-queries",
-            options=("--split", "--queries", "--query"),
-        )
+        problem = "search: no queries; pass a collection with --split, a file with --queries, or use --query"
+        raise InputError(problem, code="no-queries")
     return collections.queries_path(queries or settings.collection or Path(), settings.split)
 
 
@@ -145,21 +121,12 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
     if not settings.exact:
         return None
     if source.is_dir():
-        raise InputError(
-            f"{source}: a folder of vectors; --exact needs the texts of the queries",
-            code="other-kind",
-            option="exact",
-            path=source,
-            expected="queries",
-        )
+        problem = f"{source}: a folder of vectors; --exact needs the texts of the queries"
+        raise InputError(problem, code="other-kind", option="exact", path=source)
     dense = [manifest.kind for manifest in manifests].count(Kind.DENSE_INDEX)
     if dense > 1 and (unfit := sorted({"model", "weight"} & settings.given)):
-        raise InputError(
-            f"--{unfit[0]}: only with one dense index; --exact searches {dense}",
-            code="option-does-not-apply",
-            option=f"--{unfit[0]}",
-            count=dense,
-        )
+        reason = f"only with one dense index; --exact searches {dense}"
+        raise option_error(unfit[0], None, reason, code="option-does-not-apply")
     names = [path.name for path in settings.indexes]
     return chosen_weights(settings.weights, Recipe("weighted-sum", (1.0,) * len(names), "exact"), names)
 
@@ -216,26 +183,19 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
 
 def _qrels(settings: Search) -> Path:
     if settings.qrels is None and settings.collection is None:
-        raise InputError(
-            "--tune: needs judgments; pass a collection with --split, or --qrels",
-            code="missing-option",
-            option="qrels",
-            other="--tune",
-        )
+        reason = "needed by --tune; or pass a collection with --split"
+        raise option_error("qrels", None, reason, code="missing-option")
     split = None if settings.qrels else settings.split
     return collections.qrels_path(settings.qrels or settings.collection or Path(), split)
 
 
 def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, float]:
     """Return the k1 and b of the lexical index among the indexes, for the manifest."""
-    for manifest in manifests:
-        if manifest.kind == Kind.LEXICAL_INDEX:
-            return {
-                name: manifest.counts[name] if chosen is None else chosen
-                for name, chosen in (("k1", settings.k1), ("b", settings.b))
-                if chosen is not None or name in manifest.counts
-            }
-    return {}
+    stored = next((each.counts for each in manifests if each.kind == Kind.LEXICAL_INDEX), None)
+    if stored is None:
+        return {}
+    chosen = {name: value for name in ("k1", "b") if (value := getattr(settings, name)) is not None}
+    return {name: stored[name] for name in ("k1", "b") if name in stored} | chosen
 
 
 def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
@@ -243,13 +203,8 @@ def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
     if not source.is_dir():
         return collections.read_queries(source).select("qid", "text")
     if manifest.kind != Kind.DENSE_INDEX:
-        raise InputError(
-            f"{source}: query vectors need a dense index, not {manifest.kind.phrase}",
-            code="other-kind",
-            path=source,
-            kind=manifest.kind,
-            expected=Kind.DENSE_INDEX,
-        )
+        problem = f"{source}: query vectors need a dense index, not {manifest.kind.phrase}"
+        raise InputError(problem, code="other-kind", path=source, kind=manifest.kind)
     return stored_queries(source)
 
 
@@ -337,13 +292,8 @@ def _fusion(settings: Search) -> Recipe:
         return chosen_weights(settings.weights, Recipe("minmax", (1.0,) * len(names), "zero"), names)
     recipe = stored_recipe(path, names, {})
     if recipe.missing == "exact":
-        raise InputError(
-            f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact",
-            code="option-does-not-apply",
-            path=path,
-            option="missing",
-            value="exact",
-        )
+        problem = f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact"
+        raise InputError(problem, code="option-does-not-apply", path=path)
     return recipe
 
 

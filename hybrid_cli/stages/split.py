@@ -35,12 +35,11 @@ def split(settings: Split) -> Path:
     files |= {f"qrels {name}": collection.qrels_path(settings.collection, name) for name in names}
     queries, qrels = _read(files, names)
     parts = _folds(queries, qrels, settings)
-    output = artifacts.output_of(
-        settings,
-        Kind.COLLECTION,
-        {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})},
-        (({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()) | _pseudo(files),
-    )
+    inputs = {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})}
+    options = ({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()
+    pseudo = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
+    options |= {"pseudo_queries": ",".join(pseudo)} if pseudo else {}
+    output = artifacts.output_of(settings, Kind.COLLECTION, inputs, options)
     if output.up_to_date:
         return output.path
     own = _documents_among(queries, files, corpus)
@@ -58,11 +57,7 @@ def split(settings: Split) -> Path:
     console.note(
         f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
         + (f"; {unjudged:,} without judgments left out" if unjudged else "")
-        + (
-            "; no split for training, since dev takes the other fold (--no-dev)"
-            if settings.dev and len(parts) == 2
-            else ""
-        )
+        + ("; no split for training, since dev takes the other fold (--no-dev)" * (settings.dev and len(parts) == 2))
     )
     return output.path
 
@@ -76,39 +71,17 @@ def _documents_among(queries: pl.DataFrame, files: dict[str, Path], corpus: Path
     return set(asked.filter(asked.is_in(collection.docids(corpus).implode())))
 
 
-def _pseudo(files: dict[str, Path]) -> dict[str, str]:
-    """Return the mark of pseudo-queries, if the divided queries have it."""
-    found = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
-    return {"pseudo_queries": ",".join(found)} if found else {}
-
-
 def _names(settings: Split) -> list[str]:
     """Return the splits whose queries are divided."""
     present = collection.splits(settings.collection)
     if not present:
-        raise InputError(
-            f"{settings.collection}: no split with judgments; create one with `hybrid prepare`",
-            code="no-judgments",
-            path=settings.collection,
-        )
+        problem = f"{settings.collection}: no split with judgments; create one with `hybrid prepare`"
+        raise InputError(problem, code="no-judgments", path=settings.collection)
     if settings.splits == (folds.WHOLE,) and folds.WHOLE not in present:
         return present
-    if folds.WHOLE in settings.splits and folds.WHOLE not in present:
-        others = " or ".join(name for name in settings.splits if name != folds.WHOLE)
-        raise InputError(
-            f"--split {folds.WHOLE}: includes every split; omit --split {others}",
-            code="conflicting-options",
-            option="split",
-            value=folds.WHOLE,
-        )
     if not settings.splits and len(present) > 1:
-        raise InputError(
-            f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all",
-            code="missing-option",
-            option="split",
-            path=settings.collection,
-            choices=present,
-        )
+        problem = f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all"
+        raise InputError(problem, code="missing-option", option="split", path=settings.collection, choices=present)
     return list(dict.fromkeys(settings.splits)) or present
 
 
@@ -122,13 +95,8 @@ def _read(files: dict[str, Path], names: list[str]) -> tuple[pl.DataFrame, pl.Da
     if len(repeated):
         qid = repeated["qid"][0]
         homes = " and ".join(repeated.filter(pl.col("qid") == qid)["split"])
-        raise InputError(
-            f"query {qid} is in the splits {homes}; select the splits to divide with --split",
-            code="duplicate-query",
-            id=qid,
-            option="split",
-            splits=homes,
-        )
+        problem = f"query {qid} is in the splits {homes}; select the splits to divide with --split"
+        raise InputError(problem, code="duplicate-query", id=qid, option="split")
     return queries, qrels.join(queries, on="qid", how="semi", maintain_order="left")
 
 
@@ -138,21 +106,13 @@ def _folds(queries: pl.DataFrame, qrels: pl.DataFrame, settings: Split) -> folds
         return folds.random_folds(judged, settings.folds, settings.seed)
     found = folds.predefined_folds(settings.folds_file, judged, set(queries["qid"]) - judged)
     if "folds" in settings.given and settings.folds != len(found):
-        raise InputError(
-            f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}",
-            code="conflicting-options",
-            path=settings.folds_file,
-            option="folds",
-            value=settings.folds,
-            expected=len(found),
-        )
+        problem = f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}"
+        raise InputError(problem, code="conflicting-options", path=settings.folds_file, option="folds")
     return found
 
 
 def _write(output: Output, path: Path, kind: Kind, table: pl.DataFrame, qids: Set[str]) -> int:
     """Write the rows of `qids` in their order and return their number."""
-    schema = storage.SCHEMAS[kind]
+    schema, manifest = storage.SCHEMAS[kind], replace(output.manifest, kind=kind)
     rows = table.filter(pl.col("qid").is_in(list(qids))).select(schema.names)
-    return int(
-        artifacts.write_parquet(path, [rows.to_arrow()], schema, replace(output.manifest, kind=kind)).counts["rows"]
-    )
+    return int(artifacts.write_parquet(path, [rows.to_arrow()], schema, manifest).counts["rows"])

@@ -14,11 +14,11 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
-from hybrid_cli.encoders.contract import COMBINATION, Contract, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.lexical import open_bm25
@@ -54,7 +54,9 @@ def train_dense(settings: TrainDense) -> Path:
         InputError: examples, model or index are unusable or incompatible.
     """
     parameters = _loss_parameters(settings)
-    contract = _contract(settings)
+    changes = contract_changes(settings)
+    changes = _as_last_learner(settings.boost, changes) if settings.boost else changes
+    contract = start_contract(settings, {**changes, "binary": settings.loss == "bpr"})
     temperature = settings.temperature or losses.usual_temperature(contract.normalize, settings.loss)
     resolved = {**contract.to_dict(), "temperature": temperature}
     if settings.ortho_weight:
@@ -70,9 +72,13 @@ def train_dense(settings: TrainDense) -> Path:
         examples.check_lexical()
     session.seed()  # initializes markers and projection
     encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
-    vectors = _bm25_vectors(settings, encoder.dim, examples)
+    vectors = None
+    if settings.index is not None:
+        projection = SignProjection(encoder.dim, PROJECTION_SEED)
+        vectors = Bm25Vectors(open_bm25(settings.index), projection, examples.docids())
     _check_projection(settings, vectors)
-    ensemble = _opened(settings, settings.boost)
+    how: Any = {"device": settings.device, "dtype": settings.precision}
+    ensemble = open_encoder(settings.boost, **how) if settings.boost else None
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
     objective = _objective(settings, temperature, encoder, parameters)
@@ -81,7 +87,9 @@ def train_dense(settings: TrainDense) -> Path:
         scorer, residual = _scorer(settings, vectors, examples, work), settings.loss in RESIDUALS
         sources = BatchSources(
             lexical=_lexical(settings, vectors, examples),
-            masking=_masking(settings, encoder),
+            masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
+            if settings.mask_matches
+            else None,
             scorer=scorer if residual else None,
             weight=weight if residual else None,
         )
@@ -94,29 +102,14 @@ def train_dense(settings: TrainDense) -> Path:
             _save(settings, encoder, vectors, folder)
             return {"examples": len(examples)} | _learned_weight(settings, weight)
 
-        return Job(
-            learner,
-            _batches(settings, examples, learner, fusion, work),
-            steps,
-            save,
-            validator(
-                trained,
-                dev_validation(settings, steps, settings.index, projection=vectors.projection if vectors else None),
-            ),
-            _remedy(settings),
-        )
+        projection = vectors.projection if vectors else None
+        validation = validator(trained, dev_validation(settings, steps, settings.index, projection=projection))
+        batches = _batches(settings, examples, learner, fusion, work)
+        return Job(learner, batches, steps, save, validation, _remedy(settings))
 
     state = session.train(prepare)
     session.note(state, example=len(examples))
     return settings.output
-
-
-def _contract(settings: TrainDense) -> Contract:
-    """Return the contract of the encoder: that of the start model, or with `boost` that of the last learner."""
-    changes = contract_changes(settings)
-    if settings.boost:
-        changes = _as_last_learner(settings.boost, changes)
-    return start_contract(settings, {**changes, "binary": settings.loss == "bpr"})
 
 
 def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -127,16 +120,8 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
     learner = asdict(read_contract(folder))
     for name, value in changes.items():
         if learner[name] != value:
-            raise InputError(
-                f"--{name.replace('_', '-')} {value}: the learners of {ensemble} have "
-                f"{'none' if learner[name] is None else learner[name]}, and learners of an ensemble are alike; remove "
-                "the option",
-                code="conflicting-options",
-                option=f"--{name.replace('_', '-')}",
-                value=value,
-                expected=learner[name],
-                path=ensemble,
-            )
+            reason = f"the learners of {ensemble} have {learner[name]}, and learners of an ensemble are alike; omit it"
+            raise option_error(name, value, reason, code="conflicting-options", expected=learner[name])
     return learner
 
 
@@ -166,15 +151,10 @@ def _names_encoder(settings: TrainDense) -> bool:
     return settings.scored and settings.scorer != BM25
 
 
-def _opened(settings: TrainDense, name: str | None) -> Encoder | None:
-    return open_encoder(name, device=settings.device, dtype=settings.precision) if name else None
-
-
 def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, work: Path) -> Scorer | None:
     """Return the frozen scorer; None means the lexical scores of the examples."""
     if _names_encoder(settings):
-        encoder = _opened(settings, settings.scorer)
-        assert encoder is not None
+        encoder = open_encoder(settings.scorer, device=settings.device, dtype=settings.precision)
         return FrozenEncoder(encoder, examples, work)
     return vectors if settings.uses_bm25 else None
 
@@ -190,16 +170,8 @@ def _batches(
     if not settings.dynamic_negatives:
         return lambda done: ahead(map(learner.prepare, examples.batches(settings, done)))
     texts = mapped_texts(work, examples.documents())
-    negatives = StudentNegatives(
-        learner.model,
-        texts,
-        settings,
-        learner.precision,
-        settings.dynamic_negatives,
-        DYNAMIC_POOL,
-        relevant(texts),
-        fusion,
-    )
+    pool = settings.dynamic_negatives, DYNAMIC_POOL, relevant(texts)
+    negatives = StudentNegatives(learner.model, texts, settings, learner.precision, *pool, fusion)
     return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
 
 
@@ -218,18 +190,6 @@ def _objective(
     values = settings.parameters() | parameters | {"temperature": temperature, "unit": unit}
     objective = losses.objective(settings.loss, **values)
     return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
-
-
-def _masking(settings: TrainDense, encoder: TransformerEncoder) -> MatchMasking | None:
-    if not settings.mask_matches:
-        return None
-    return MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
-
-
-def _bm25_vectors(settings: TrainDense, dim: int, examples: Examples) -> Bm25Vectors | None:
-    if settings.index is None:
-        return None
-    return Bm25Vectors(open_bm25(settings.index), SignProjection(dim, PROJECTION_SEED), examples.docids())
 
 
 def _lexical(
@@ -254,12 +214,8 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         was, now = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (trained, wanted))
         raise InputError(
             f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
-            "the model, or another start model",
-            code="other-projection",
-            path=file.parent,
-            value=wanted,
-            expected=trained,
-        )
+            "the model, or another start model", code="other-projection", path=file.parent,
+        )  # fmt: skip
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:

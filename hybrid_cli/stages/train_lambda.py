@@ -42,10 +42,8 @@ from hybrid_cli.workflows.session import Session, contract_changes, start_contra
 
 DEV_DEPTH = 50
 SUM = Recipe("sum")  # of a base and the transformer
-REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
-
-
 _BYTES = 32  # per value: two tables with gradients and two moments of the optimizer
+REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
 
 
 @stage(TrainLambda)
@@ -119,12 +117,8 @@ def _train_static(settings: TrainLambda) -> Path:
     check_corpus(settings.index, collections.corpus_path(settings.collection))
     fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
     if others := [name for name in fields if name not in ("title", "text")]:
-        raise InputError(
-            f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those",
-            code="other-fields",
-            path=settings.index,
-            field=others[0],
-        )
+        problem = f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"
+        raise InputError(problem, code="other-fields", path=settings.index, field=others[0])
     rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
     tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"
     console.forecast(_BYTES * rows * settings.dim, tables, "use a smaller --vocab-size or --dim")

@@ -39,11 +39,7 @@ def verify(settings: Verify) -> list[Description]:
             inside = list(_artifacts(given, set()))
             if not inside:
                 problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
-                raise InputError(
-                    f"{given}: {problem} of hybrid; name an artifact, or a folder of artifacts",
-                    code="no-artifact",
-                    path=given,
-                )
+                raise InputError(f"{given}: {problem} of hybrid", code="no-artifact", path=given)
             for path in inside:
                 _verify(path, str(path), found)
                 advance(1)
