@@ -138,7 +138,7 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
     ("devices", "message"),
     [
         (["cpu", "cuda:7"], {"code": "no-such-device", "option": "device", "value": "cuda:7"}),
-        (["meta"], {"code": "unknown-choice", "option": "device", "value": "meta"}),
+        (["gpu"], {"code": "unknown-choice", "option": "device", "value": "gpu"}),
         (["all"], {"code": "no-gpu", "option": "devices", "value": "all"}),
     ],
 )

@@ -17,7 +17,7 @@ from command import refused
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.gpus import pick_gpus
+from hybrid_cli.indexes.faiss import pick_gpus
 from hybrid_cli.indexes.shards import shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
 

@@ -30,7 +30,7 @@ import torch
 from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
 from hybrid_cli.encoders.options import Combining
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
@@ -57,19 +57,10 @@ class Recipe(Combining):
             InputError: the weight is not finite, or the lengths of a sum differ.
         """
         if not math.isfinite(self.weight):
-            raise InputError(
-                f"--weight {self.weight}: needs a finite number",
-                code="not-a-number",
-                option="weight",
-                value=self.weight,
-            )
+            raise option_error("weight", self.weight, "needs a finite number", code="not-a-number")
         if self.combine == "sum" and first != second:
-            raise InputError(
-                f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat",
-                code="other-width",
-                option="combine",
-                value=second,
-                expected=first,
+            raise option_error(
+                "combine", "sum", f"vectors of {first} and {second} values; use concat", code="other-width"
             )
 
 
@@ -143,11 +134,7 @@ def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
     """Refuse to combine an encoder with itself, whose combination has the ranking of the encoder."""
     first, second = parts
     if first.fingerprint == second.fingerprint:
-        raise InputError(
-            f"{names[0]} and {names[1]}: the same encoder, whose ranking would not change; name another",
-            code="repeated-input",
-            paths=names,
-        )
+        raise InputError(f"{names[0]} and {names[1]}: the same encoder; name another", code="repeated-input")
 
 
 def write_combination(
@@ -192,12 +179,7 @@ def read_recipe(folder: Path) -> Recipe:
     stored = read_object(folder / CONTRACT)
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
-        raise InputError(
-            f"{folder / CONTRACT}: has no field '{lacking[0]}'; rebuild the combination",
-            code="damaged",
-            path=folder / CONTRACT,
-            field=lacking[0],
-        )
+        raise path_error(folder / CONTRACT, f"has no field '{lacking[0]}'; rebuild the combination", code="damaged")
     recipe = typed(Recipe, stored, folder / CONTRACT)
     for changed in recipe.changes:
         typed(Contract, {name: value for name, value in changed.items() if name != "weight"}, folder / CONTRACT)
@@ -226,10 +208,7 @@ class Pair:
     def __init__(self, queries: Encoder, documents: Encoder):
         if queries.dim != documents.dim:
             raise InputError(
-                f"a pair needs vectors of equal length, got {queries.dim} (queries) and {documents.dim} (documents)",
-                code="other-width",
-                value=documents.dim,
-                expected=queries.dim,
+                f"a pair needs vectors of equal length, not {queries.dim} and {documents.dim}", code="other-width"
             )
         self.queries, self.documents = queries, documents
         self.fingerprint = documents.fingerprint

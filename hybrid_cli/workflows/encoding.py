@@ -20,18 +20,10 @@ from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, k
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import (
-    Block,
-    Encoded,
-    Texts,
-    block_encoder,
-    encode_texts,
-    missing_shards,
-    shard_path,
-)
+from hybrid_cli.indexes.shards import Block, Encoded, Texts, block_encoder, encode_texts, missing_shards, shard_path
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
@@ -95,12 +87,7 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
     """
     if settings.dtype == INT8:
         if not quantized:
-            raise InputError(
-                "--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32",
-                code="option-does-not-apply",
-                option="dtype",
-                value=INT8,
-            )
+            raise option_error("dtype", "int8", "only with a dense transformer; use fp32", code="option-does-not-apply")
         return INT8
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     here = settings.ray_address is None
@@ -166,11 +153,8 @@ def on_cluster(settings: Encode) -> Encode:
     if settings.ray_address is None:
         return settings
     if settings.device.startswith("cuda") and settings.dtype == "auto":
-        raise InputError(
-            "--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16",
-            code="conflicting-options",
-            option="dtype",
-            value="auto",
+        raise option_error(
+            "dtype", "auto", "depends on the GPUs of the cluster; pass fp32, bf16 or fp16", code="conflicting-options"
         )
     return settings.changed(device="cpu") if settings.device == "auto" else settings
 

@@ -16,9 +16,9 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import build_shards, disk_of, memory_of, store_statistics
+from hybrid_cli.lexical.build import build_shards, store_statistics
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
@@ -63,7 +63,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     kept = {shard: mask for shard, mask in masks.items() if mask.any()}
     total = collections.document_count(change.added) if change.added else 0
     if not kept and not total:
-        raise InputError(f"{index}: no documents would be left; name fewer ids", code="no-documents", path=index)
+        raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
     number = len(kept) + (total > 0)
     options = manifest.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
     output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)
@@ -73,8 +73,6 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     first = next(iter(kept or masks))
     artifacts.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())
-    changed = [shard for shard, mask in kept.items() if not mask.all()]
-    _forecast(settings, changed, first, left + total, total, output.partial)
     if change.added:
         jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
@@ -116,15 +114,3 @@ def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
     Postings.open(shard / layout.IMPACTS).extended(kept.to_numpy(), nothing).save(folder / layout.IMPACTS)
     with disk.create(folder / layout.DOCIDS) as file:
         pl.DataFrame({"docid": docids_of(shard).filter(kept)}).write_parquet(file, compression="zstd")
-
-
-def _forecast(
-    settings: Append | Delete, changed: list[Path], shard: Path, documents: int, added: int, place: Path
-) -> None:
-    """Refuse a change that does not fit; added documents count as long as those of the first shard."""
-    counts = artifacts.read_manifest(shard).counts
-    each, purpose = counts["postings"] / max(1, counts["documents"]), f"{settings.command}: {documents:,} documents"
-    copied = [artifacts.read_manifest(path).counts["postings"] for path in changed]
-    remedy = "append fewer documents at once" if added else ""
-    console.forecast(memory_of(each * added, max(copied, default=0)), purpose, remedy)
-    console.forecast(disk_of(each * added, sum(copied)), purpose, place=place)

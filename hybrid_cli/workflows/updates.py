@@ -18,7 +18,7 @@ import pyarrow as pa
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest, Recorded
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.shards import (
@@ -102,18 +102,10 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     """
     manifest = change.manifest
     if "shard" in manifest.counts:
-        raise InputError(
-            f"{change.index}: is a shard; name the sharded index, {change.index.parent}",
-            code="other-kind",
-            path=change.index,
-            kind="shard",
-            expected=change.index.parent,
-        )
+        raise path_error(change.index, f"is a shard; name {change.index.parent}", code="other-kind", kind="shard")
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
-        raise InputError(
-            f"{change.index}: no documents would be left; name fewer ids", code="no-documents", path=change.index
-        )
+        raise path_error(change.index, "no documents would be left; name fewer ids", code="no-documents")
     given = getattr(settings, "model", None)
     model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
     output = artifacts.output_of(
@@ -135,7 +127,6 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     elif manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm
 
-        _forecast(settings, change, int(kept.sum()), total, output.partial)
         jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
@@ -155,16 +146,6 @@ def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
         raise artifacts.replaced(change.index)
-
-
-def _forecast(settings: Append | Delete, change: Change, kept: int, added: int, place: Path) -> None:
-    """Refuse a lexical index after a change that does not fit; added documents count as long as those of the index."""
-    from hybrid_cli.lexical.build import disk_of, memory_of
-
-    counts, purpose = change.manifest.counts, f"{settings.command}: {kept + added:,} documents"
-    each = counts["postings"] / max(1, counts["documents"])
-    console.forecast(memory_of(each * added, each * kept), purpose, "append fewer documents at once" if added else "")
-    console.forecast(disk_of(each * added, each * kept), purpose, place=place)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
