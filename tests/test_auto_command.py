@@ -142,8 +142,8 @@ def test_own_artifacts_in_the_output_folder_are_named_before_anything_is_written
     done = auto(source, folder, *words)
     assert done.code == 2
     assert done.err == (
-        f"hybrid: {', '.join(map(str, before))}: not written by an earlier call of auto, since {folder}/collection is "
-        "missing; choose another --output\n"
+        f"hybrid: --output: {', '.join(map(str, before))}: not of an earlier call, since {folder}/collection is "
+        "missing; choose another\n"
     )
     assert sorted(folder.iterdir()) == before
 

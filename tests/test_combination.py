@@ -162,7 +162,7 @@ def test_an_encoder_is_not_combined_with_itself(
     shutil.copytree(tiny_bert, tmp_path / "copy")
     monkeypatch.chdir(tmp_path)
     both = [str(tiny_bert), "copy"]
-    words = "the same encoder, whose ranking would not change"
+    words = "the same encoder; name another"
     with pytest.raises(InputError, match=words):
         combine(both, output=Path("no"))
     with pytest.raises(InputError, match=words):

@@ -203,7 +203,7 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
 
 
 def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("invalid-value", option="factory", value="Nonsense", dim=16):
+    with raises("invalid-value", option="factory", value="Nonsense"):
         encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
     assert not list(tmp_path.iterdir())
 

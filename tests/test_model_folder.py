@@ -217,13 +217,6 @@ def test_an_attribute_of_a_configuration_cannot_be_replaced(folder: Path) -> Non
     assert (TransformerEncoder.load(folder).encode_queries(["salt", "water"]) == expected).all()
 
 
-@pytest.mark.parametrize("length", [[], "x", {}, -1, float("nan")])
-def test_a_length_of_a_tokenizer_that_is_none_is_refused(folder: Path, length: Any) -> None:
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": length}))
-    assert problem(lambda: TransformerEncoder.load(folder)).code == "length-out-of-range"
-
-
 @pytest.mark.parametrize("name", ["splade", "unicoil"])
 def test_a_vocabulary_with_more_ids_than_the_tokenizer(folders: dict[str, Path], folder: Path, name: str) -> None:
     """Many models have a vocabulary rounded up to a multiple of 64."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
 from hybrid_cli.encoders.options import Combining
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import read_object, typed
@@ -45,23 +44,6 @@ class Recipe(Combining):
     """
 
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-
-    def check(self, first: int, second: int) -> None:
-        """Check that vectors of two encoders can be combined.
-
-        Args:
-            first: length of the first encoder's vectors.
-            second: length of the second encoder's vectors.
-
-        Raises:
-            InputError: the weight is not finite, or the lengths of a sum differ.
-        """
-        if not math.isfinite(self.weight):
-            raise option_error("weight", self.weight, "needs a finite number", code="not-a-number")
-        if self.combine == "sum" and first != second:
-            raise option_error(
-                "combine", "sum", f"vectors of {first} and {second} values; use concat", code="other-width"
-            )
 
 
 class Combination:
@@ -82,7 +64,9 @@ class Combination:
     def __init__(self, recipe: Recipe, parts: Sequence[Encoder], weight: float | None = None):
         self.recipe = recipe if weight is None else replace(recipe, weight=weight)
         self.first, self.second = parts
-        self.recipe.check(self.first.dim, self.second.dim)
+        lengths = {part.dim for part in parts}
+        if recipe.combine == "sum" and len(lengths) > 1:
+            raise option_error("combine", "sum", f"vectors of {lengths} values; use concat", code="other-width")
         whole = "\0".join((recipe.combine, self.first.fingerprint, self.second.fingerprint))
         self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
@@ -111,7 +95,7 @@ class Combination:
         first, second = (part.encode_queries(texts, *batch_tokens) for part in (self.first, self.second))
         if self.recipe.combine == "sum":
             return first, second
-        return _padded(first, after=self.second.dim), _padded(second, before=self.first.dim)
+        return np.pad(first, ((0, 0), (0, self.second.dim))), np.pad(second, ((0, 0), (self.first.dim, 0)))
 
     def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
@@ -180,19 +164,12 @@ def read_recipe(folder: Path) -> Recipe:
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
         raise path_error(folder / CONTRACT, f"has no field '{lacking[0]}'; rebuild the combination", code="damaged")
-    recipe = typed(Recipe, stored, folder / CONTRACT)
-    for changed in recipe.changes:
-        typed(Contract, {name: value for name, value in changed.items() if name != "weight"}, folder / CONTRACT)
-    return recipe
+    return typed(Recipe, stored, folder / CONTRACT)
 
 
 def parts(folder: Path) -> list[Path]:
     """Return the folders of both encoders of a combination."""
     return [folder / name for name in COMBINATION_PARTS]
-
-
-def _padded(vectors: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
-    return np.pad(vectors, ((0, 0), (before, after)))
 
 
 class Pair:

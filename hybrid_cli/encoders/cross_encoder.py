@@ -76,12 +76,8 @@ class PairInput:
         """
         new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
         if new.max_length < new.query_max_len + ROOM:
-            raise option_error(
-                "max_length",
-                new.max_length,
-                f"needs {ROOM} tokens more than --query-max-len",
-                minimum=new.query_max_len + ROOM,
-            )
+            problem = f"needs {ROOM} tokens more than --query-max-len"
+            raise option_error("max_length", new.max_length, problem, minimum=new.query_max_len + ROOM)
         return new
 
 
@@ -258,11 +254,8 @@ def _check_files(folder: Path, train: bool) -> None:
         named = [str(module.get("type")) for module in modules]
         types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
-            raise path_error(
-                folder,
-                f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model",
-                code="module-unsupported",
-            )
+            problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
+            raise path_error(folder, problem, code="module-unsupported")
     prompts = folder / "config_sentence_transformers.json"
     if not train and prompts.is_file() and read_object(prompts).get("default_prompt_name"):
         raise path_error(folder, "has a default prompt, which is not supported", code="default-prompt")
@@ -278,12 +271,8 @@ def _backbone(folder: Path, train: bool) -> PreTrainedModel:
     backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train)
     if (backbone.config.num_labels or 0) > 2:
-        raise path_error(
-            folder,
-            "its head has more than two labels; train one with `hybrid train-reranker`",
-            code="other-kind",
-            labels=backbone.config.num_labels,
-        )
+        problem = "its head has more than two labels; train one with `hybrid train-reranker`"
+        raise path_error(folder, problem, code="other-kind", labels=backbone.config.num_labels)
     return backbone
 
 

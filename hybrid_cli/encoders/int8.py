@@ -100,9 +100,11 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
         raise option_error(
             "dtype", "int8", "run: pip install 'hybrid_cli[int8]'", code="missing-package", package="onnxruntime"
         ) from None
+    if getattr(backbone.config, "_attn_implementation", None) is not None:
+        backbone.set_attn_implementation("eager")  # matrix products and a softmax, which ONNX Runtime computes faster
     names = list(probe)
     rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
-    with tempfile.TemporaryDirectory() as folder, _plain_attention(backbone), _without_noise():
+    with tempfile.TemporaryDirectory() as folder, _without_noise():
         whole, small = Path(folder, "whole.onnx"), Path(folder, "int8.onnx")
         try:
             torch.onnx.export(
@@ -126,10 +128,8 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
                 extra_options={"MatMulConstBOnly": True},
             )
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError):
-            raise HybridError(
-                f"--dtype int8: {type(backbone).__name__} has no form in ONNX; use fp32",
-                code="architecture-unsupported",
-            ) from None
+            problem = f"--dtype int8: {type(backbone).__name__} has no form in ONNX; use fp32"
+            raise HybridError(problem, code="architecture-unsupported") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow others down
@@ -148,24 +148,9 @@ def _exact(file: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _plain_attention(backbone: PreTrainedModel) -> Iterator[None]:
-    """Use attention made of matrix products and a softmax, which ONNX Runtime computes faster than that of PyTorch."""
-    before = getattr(backbone.config, "_attn_implementation", None)
-    if before is None:
-        yield
-        return
-    backbone.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        backbone.set_attn_implementation(before)
-
-
-@contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
     """Silence the exporter and the quantizer, whose warnings do not concern a user."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:

@@ -4,6 +4,9 @@ Every folder of a transformer is opened here: encoders, learned sparse encoders,
 translation models. Whoever wrote the folder decides its architecture and nothing else: its files name no code that is
 run, no model that is downloaded, and no sizes beyond those of its weights. Texts become token ids without reading the
 part of a text that is cut off.
+
+A table of token vectors takes the place of a transformer in models with the module StaticEmbedding: the vector of a
+text is the mean of the vectors of its tokens, without special tokens. Prompts, further modules and training are equal.
 """
 
 from __future__ import annotations
@@ -197,12 +200,8 @@ def read_config(folder: Path) -> PretrainedConfig:
         kind = "ministral"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
-        raise path_error(
-            file,
-            f"model_type {named(kind)} is not in the installed transformers{own}",
-            code="model-type-unknown",
-            value=kind,
-        )
+        problem = f"model_type {named(kind)} is not in the installed transformers{own}"
+        raise path_error(file, problem, code="model-type-unknown", value=kind)
     with opening(folder):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
     config.name_or_path = str(folder)
@@ -232,12 +231,8 @@ def open_model(
     refuse_pickles(folder)
     known, word = _KINDS.get(auto, (None, ""))
     if known is not None and type(config) not in known:
-        raise path_error(
-            folder,
-            f"{config.model_type} has no {word}; use another model",
-            code="architecture-unsupported",
-            value=config.model_type,
-        )
+        problem = f"{config.model_type} has no {word}; use another model"
+        raise path_error(folder, problem, code="architecture-unsupported", value=config.model_type)
     if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
         config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
     with opening(folder):
@@ -282,11 +277,6 @@ def open_tokenizer(folder: Path, **options: Any) -> Any:
             folder, config=config, local_files_only=True, trust_remote_code=False, **options
         )
         set(tokenizer.all_special_ids)  # fails for damaged ones
-    length: Any = tokenizer.model_max_length
-    if not isinstance(length, int | float) or not length >= 1:
-        raise path_error(
-            folder, f"model_max_length {named(length)} is no length", code="length-out-of-range", value=length
-        )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
         raise path_error(folder, "has no vocabulary; save the tokenizer here", code="tokenizer-without-vocabulary")
     return tokenizer
@@ -353,11 +343,8 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
     stored = sum(math.prod(shape) for shape in shapes(folder).values())
     if stored and described > 2 * stored + _NEW:
         file = folder / "config.json"
-        raise path_error(
-            file,
-            f"describes {described:,} values, the checkpoint has {stored:,}; save it complete",
-            code="model-config-size",
-        )
+        problem = f"describes {described:,} values, the checkpoint has {stored:,}; save it complete"
+        raise path_error(file, problem, code="model-config-size")
 
 
 def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -700,18 +687,11 @@ def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedMod
     """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
     embeddings: Any = backbone.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
-        raise path_error(
-            folder,
-            f"{backbone.config.model_type} is no encoder of texts",
-            code="architecture-unsupported",
-            value=backbone.config.model_type,
-        )
+        problem = f"{backbone.config.model_type} is no encoder of texts"
+        raise path_error(folder, problem, code="architecture-unsupported", value=backbone.config.model_type)
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
-        raise path_error(
-            folder,
-            f"the tokenizer has ids up to {last:,}, beyond the embeddings; save that of this model",
-            code="other-tokenizer",
-        )
+        problem = f"the tokenizer has ids up to {last:,}, beyond the embeddings; save that of this model"
+        raise path_error(folder, problem, code="other-tokenizer")
 
 
 def _refuse_integers(folder: Path) -> None:

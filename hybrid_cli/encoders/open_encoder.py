@@ -107,12 +107,8 @@ def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
         options = ", ".join(
             ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in changes.items()
         )
-        raise InputError(
-            f"{options}: only with a transformer; {folder} is a {kind} encoder",
-            code="transformer-option",
-            kind=kind,
-            path=folder,
-        )
+        problem = f"{options}: only with a transformer; {folder} is a {kind} encoder"
+        raise InputError(problem, code="transformer-option", kind=kind, path=folder)
 
 
 def as_opener(name: str, added: Any) -> Opener:

@@ -120,13 +120,8 @@ class Reranking:
         found = collections.texts(corpus, docids)
         unknown = docids.filter(~docids.is_in(found["docid"].implode())).unique(maintain_order=True)
         if len(unknown):
-            raise path_error(
-                self.path,
-                f"no document {unknown[0]} in {corpus}; pass its own collection",
-                code="other-corpus",
-                id=unknown[0],
-                count=len(unknown),
-            )
+            problem = f"no document {unknown[0]} in {corpus}; pass its own collection"
+            raise path_error(self.path, problem, code="other-corpus", id=unknown[0], count=len(unknown))
         return found
 
     def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
@@ -138,10 +133,8 @@ class Reranking:
         scores, tokens = model.scores(pairs, self.batch_tokens or default)
         if not np.isfinite(scores).all():
             row = int((~np.isfinite(scores)).argmax())
-            raise HybridError(
-                f"{part['qid'][row]}, {part['docid'][row]}: the score is not finite; use --dtype fp32",
-                code="values-not-finite",
-            )
+            problem = f"{part['qid'][row]}, {part['docid'][row]}: the score is not finite; use --dtype fp32"
+            raise HybridError(problem, code="values-not-finite")
         facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
         table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
         with storage.replacing(path) as scratch, disk.create(scratch) as file:

@@ -340,12 +340,8 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
         raise path_error(path, f"{wrong}, the weight of a word piece", code="json-type", **wrong.fields)
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
-        raise path_error(
-            path,
-            f"{len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r})",
-            code="unknown-id",
-            id=unknown[0],
-        )
+        problem = f"{len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r})"
+        raise path_error(path, problem, code="unknown-id", id=unknown[0])
     table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table

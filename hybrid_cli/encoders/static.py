@@ -129,8 +129,6 @@ class StaticEncoder(nn.Module):
         """
         try:
             contract = stored_contract(StaticContract, folder)
-            if not contract.fields or set(contract.fields) - {"title", "text"}:
-                raise path_error(folder / CONTRACT, "fields need to be title, text or both", code="unknown-choice")
             known = pl.read_parquet(folder / TERMS, glob=False)
             refuse_truncation(truncate_dim, contract.dim, folder)
             tables = load_file(folder / STATIC_TABLES)

@@ -40,6 +40,7 @@ from hybrid_cli.encoders.contract import (
     notes_on,
     read_contract,
     refuse_single_text,
+    refuse_truncation,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
@@ -57,7 +58,7 @@ from hybrid_cli.encoders.loading import (
 )
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
-from hybrid_cli.errors import InputError, option_error, path_error
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.storage.layout import CONTRACT, MODULES
@@ -67,7 +68,6 @@ _ACTIVATIONS = (  # of torch.nn, without arguments
     *("Softplus", "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink"),
 )
 _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")  # keys of a Dense module
-_LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 _BEFORE = 2  # modules before the first: Transformer and Pooling
 
 
@@ -166,24 +166,19 @@ def _activation(file: Path, config: Mapping[str, Any]) -> str:
 
 
 def _weights(folder: Path) -> Path:
+    """Return the file of the weights of a module."""
     file = folder / layout.WEIGHTS
-    if not file.is_file() and (folder / "pytorch_model.bin").is_file():
-        raise path_error(folder, "to convert pickles: hybrid convert-checkpoint MODEL OUT", code="needs-unpickling")
     if not file.is_file():
-        raise path_error(folder, f"damaged encoder; {file.name} is missing", code="damaged", missing=file.name)
+        code = "needs-unpickling" if (folder / "pytorch_model.bin").is_file() else "damaged"
+        advice = "restore it, or convert pickles with hybrid convert-checkpoint"
+        raise path_error(folder, f"has no {file.name}; {advice}", code=code, missing=file.name)
     return file
 
 
 def refuse_missing_projection(folder: Path, contract: Contract) -> None:
     """Refuse a stored encoder without the weights of its projection, which would be random."""
-    for path, _ in _projection_modules(contract) if contract.dim is not None else ():
-        if not (folder / path / layout.WEIGHTS).is_file():
-            raise path_error(
-                folder,
-                f"damaged encoder; {path}/{layout.WEIGHTS} is missing",
-                code="damaged",
-                missing=f"{path}/{layout.WEIGHTS}",
-            )
+    for path in _projection_modules(contract) if contract.dim is not None else ():
+        _weights(folder / path)
 
 
 def load_projection(
@@ -204,81 +199,55 @@ def load_projection(
         return None
     if contract.dim > inputs and not published:
         raise option_error("dim", contract.dim, f"{folder} has {inputs} dimensions", limit=inputs)
-    layers: list[nn.Module] = [nn.Linear(inputs, contract.dim)]
-    if contract.projection_norm:
-        layers.append(nn.LayerNorm(contract.dim))
-    for (path, _), layer, name in zip(_projection_modules(contract), layers, _LAYERS, strict=False):
+    layers: list[nn.Module] = [Dense(inputs, contract.dim)]
+    layers += [LayerNorm(contract.dim)] if contract.projection_norm else []
+    for path, layer in zip(_projection_modules(contract), layers, strict=True):
         file = folder / path / layout.WEIGHTS
         weights = load_file(file) if file.is_file() else published
         try:
-            if weights:
-                layer.load_state_dict(_part(weights, name, layer))
-            elif isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+            if weights:  # a linear map that is stored without a bias has the bias 0
+                state = {"linear.bias": torch.zeros(contract.dim), **weights}
+                layer.load_state_dict({key: state[key] for key in layer.state_dict().keys() & state.keys()})
+            elif isinstance(layer, Dense):
+                nn.init.normal_(layer.linear.weight, std=0.02)
+                nn.init.zeros_(layer.linear.bias)
         except RuntimeError:
             raise path_error(folder, f"the projection is not {contract.dim} x {inputs}", code="weights-shape") from None
     return nn.Sequential(*layers)
 
 
-def _part(weights: Mapping[str, Tensor], name: str, layer: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of one layer; a linear map that is stored without a bias has the bias 0."""
-    found = {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
-    if isinstance(layer, nn.Linear):
-        found.setdefault("bias", torch.zeros(layer.out_features))
-    return found
-
-
-def save_head(
-    folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None, contract: Contract
-) -> list[tuple[str, str]]:
+def save_head(folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None) -> list[tuple[str, str]]:
     """Write all modules between pooling and vector; return folder and kind of each, for modules.json."""
     listed = []
-    for number, module in enumerate(modules or (), _BEFORE):
-        listed.append((f"{number}_{type(module).__name__}", type(module).__name__))
-        _save_module(folder / listed[-1][0], module)
-    if projection is not None:
-        paths = _projection_modules(contract)
-        for (path, _), layer, name in zip(paths, projection, _LAYERS, strict=False):
-            state = {f"{name}.{key}": value for key, value in layer.state_dict().items()}
-            _write_module(folder / path, layer, "Identity", state)
-        listed += paths
+    for number, module in enumerate([*(modules or ()), *(projection or ())], _BEFORE):
+        kind = type(module).__name__
+        listed.append((f"{number}_{kind}", kind))
+        _save_module(folder / f"{number}_{kind}", module)
     return listed
 
 
 def _save_module(folder: Path, module: nn.Module) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(module, Dense):
-        residual = {"use_residual": True} if module.adds_input else {}
-        _write_module(folder, module.linear, type(module.activation).__name__, module.state_dict(), residual)
+        linear, activation = module.linear, type(module.activation).__name__
+        full_name = f"torch.nn.modules.{'linear' if activation == 'Identity' else 'activation'}.{activation}"
+        config: dict[str, Any] = {"in_features": linear.in_features, "out_features": linear.out_features}
+        config |= {"bias": linear.bias is not None, "activation_function": full_name}
+        config |= {"use_residual": True} if module.adds_input else {}
     elif isinstance(module, LayerNorm):
-        _write_module(folder, module.norm, "", module.state_dict())
-
-
-def _write_module(
-    folder: Path, layer: Any, activation: str, state: Mapping[str, Tensor], more: Mapping[str, Any] | None = None
-) -> None:
-    """Write weights and config.json of a linear map or a LayerNorm."""
-    folder.mkdir(parents=True, exist_ok=True)
+        config = {"dimension": module.norm.normalized_shape[0]}
+    else:
+        return
     with disk.by_name(folder / layout.WEIGHTS) as file:
-        save_file({key: value.contiguous() for key, value in state.items()}, file, metadata={"format": "pt"})
-    config: dict[str, Any] = {"dimension": layer.normalized_shape[0]} if isinstance(layer, nn.LayerNorm) else {}
-    if isinstance(layer, nn.Linear):
-        config = {"in_features": layer.in_features, "out_features": layer.out_features}
-        config |= {"bias": layer.bias is not None, "activation_function": _full_name(activation)}
-        config |= more or {}
+        state = {key: value.contiguous() for key, value in module.state_dict().items()}
+        save_file(state, file, metadata={"format": "pt"})
     disk.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _full_name(activation: str) -> str:
-    module = "linear" if activation == "Identity" else "activation"
-    return f"torch.nn.modules.{module}.{activation}"
-
-
-def _projection_modules(contract: Contract) -> list[tuple[str, str]]:
+def _projection_modules(contract: Contract) -> list[str]:
+    """Return the folders of the modules of the projection."""
     first = _BEFORE + len(contract.modules)
-    names = ["Dense", "LayerNorm"] if contract.projection_norm else ["Dense"]
-    return [(f"{number}_{name}", name) for number, name in enumerate(names, first)]
+    return [f"{first}_Dense", *([f"{first + 1}_LayerNorm"] if contract.projection_norm else [])]
 
 
 UNPOOLED = 2  # in the mask of a tower: tokens that the transformer reads, and poolings leave out
@@ -356,15 +325,7 @@ class Tower(nn.Module):
             raise path_error(folder, f"Dense needs {needed} values, the pooling has {pooled}", code="weights-shape")
         inputs = _outputs(head) or pooled
         tower = cls(loaded, tokenizer, contract, head, load_projection(folder, contract, inputs, loaded.projection))
-        length = contract.truncate_dim
-        if length is not None and not 0 < length <= tower.full_dim:
-            raise InputError(
-                f"--truncate-dim {length}: the vectors of {folder} have {tower.full_dim} values",
-                code="truncate-dim-too-large",
-                path=folder,
-                value=length,
-                limit=tower.full_dim,
-            )
+        refuse_truncation(contract.truncate_dim, tower.full_dim, folder)
         return tower
 
     @property
@@ -375,10 +336,7 @@ class Tower(nn.Module):
     @property
     def full_dim(self) -> int:
         """Length of the vectors before truncation."""
-        linear = self.projection[0] if self.projection is not None else None
-        if isinstance(linear, nn.Linear):
-            return linear.out_features
-        return _outputs(self.head) or self._pooled
+        return _outputs(self.projection) or _outputs(self.head) or self._pooled
 
     @property
     def _pooled(self) -> int:
@@ -468,7 +426,7 @@ class Tower(nn.Module):
             else:
                 self.backbone.save_pretrained(folder, safe_serialization=True)
                 save_tokenizer(self.tokenizer, folder)
-        head = save_head(folder, self.head, self.projection, contract)
+        head = save_head(folder, self.head, self.projection)
         if not _is_sentence_transformer(contract, static):
             return
         modules = [("", STATIC_EMBEDDING), *head] if static else [("", "Transformer"), ("1_Pooling", "Pooling"), *head]
@@ -522,11 +480,8 @@ def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
 def _load_table(module: Module, contract: Contract) -> Loaded:
     """Return the table of a StaticEmbedding in place of a transformer."""
     if contract.poolings != ("mean",) or contract.special_tokens or contract.markers != "none":
-        raise path_error(
-            module.folder,
-            "is a table of vectors, whose pooling is mean; omit --pooling and --markers",
-            code="option-does-not-apply",
-        )
+        problem = "is a table of vectors, whose pooling is mean; omit --pooling and --markers"
+        raise path_error(module.folder, problem, code="option-does-not-apply")
     table, tokenizer = load_table(module.folder)
     return Loaded(table, tokenizer, {}, ())  # type: ignore[arg-type]
 

@@ -163,7 +163,7 @@ def choose(
                     break
             problem = f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits"
             problem += f"; {candidate.index_type} needs {console.size(needed)}"
-            raise option_error("memory", console.size(recipe.memory or 0), problem, code="no-index-fits")
+            raise option_error("memory", recipe.memory, problem, code="no-index-fits")
     return tried
 
 

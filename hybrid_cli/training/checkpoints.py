@@ -77,11 +77,8 @@ def load_checkpoint(
         raise
     except Exception as error:  # foreign pickles raise every class
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise path_error(
-            folder,
-            f"was written by another version ({reason}); use that one, or remove {work}",
-            code="checkpoint-of-another-version",
-        ) from None
+        problem = f"was written by another version ({reason}); use that one, or remove {work}"
+        raise path_error(folder, problem, code="checkpoint-of-another-version") from None
 
 
 def save_best(work: Path, model: nn.Module, state: State) -> None:

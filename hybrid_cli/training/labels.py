@@ -288,12 +288,6 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     unknown = wanted.filter(~wanted.is_in(found["docid"].implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
-        raise path_error(
-            run,
-            f"{len(unknown):,} documents ({names}) are not in {corpus}",
-            code="other-corpus",
-            id=unknown[0],
-            count=len(unknown),
-            corpus=corpus,
-        )
+        problem = f"{len(unknown):,} documents ({names}) are not in {corpus}"
+        raise path_error(run, problem, code="other-corpus", id=unknown[0], count=len(unknown), corpus=corpus)
     return found

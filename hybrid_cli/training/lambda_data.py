@@ -1,4 +1,4 @@
-"""Teacher labels as batches for training a Lambda (SPAR, section 4.1)."""
+"""Data of `train-lambda` (SPAR, section 4.1): teacher labels as batches, and a small pool for validation."""
 
 from __future__ import annotations
 

@@ -266,12 +266,8 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
     found = runs.open_run(path)
     if len(found.qids) and not found.qids.is_in(queries["qid"].implode()).any():
-        raise path_error(
-            path,
-            f"has no query of the split (but {found.qids[0]}); pass its own run",
-            code="other-queries",
-            id=found.qids[0],
-        )
+        problem = f"has no query of the split (but {found.qids[0]}); pass its own run"
+        raise path_error(path, problem, code="other-queries", id=found.qids[0])
     in_order = found.in_order(queries["qid"])
     return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 

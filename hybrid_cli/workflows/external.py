@@ -76,31 +76,17 @@ def rows_of(
         return _positions(own, path, wanted, texts)
     if ids is None:
         if count != len(wanted):
-            raise path_error(
-                path,
-                f"{count:,} vectors for {len(wanted):,} ids; pass --ids FILE",
-                code="missing-option",
-                option="ids",
-                value=count,
-            )
+            problem = f"{count:,} vectors for {len(wanted):,} ids; pass --ids FILE"
+            raise path_error(path, problem, code="missing-option", option="ids", value=count)
         return np.arange(count)
     listed = pl.Series("id", text_lines(ids), pl.String)
     if len(listed) != count:
-        raise path_error(
-            ids,
-            f"{len(listed):,} ids for {count:,} vectors; needs one per line",
-            code="number-of-values",
-            value=len(listed),
-        )
+        problem = f"{len(listed):,} ids for {count:,} vectors; needs one per line"
+        raise path_error(ids, problem, code="number-of-values", value=len(listed))
     if listed.n_unique() < len(listed):
         line = int(listed.is_first_distinct().arg_min() or 0)
-        raise path_error(
-            ids,
-            f"line {line + 1}: id '{listed[line]}' occurs twice",
-            code="duplicate-id",
-            line=line + 1,
-            id=listed[line],
-        )
+        problem = f"line {line + 1}: id '{listed[line]}' occurs twice"
+        raise path_error(ids, problem, code="duplicate-id", line=line + 1, id=listed[line])
     return _positions(listed, ids, wanted, texts)
 
 
@@ -109,12 +95,8 @@ def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) 
     for some, others, where, lack in ((listed, wanted, source, texts), (wanted, listed, texts, source)):
         unknown = some.filter(~some.is_in(others.implode()))
         if len(unknown):
-            raise path_error(
-                where,
-                f"{console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)",
-                code="unknown-id",
-                id=unknown[0],
-            )
+            problem = f"{console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)"
+            raise path_error(where, problem, code="unknown-id", id=unknown[0])
     found = pl.DataFrame({"id": wanted}).join(
         listed.to_frame().with_row_index("row"), on="id", how="left", maintain_order="left"
     )
@@ -143,12 +125,8 @@ def write_external(
         given = vectors[rows[begin : begin + len(names)]]
         if not (finite := np.isfinite(given).all(1)).all():
             at = int(finite.argmin())
-            raise path_error(
-                settings.from_vectors,
-                f"row {rows[begin + at] + 1:,} is not finite; correct it",
-                code="values-not-finite",
-                id=names[at],
-            )
+            problem = f"row {rows[begin + at] + 1:,} is not finite; correct it"
+            raise path_error(settings.from_vectors, problem, code="values-not-finite", id=names[at])
         with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
             part = given.astype(settings.vector_dtype)
         check_finite(part, names, "id", "remove it, or use --vector-dtype float32")

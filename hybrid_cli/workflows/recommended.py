@@ -134,12 +134,10 @@ class RecommendedPath:
             return
         found = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
         if found:
-            raise option_error(
-                "output",
-                None,
-                f"{', '.join(found)}: not of an earlier call, which made {self.at('collection')}; choose another",
-                code="foreign-output",
+            problem = (
+                f"{', '.join(found)}: not of an earlier call, since {self.at('collection')} is missing; choose another"
             )
+            raise option_error("output", None, problem, code="foreign-output")
 
     # ------------------------------------------------------------------------------------------------- collections
 

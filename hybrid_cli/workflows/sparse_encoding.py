@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, cluster, memory
+from hybrid_cli import artifacts, cluster
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
-_REMEDY = "use a smaller --doc-max-len"
-_WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
-_COPIED_BYTES = 8  # of memory: each posting that is copied from another index
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
@@ -186,12 +183,6 @@ def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _weights(path: Path) -> int:
-    """Return the number of weights in a shard, from the footer of the file."""
-    footer = pq.read_metadata(path)
-    return sum(footer.row_group(at).column(1).num_values for at in range(footer.num_row_groups))
-
-
 @dataclass(frozen=True)
 class Built:
     """An impact matrix of learned weights, and the number of truncated documents."""
@@ -221,10 +212,7 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
     """
     builder, ids, truncated = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], 0
     paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
-    found, earlier = sum(map(_weights, paths)), Postings.open(base.folder / layout.IMPACTS) if base else None
-    copied = 0 if earlier is None else len(earlier.rows)
-    needed = _WEIGHT_BYTES * found + _COPIED_BYTES * copied
-    memory.require(needed, f"impact matrix of {found + copied:,} weights", remedy=_REMEDY)
+    earlier = Postings.open(base.folder / layout.IMPACTS) if base else None
     for path in paths:
         file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
         table = file.read()
@@ -235,7 +223,7 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
         distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
         builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
         ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
-    postings = builder.finish(_REMEDY)
+    postings = builder.finish()
     if base is not None and earlier is not None:
         kept = base.kept()
         ids.insert(0, kept.filter("kept").select("docid"))

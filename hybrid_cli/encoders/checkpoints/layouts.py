@@ -104,11 +104,8 @@ def structure(folder: Path) -> dict[str, Any]:
     found = {} if (folder / MODULES).is_file() else _of_tower(folder)
     layout = LAYOUTS.get(layout_of(shapes(folder))) if found else None
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
-        raise path_error(
-            folder,
-            f"has the {side} tower only; join both: convert-checkpoint QUERY OUT --documents DOCUMENT",
-            code="one-tower",
-        )
+        problem = f"has the {side} tower only; join both: convert-checkpoint QUERY OUT --documents DOCUMENT"
+        raise path_error(folder, problem, code="one-tower")
     return {**found, "tied": False} if layout is not None and len(layout.towers) == 2 else found
 
 

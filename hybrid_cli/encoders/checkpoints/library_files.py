@@ -165,11 +165,8 @@ def parts_of(folder: Path, side: str = "document") -> tuple[Module, Module | Non
     first, *others = modules_of(folder, side) or [Module("no module", folder)]
     pooling = others.pop(0) if first.kind == "Transformer" and others and others[0].kind == "Pooling" else None
     if not (pooling or first.kind == STATIC_EMBEDDING) or any(each.kind not in MODULE_KINDS for each in others):
-        raise path_error(
-            folder / MODULES,
-            f"needs the modules Transformer and Pooling first, or StaticEmbedding; then {', '.join(MODULE_KINDS)}",
-            code="modules-order",
-        )
+        problem = f"needs the modules Transformer and Pooling first, or StaticEmbedding; then {', '.join(MODULE_KINDS)}"
+        raise path_error(folder / MODULES, problem, code="modules-order")
     for file in (each.folder / "config.json" for each in others if each.kind == "Normalize"):
         check_keys(file, _object(file), OF_VECTORS)
     return first, pooling, others

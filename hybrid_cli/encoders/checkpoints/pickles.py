@@ -55,11 +55,8 @@ def read_weights(file: Path) -> dict[str, Any]:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged archives raise every class
         if found := _GLOBAL.search(str(error)):
-            raise path_error(
-                file,
-                f"needs unpickling of {found[1]}, which can run any code; ask for safetensors",
-                code="needs-unpickling",
-            ) from None
+            problem = f"needs unpickling of {found[1]}, which can run any code; ask for safetensors"
+            raise path_error(file, problem, code="needs-unpickling") from None
         raise path_error(file, "is no readable PyTorch file, or needs unpickling", code="needs-unpickling") from None
     for name in _WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
