@@ -254,7 +254,7 @@ def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, t
         assert not (tmp_path / "out").exists()
     wide = bert(tokenizer, hidden_size=24)
     saved(wide, wide.config, tokenizer, tmp_path / "wide")
-    with raises("other-width", value=24, expected=16):
+    with raises("other-width"):
         convert_checkpoint(tiny_bert, tmp_path / "out", documents=tmp_path / "wide")
 
 

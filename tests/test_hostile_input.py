@@ -297,9 +297,9 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     (
         "encoder.json",
         '{"kind": "combination", "combine": "concat", "weight": 1, "changes": [{}, {}]}',
-        "model/part-1: no such model;",
+        "model/part-1: no such model folder",
     ),
-    ("encoder.json", '{"kind": "pair"}', "model/queries: no such model;"),
+    ("encoder.json", '{"kind": "pair"}', "model/queries: no such model folder"),
     ("encoder.json", '{"kind": "static"}', "encoder.json: has no field 'language'"),
 ]
 

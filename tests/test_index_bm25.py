@@ -206,7 +206,7 @@ def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
 
 
 def test_tuning_needs_two_queries() -> None:
-    with raises("too-few-queries", value=1):
+    with raises("too-few-queries", option="tune"):
         tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))
 
 

@@ -85,7 +85,7 @@ def test_one_tower_of_dpr_is_refused_in_both_places(dpr: tuple[Path, Any, Any], 
         preset_fields("dpr", dpr[0] / "context")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "query")
     shutil.copytree(dpr[0] / "context", tmp_path / "two" / "document")
-    with raises("one-tower", path="query", side="query"):
+    with raises("one-tower", path="query"):
         TransformerEncoder.load(tmp_path / "two")
 
 

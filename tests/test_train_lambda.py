@@ -318,7 +318,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
     with raises("out-of-range", value=15, limit=4):
         train_lambda(output=output, model=model, **sources)
     few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
-    with raises("no-hits", value=4):
+    with raises("no-hits", path="few"):
         train_lambda(output=output, model=model, **{**sources, "labels": few, "positives": 2, "negatives": 2})
     with pytest.raises(InputError, match=r"--projection-norm: only with .* or with .* a start model with a projection"):
         train_lambda(output=output, model=model, projection_norm=True, **sources)

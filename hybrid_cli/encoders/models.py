@@ -38,7 +38,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         return Path(name)
     refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
-        problem = f"{name}: no such model; name a folder, `minilm`, or a hub id `owner/model`"
+        problem = f"{name}: no such model folder; name one, `minilm`, or a hub id `owner/model`"
         raise InputError(problem, code="no-such-model", value=name)
     return _from_hub(name, local)
 

@@ -162,7 +162,7 @@ class DenseIndex:
         """
         if vectors.shape[1] != self.dim:
             problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
-            raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1])
+            raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
         depth = min(hits + _BEYOND, len(self.docids))
         size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index

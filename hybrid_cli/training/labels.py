@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import draws, runs, storage
+from hybrid_cli import console, draws, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
@@ -288,6 +288,6 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     unknown = wanted.filter(~wanted.is_in(found["docid"].implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
-        problem = f"{len(unknown):,} documents ({names}) are not in {corpus}"
+        problem = f"{console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
         raise path_error(run, problem, code="other-corpus", id=unknown[0], count=len(unknown), corpus=corpus)
     return found
