@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -170,36 +171,65 @@ def progress(
     return console.progress(what, total, unit, done=done)
 
 
-def missing_blocks(
-    texts: Iterable[Texts],
-    size: int,
-    at_once: int,
-    path_of: Callable[[int], Path],
-    started: deque[tuple[Path, pa.Array]],
-    wanted: Collection[int] | None = None,
-    first: int = 0,
-) -> Iterator[Block]:
-    """Yield the texts of the shards that are to be encoded, in blocks.
+D = TypeVar("D", bound=tuple[Any, int])
 
-    Args:
+
+@dataclass(frozen=True)
+class TextShards:
+    """Shards that are encoded from texts; those that exist already are skipped.
+
+    Attributes:
         texts: tables with the columns id, title, text.
+        path_of: returns the path of a shard.
         size: number of texts of a shard.
         at_once: number of texts of a block.
-        path_of: returns the path of a shard.
-        started: receives path and ids of each shard before its blocks.
-        wanted: numbers of the shards to encode; None yields those that do not exist.
         first: number of the first shard.
+        wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
-    for number, shard in enumerate(storage.regrouped(map(pa.table, texts), size), first):
-        path = path_of(number)
-        if wanted is not None and number not in wanted:
-            if number > max(wanted, default=-1):
-                break
-        elif not path.exists():
-            started.append((path, shard["id"].combine_chunks()))
-            for begin in range(0, len(shard), at_once):
-                part = shard.slice(begin, at_once)
-                yield part["title"].to_pylist(), part["text"].to_pylist()
+
+    texts: Iterable[Texts]
+    path_of: Callable[[int], Path]
+    size: int
+    at_once: int
+    first: int = 0
+    wanted: Collection[int] | None = None
+
+    def encode(
+        self,
+        encoded: Callable[[Iterable[Block]], Iterable[D]],
+        write: Callable[[Path, pa.Array, list[D]], None],
+        advance: Advance,
+    ) -> None:
+        """Encode blocks of texts, and write each shard when its blocks are complete.
+
+        Args:
+            encoded: encodes blocks, in order: rows of each, and the number of truncated texts.
+            write: writes path, ids and blocks of a shard.
+            advance: called with the number of encoded texts.
+        """
+        started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
+        parts: list[D] = []
+        for done in encoded(self._blocks(started)):
+            parts.append(done)
+            advance(len(done[0]))
+            path, ids = started[0]
+            if sum(len(rows) for rows, _ in parts) == len(ids):
+                write(path, ids, parts)
+                started.popleft()
+                parts.clear()
+
+    def _blocks(self, started: deque[tuple[Path, pa.Array]]) -> Iterator[Block]:
+        """Yield the texts of the shards that are to be encoded; `started` receives each shard before its blocks."""
+        for number, shard in enumerate(storage.regrouped(map(pa.table, self.texts), self.size), self.first):
+            path = self.path_of(number)
+            if self.wanted is not None and number not in self.wanted:
+                if number > max(self.wanted, default=-1):
+                    break
+            elif not path.exists():
+                started.append((path, shard["id"].combine_chunks()))
+                for begin in range(0, len(shard), self.at_once):
+                    part = shard.slice(begin, self.at_once)
+                    yield part["title"].to_pylist(), part["text"].to_pylist()
 
 
 def encode_texts(
@@ -212,7 +242,7 @@ def encode_texts(
     first: int = 0,
     wanted: Collection[int] | None = None,
 ) -> None:
-    """Encode texts to shards of `options.shard_size`; shards that exist already are skipped.
+    """Encode texts to shards of vectors in `folder`; see `TextShards`.
 
     Args:
         folder: folder of the shards.
@@ -227,21 +257,15 @@ def encode_texts(
     Raises:
         HybridError: a vector is not finite.
     """
-    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
-    path_of = partial(shard_path, folder)
-    blocks = missing_blocks(texts, options.shard_size, _AT_ONCE, path_of, started, wanted, first)
-    parts: list[Encoded] = []
-    for done in encoded(blocks):
-        parts.append(done)
-        advance(len(done[0]))
-        path, ids = started[0]
-        if sum(len(vectors) for vectors, _ in parts) == len(ids):
-            found = np.concatenate([vectors for vectors, _ in parts]).astype(options.vector_dtype)
-            remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
-            check_finite(found, pl.Series(ids), "query" if of_queries else "document", remedy)
-            write_shard(path, ids, found, truncated=sum(truncated for _, truncated in parts))
-            started.popleft()
-            parts.clear()
+
+    def write(path: Path, ids: pa.Array, parts: list[Encoded]) -> None:
+        vectors = np.concatenate([part for part, _ in parts]).astype(options.vector_dtype)
+        remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
+        check_finite(vectors, pl.Series(ids), "query" if of_queries else "document", remedy)
+        write_shard(path, ids, vectors, truncated=sum(truncated for _, truncated in parts))
+
+    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first, wanted)
+    shards.encode(encoded, write, advance)
 
 
 def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:

@@ -204,10 +204,8 @@ def encode_on(
     Raises:
         InputError, HybridError: see `workers.run`.
     """
-    missing = missing_shards(partial(shard_path, work), total, settings.shard_size)
-    run_on(
-        devices, "hybrid_cli.workflows.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance}
-    )
+    path_of = partial(shard_path, work)
+    run_on(devices, f"{__name__}.encode_share", settings, work, path_of, total, resolved, advance)
 
 
 def run_on(
@@ -215,9 +213,10 @@ def run_on(
     function: str,
     settings: Encode,
     work: Path,
-    missing: Sequence[int],
+    path_of: Callable[[int], Path],
+    total: int,
     resolved: dict[str, Any],
-    receive: Mapping[str, Callable[[Any], object]],
+    advance: Callable[[int], None],
 ) -> None:
     """Encode missing shards in one process per device, which gets an equal share of them.
 
@@ -226,22 +225,24 @@ def run_on(
         function: see `workers.run`; encodes the `shards` of a job with `settings` on `device` into the folder `work`.
         settings: settings of the command.
         work: folder of the shards.
-        missing: numbers of the shards.
+        path_of: returns the path of a shard.
+        total: number of texts.
         resolved: further values of the job.
-        receive: see `workers.run`.
+        advance: called with numbers of encoded texts.
 
     Raises:
         InputError, HybridError: see `workers.run`.
     """
     given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
     given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
+    missing = missing_shards(path_of, total, settings.shard_size)
     shares = [missing[number :: len(devices)] for number in range(len(devices))]
     jobs = {
         f"{device} ({number})": {"settings": given, "work": str(work), "device": device, "shards": mine, **resolved}
         for number, (device, mine) in enumerate(zip(devices, shares, strict=True))
         if mine
     }
-    workers.run(function, jobs, receive)
+    workers.run(function, jobs, {"encoded": advance})
 
 
 def encode_share() -> None:

@@ -7,7 +7,6 @@ run resumes with the first missing one.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import artifacts, cluster
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
-from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
+from hybrid_cli.indexes.shards import Advance, Block, Texts, TextShards
 from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
@@ -107,8 +106,8 @@ def encode_documents(
             weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
         encode_weights(folder, texts, weighted, settings.shard_size, advance)
         return
-    missing = missing_shards(partial(weight_shard, folder), total, settings.shard_size)
-    run_on(devices, f"{__name__}.encode_share", settings, folder, missing, resolved, {"encoded": advance})
+    path_of = partial(weight_shard, folder)
+    run_on(devices, f"{__name__}.encode_share", settings, folder, path_of, total, resolved, advance)
 
 
 def encode_share() -> None:
@@ -163,16 +162,8 @@ def encode_weights(
         wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
-    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
-    parts: list[Weighted] = []
-    for done in weighted(missing_blocks(texts, size, AT_ONCE, partial(weight_shard, folder), started, wanted)):
-        parts.append(done)
-        advance(len(done[0]))
-        path, ids = started[0]
-        if sum(len(table) for table, _ in parts) == len(ids):
-            _write_shard(path, ids, parts)
-            started.popleft()
-            parts.clear()
+    shards = TextShards(texts, partial(weight_shard, folder), size, AT_ONCE, wanted=wanted)
+    shards.encode(weighted, _write_shard, advance)
 
 
 def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
