@@ -30,8 +30,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
-from hybrid_cli.training.pretraining_data import IGNORED, Corpus
+from hybrid_cli.training.pretraining import IGNORED, Corpus, MaskedLanguageModel, PretrainingLearner
 
 
 def corpus_of_docstrings(folder: Path) -> Path:

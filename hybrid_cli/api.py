@@ -19,7 +19,7 @@ from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, texts, warn_lost
 from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher
 from hybrid_cli.opening.sharded import index_manifest, shards_of
-from hybrid_cli.retrieval.given import Queries, checked_depth, queries_table
+from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
 

@@ -48,3 +48,8 @@ def option_error(
     shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
     flag = f"--{option.replace('_', '-')}" + ("" if value is None else f" {shown}")
     return InputError(f"{flag}: {reason}", code=code, option=option, value=value, **fields)
+
+
+def path_error(path: object, reason: str, *, code: str = "damaged", **fields: object) -> InputError:
+    """Return the error `path: reason` about a file or a folder; see `option_error`."""
+    return InputError(f"{path}: {reason}", code=code, path=path, **fields)

@@ -112,9 +112,9 @@ def test_weights_are_checked_as_those_of_the_command(made: Path, weights: Any, m
 
 def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
     encoder = open_encoder(tiny_bert, dtype="fp32")
-    with raises("other-type", expected="list"):
+    with raises("other-type"):
         encoder.encode_queries("table salt")
-    with raises("other-type", expected="list"):
+    with raises("other-type"):
         encoder.encode_documents(["a"], "table salt")
     with pytest.raises(InputError, match="not 1 titles for 2 texts"):
         encoder.encode_documents(["a"], ["b", "c"])

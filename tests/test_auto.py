@@ -83,7 +83,7 @@ def test_candidates_for_a_large_collection_are_tried_on_a_sample_first(folder: P
 
 
 def test_too_little_memory_is_refused_in_one_line(folder: Path) -> None:
-    message = r"no index with recall@10 >= 0.97 fits in --memory 9.0 kB: sq8 needs 9.7 kB; raise --memory, or lower"
+    message = r"--memory 9000: no index with recall@10 >= 0.97 fits; sq8 needs 9.7 kB"
     with pytest.raises(InputError, match=message):
         chosen(folder, min_recall=0.97, memory=9_000)
 

@@ -142,8 +142,8 @@ def test_own_artifacts_in_the_output_folder_are_named_before_anything_is_written
     done = auto(source, folder, *words)
     assert done.code == 2
     assert done.err == (
-        f"hybrid: {', '.join(map(str, before))}: not written by an earlier call of auto, since {folder}/collection is "
-        "missing; choose another --output\n"
+        f"hybrid: --output: {', '.join(map(str, before))}: not of an earlier call, since {folder}/collection is "
+        "missing; choose another\n"
     )
     assert sorted(folder.iterdir()) == before
 
@@ -201,7 +201,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "0 training steps, as chosen by an earlier call" in again.err
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
-    assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "minutes", 0.001)
+    assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "minutes", 2)
 
 
 def test_many_judged_queries_train_tune_and_test_on_different_folds(
@@ -217,7 +217,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert not (tmp_path / "out/pseudo").exists()
     done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
     assert (done.code, done.problem) == (2, "option-does-not-apply")
-    assert done.fields == {"option": "pseudo_queries", "limit": 6}
+    assert done.fields["option"] == "pseudo_queries"
 
 
 @pytest.mark.parametrize("judged", [False, True])

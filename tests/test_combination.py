@@ -162,7 +162,7 @@ def test_an_encoder_is_not_combined_with_itself(
     shutil.copytree(tiny_bert, tmp_path / "copy")
     monkeypatch.chdir(tmp_path)
     both = [str(tiny_bert), "copy"]
-    words = "the same encoder, whose ranking would not change"
+    words = "the same encoder; name another"
     with pytest.raises(InputError, match=words):
         combine(both, output=Path("no"))
     with pytest.raises(InputError, match=words):
@@ -266,11 +266,11 @@ def test_encoders_that_cannot_be_combined_are_refused(
     indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     models = [tiny_bert, tiny_lambda]
-    with raises("other-width", option="combine", value=6, expected=16):
+    with raises("other-width", option="combine"):
         combine(models, output=tmp_path / "no", combine="sum")
     with pytest.raises(InputError, match="--weight nan: needs a finite number"):
         combine(models, output=tmp_path / "no", weight=float("nan"))
-    with raises("option-does-not-apply", option="weight", path="tiny_bert0"):
+    with raises("option-does-not-apply", option="weight"):
         found(tiny, indexed / "dense", tmp_path / "no.parquet", weight=0.5)
     with pytest.raises(InputError, match="--doc-max-len: only with texts to encode and one model"):
         encode(tiny, model=models, output=tmp_path / "no", doc_max_len=9)

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.settings import Pretrain
-from hybrid_cli.training import parallel, pretraining_data
-from hybrid_cli.training.pretraining_data import IGNORED, Corpus, Pieces, Spans
+from hybrid_cli.training import parallel, pretraining
+from hybrid_cli.training.pretraining import IGNORED, Corpus, Pieces, Spans
 
 PLAN = Pretrain(Path("corpus"), output=Path("out"), batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
 TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
@@ -31,7 +31,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining_data, "BLOCK", 8)
+    monkeypatch.setattr(pretraining, "BLOCK", 8)
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +154,14 @@ def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts
 def count_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Yield a list of the texts that are tokenized."""
     seen: list[str] = []
-    tokenized = pretraining_data.pieces
+    tokenized = pretraining.pieces
 
     def pieces(tokenizer: Any, texts: list[str]) -> Iterator[Pieces]:
         seen.extend(texts)
         return tokenized(tokenizer, texts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining_data, "pieces", pieces)
+        patch.setattr(pretraining, "pieces", pieces)
         yield seen
 
 

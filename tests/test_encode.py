@@ -138,7 +138,7 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
     ("devices", "message"),
     [
         (["cpu", "cuda:7"], {"code": "no-such-device", "option": "device", "value": "cuda:7"}),
-        (["meta"], {"code": "unknown-choice", "option": "device", "value": "meta"}),
+        (["gpu"], {"code": "unknown-choice", "option": "device", "value": "gpu"}),
         (["all"], {"code": "no-gpu", "option": "devices", "value": "all"}),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
 
 
 def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("invalid-value", option="factory", value="Nonsense", dim=16):
+    with raises("invalid-value", option="factory", value="Nonsense"):
         encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
     assert not list(tmp_path.iterdir())
 

@@ -17,7 +17,7 @@ from command import refused
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.gpus import pick_gpus
+from hybrid_cli.indexes.faiss import pick_gpus
 from hybrid_cli.indexes.shards import shard_path, shards, write_shard
 from hybrid_cli.settings import VectorIndex
 
@@ -137,8 +137,8 @@ def test_gpus_are_named_by_number(gpus: Any, device: str, count: int, found: lis
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("2", "--faiss-device 2: FAISS sees 2 GPUs; use a number below, or cpu"),
-        ("cuda", "--faiss-device cuda: unknown; use auto, cpu, gpu, or numbers of GPUs such as 0,1"),
+        ("2", "--faiss-device 2: FAISS sees 2 GPUs; use a number below"),
+        ("cuda", "--faiss-device cuda: use auto, cpu, gpu, or numbers such as 0,1"),
     ],
 )
 def test_gpus_that_do_not_exist_are_refused(gpus: Any, device: str, message: str) -> None:
@@ -156,5 +156,5 @@ def test_a_build_without_gpus_refuses_them_before_work(here: Path) -> None:
             *words,
             "--faiss-device",
             "gpu",
-            words="--faiss-device gpu: this FAISS has no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu",
+            words="--faiss-device gpu: no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu",
         )

@@ -225,7 +225,11 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     ("tokenizer_config.json", "[]", "model: no readable model"),
     ("config.json", "[]", "config.json: needs a JSON object {...}, not a list"),
     ("config.json", DEEP, "config.json: is not readable JSON (nested too deeply)"),
-    ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}', "model_type 'x' is no architecture"),
+    (
+        "config.json",
+        '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}',
+        "model_type 'x' is not in the installed transformers",
+    ),
     ("modules.json", "x", "modules.json: is not readable JSON"),
     ("modules.json", DEEP, "modules.json: is not readable JSON (nested too deeply)"),
     ("modules.json", "{}", ("modules-form", "")),
@@ -246,7 +250,7 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     (
         "config_sentence_transformers.json",
         '{"prompts": {"query": "q: "}, "default_prompt_name": "search"}',
-        "default_prompt_name 'search' is not among the prompts (query); correct it",
+        "default_prompt_name 'search' is not supported; needs query",
     ),
     ("encoder.json", "x", "encoder.json: is not readable JSON"),
     ("encoder.json", b"\xff\xfe", "encoder.json: is not readable JSON"),
@@ -256,9 +260,9 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     (
         "encoder.json",
         '{"kind": [1]}',
-        "encoder.json: unknown kind a list; known: transformer, static, combination, pair",
+        "unknown kind a list in encoder.json; known: transformer, static, combination, pair",
     ),
-    ("encoder.json", '{"kind": "x"}', "encoder.json: unknown kind 'x'; known: transformer"),
+    ("encoder.json", '{"kind": "x"}', "unknown kind 'x' in encoder.json; known: transformer"),
     ("encoder.json", '{"pooling": "median"}', ("json-type", "field 'pooling'")),
     ("encoder.json", '{"pooling": 1}', ("json-type", "field 'pooling'")),
     ("encoder.json", '{"query_max_len": "x"}', ("json-type", "field 'query_max_len'")),
@@ -267,7 +271,7 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
     ("encoder.json", f'{{"doc_max_len": {HUGE}}}', f"encoder.json: doc_max_len {HUGE} is not between 4 and"),
     ("encoder.json", '{"dim": "x"}', ("json-type", "field 'dim'")),
     ("encoder.json", '{"dim": -3}', "encoder.json: dim -3 is not between 1 and"),
-    ("encoder.json", '{"dim": 8}', "model: damaged encoder; 2_Dense/model.safetensors is missing"),
+    ("encoder.json", '{"dim": 8}', "model/2_Dense: has no model.safetensors; "),
     (
         "encoder.json",
         '{"truncate_dim": 1.5}',
@@ -289,11 +293,6 @@ PARTS: list[tuple[str, str | bytes, str | tuple[str, str | None]]] = [
         "encoder.json",
         '{"kind": "combination", "combine": "concat", "weight": NaN, "changes": [{}, {}]}',
         ("json-type", "field 'weight'"),
-    ),
-    (
-        "encoder.json",
-        '{"kind": "combination", "combine": "concat", "weight": 1, "changes": [{}, {"x": 1}]}',
-        "encoder.json: unknown field x",
     ),
     (
         "encoder.json",

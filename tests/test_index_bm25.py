@@ -111,7 +111,7 @@ def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
         (["--tune-measure", "MRR@10"], "--tune-measure: only with --tune"),
         (["--tune"], "no queries of split 'dev'"),
         (["--tune", "--split", "train", "--tune-measure", "MRP@10"], "did you mean"),
-        (["--language", "tlh"], "--language tlh: unknown. Anserini's analyzers: "),
+        (["--language", "tlh"], "--language tlh: unknown; use ar, "),
         (["--java-heap", "much"], "--java-heap much"),
         (["--java-heap", "99999g"], "--java-heap 99999g: this machine has "),
     ],
@@ -206,7 +206,7 @@ def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
 
 
 def test_tuning_needs_two_queries() -> None:
-    with raises("too-few-queries", value=1):
+    with raises("too-few-queries", option="tune"):
         tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))
 
 

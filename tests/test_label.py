@@ -230,7 +230,7 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
         ("--index {index} --split nowhere", "no queries of split 'nowhere'"),
         ("--index {tiny}", "is a collection (made by `prepare trec`)"),
         ("--run run.tsv --split test", "1 document not in"),
-        ("--run run.tsv --split train", "has hits for none of the 6 queries"),
+        ("--run run.tsv --split train", "has no hits for these 6 queries"),
         ("--index {index} --queries none.tsv", "none.tsv: no queries"),
         ("--index {index} --queries-from some", "--queries-from some: unknown; "),
     ],

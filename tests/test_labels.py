@@ -182,5 +182,5 @@ def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, co
     with pytest.raises(InputError, match="docid d0 is repeated"):
         run_teacher(known, batch, tmp_path / "repeated.parquet", label_settings())
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
-    with raises("other-queries", count=1):
+    with raises("other-queries", path="other.parquet"):
         run_teacher(other, batch, corpus, label_settings())

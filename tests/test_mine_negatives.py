@@ -222,7 +222,7 @@ def test_the_answer_filter_drops_texts_that_contain_an_answer(tiny: Path, tmp_pa
 
 
 def test_an_answer_filter_without_answers_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with raises("needs-answers", option="answer_filter", path="queries.train.parquet"):
+    with raises("needs-answers", option="answer_filter"):
         mine_negatives(tiny, split="train", sources="random:2", answer_filter=True, output=tmp_path / "x.parquet")
 
 

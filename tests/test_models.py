@@ -59,7 +59,7 @@ def test_a_hub_id_is_requested_with_a_notice(tmp_path: Path, hub: tuple[str, lis
 
 def test_nothing_is_requested_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
     done = run("owner/clear", hub[0], tmp_path, offline="1")
-    assert "owner/clear: no such folder, and no download from Hugging Face" in done.stderr
+    assert "owner/clear: no download from Hugging Face" in done.stderr
     assert "downloading" not in done.stderr
     assert not hub[1]
 
@@ -104,7 +104,7 @@ def test_integer_weights_are_refused(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     name = "encoder.layer.0.attention.self.query.weight"
     save_file({**weights, name: weights[name].to(torch.int8)}, copy / "model.safetensors", {"format": "pt"})
-    with raises("integer-weights", path="model", name="encoder.layer.0.attention.self.query.weight"):
+    with raises("integer-weights", path="model"):
         TransformerEncoder.load(copy)
 
 
@@ -187,7 +187,7 @@ def test_weights_of_a_wrapped_model_are_read(copy: Path, tiny_bert: Path, wrappe
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["adapter_config.json", "adapter_model.safetensors"], "model: is a LoRA adapter; merge it into its base mode"),
+        (["adapter_config.json", "adapter_model.safetensors"], "model: is a LoRA adapter; save the model that"),
         (
             ["passage/config.json", "query/config.json"],
             r"join its towers: hybrid convert-checkpoint .*model/query OUT ",

@@ -86,7 +86,7 @@ def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tm
 def test_longer_prefixes_than_the_vectors_are_refused(
     tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
-    with raises("truncate-dim-too-large", path="tiny_bert0", value=17, limit=16):
+    with raises("out-of-range", option="truncate_dim", value=17, limit=16, path="tiny_bert0"):
         open_encoder(tiny_bert, overrides={"truncate_dim": 17})
     with raises("out-of-range", option="truncate_dim", value=7, limit=6, path="lambda"):
         open_encoder(tiny_lambda, overrides={"truncate_dim": 7})

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from hybrid_cli.training.losses import Terms
-from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
-from hybrid_cli.training.pretraining_data import IGNORED, Spans
+from hybrid_cli.training.pretraining import IGNORED, MaskedLanguageModel, PretrainingLearner, Spans
 
 
 class Tokenizer:

@@ -81,7 +81,7 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     ("words", "message"),
     [
         ("append shards added.parquet", "1 document already in shards ("),
-        ("append shards/shard-00001 added.parquet --replace", "is a shard; name the sharded index, shards"),
+        ("append shards/shard-00001 added.parquet --replace", "is a shard; name shards"),
         ("delete shards --ids gone.txt --java-heap 1g", "--java-heap: only with a lexical index; shards is"),
         (
             "append shards added.parquet --replace --model minilm",
@@ -120,7 +120,7 @@ def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
 
 KILLED = """
 import os, signal
-from hybrid_cli.workflows import sharded_updates
+from hybrid_cli.workflows import updates
 from hybrid_cli.cli import main
 def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
 {} = die
@@ -128,7 +128,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("place", ["sharded_updates.build_shards", "sharded_updates.write_manifests"])
+@pytest.mark.parametrize("place", ["updates.build_shards", "updates.write_manifests"])
 def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
     command = ("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
     ended = run(KILLED.format(place), *command)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.training.pretraining_data import Pieces, consecutive, pieces, two
+from hybrid_cli.training.pretraining import Pieces, consecutive, pieces, two
 
 WORD_SIZES = st.lists(st.integers(1, 4), max_size=40)
 ROOM = st.integers(4, 12)

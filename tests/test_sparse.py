@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from command import raises
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 from transformers import AutoModel
 
-from hybrid_cli import artifacts, console, memory, runs
+from hybrid_cli import artifacts, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import HybridError, InputError
@@ -203,11 +202,7 @@ def test_shards_resume_and_do_not_change_the_index(
 
 
 def test_an_interrupted_run_resumes_on_two_devices_with_the_bytes_of_one(
-    models: dict[Any, Path],
-    tiny: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    models: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
     arguments |= {"threads": 1, "shard_size": 2}
@@ -219,11 +214,8 @@ def test_an_interrupted_run_resumes_on_two_devices_with_the_bytes_of_one(
     shard = tmp_path / ".index.partial" / layout.WEIGHT_SHARDS / layout.part(0)
     marked = pq.read_table(shard).replace_schema_metadata({"truncated": "1000"})  # so that a second encoding would show
     pq.write_table(marked, shard)
-    monkeypatch.setattr(console, "MUCH", 0)
-    for output, truncated in (("index", 1000), ("fresh", 0)):  # forecast from the first shard, from the first block
-        capsys.readouterr()
+    for output, truncated in (("index", 1000), ("fresh", 0)):
         ours = encode(tiny, **arguments, devices=["cpu", "cpu"], output=tmp_path / output)
-        assert capsys.readouterr().err.count("encode: impact matrix of about") == 2, "memory and disk"
         assert artifacts.read_manifest(ours).counts["truncated"] == truncated
         for name in (layout.IMPACTS, layout.DOCIDS):
             files = [each for each in (whole / name, *(whole / name).glob("*")) if each.is_file()]
@@ -231,44 +223,12 @@ def test_an_interrupted_run_resumes_on_two_devices_with_the_bytes_of_one(
             assert all((ours / each.relative_to(whole)).read_bytes() == each.read_bytes() for each in files)
 
 
-def test_memory_that_does_not_suffice_ends_the_processes_of_the_devices(
+def test_a_matrix_that_does_not_fit_is_refused_with_the_option_that_helps(
     models: dict[Any, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda: [(1, "this test", "raise it")])
-    with pytest.raises(
-        HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"
-    ):
-        encode(tiny, model=str(models["splade"]), architecture="splade", devices=["cpu", "cpu"], output=tmp_path / "i")
-
-
-def test_the_first_block_gives_the_forecast_and_the_refusal(
-    models: dict[Any, Path],
-    tiny: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A block of 4 of 12 documents: the forecast is within a factor of 1.5 of the weights of the index."""
-    arguments: dict[str, Any] = {"model": str(models["splade"]), "architecture": "splade", "dtype": "fp32"}
-    arguments |= {"threads": 1}
-    monkeypatch.setattr("hybrid_cli.workflows.sparse_encoding.AT_ONCE", 4)
-    monkeypatch.setattr(console, "MUCH", 0)
-    encode(tiny, **arguments, output=tmp_path / "index")
-    found = re.findall(r"matrix of about ([\d,]+) weights: needs about [\d,]+ [KM]iB of (\w+)", capsys.readouterr().err)
-    assert [place for _, place in found] == ["memory", "disk"]
-    forecast = int(found[0][0].replace(",", ""))
-    whole = artifacts.read_manifest(tmp_path / "index").counts["postings"]
-    assert whole / 1.5 < forecast < 1.5 * whole
-    calls = counted_blocks(monkeypatch)
-    monkeypatch.setattr(memory, "available", lambda: [(1, "this test", "raise it")])
-    with pytest.raises(
-        HybridError, match=r"^not enough memory: encode: impact matrix of .*, or use a smaller --doc-max"
-    ):
-        encode(tiny, **arguments, output=tmp_path / "refused")
-    assert len(calls) == 1, "the other blocks are not encoded"
-    monkeypatch.undo()
-    encode(tiny, **arguments, doc_max_len=6, output=tmp_path / "short")
-    assert artifacts.read_manifest(tmp_path / "short").counts["postings"] < whole, "the named option helps"
+    with raises("no-memory", HybridError):
+        encode(tiny, model=str(models["splade"]), architecture="splade", output=tmp_path / "i")
 
 
 class Boosts:

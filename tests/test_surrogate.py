@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command import raises
 
-from hybrid_cli.training.validation import SurrogatePool
+from hybrid_cli.training.lambda_data import SurrogatePool
 
 QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["0", "1", "2"]})
 HITS = pl.DataFrame(

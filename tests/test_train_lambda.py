@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
@@ -65,14 +64,6 @@ def test_listwise_needs_no_more_hits_than_positives(sources: Sources) -> None:
     assert len(labelled(sources, options(sources, loss="listwise", positives=4)))
     with pytest.raises(InputError, match="at most 4 hits, fewer than the 5 of --positives 5; pass"):
         labelled(sources, options(sources, loss="listwise", positives=5))
-
-
-def test_texts_that_do_not_fit_are_refused_with_an_option(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hybrid_cli.memory.shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
-    with pytest.raises(HybridError, match=r"train-lambda: texts needs .*, or train on a collection of `prepare --sa"):
-        LabeledQueries(open_labels(sources["labels"]), sources["collection"], options(sources), tmp_path)
 
 
 def test_listwise_training_converts_no_impacts(
@@ -327,7 +318,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
     with raises("out-of-range", value=15, limit=4):
         train_lambda(output=output, model=model, **sources)
     few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
-    with raises("no-hits", value=4):
+    with raises("no-hits", path="few"):
         train_lambda(output=output, model=model, **{**sources, "labels": few, "positives": 2, "negatives": 2})
     with pytest.raises(InputError, match=r"--projection-norm: only with .* or with .* a start model with a projection"):
         train_lambda(output=output, model=model, projection_norm=True, **sources)

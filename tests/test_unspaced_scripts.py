@@ -22,7 +22,7 @@ from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.queries import Marker
 from hybrid_cli.reporting.snippets import cells, matching, snippet, wrapped
-from hybrid_cli.training.pretraining_data import pieces
+from hybrid_cli.training.pretraining import pieces
 
 CHINESE = (
     "信息检索是从大量文档中查找相关文档的科学。倒排索引记录每个词语出现的文档。向量模型把查询和文档映射到同一空间。"

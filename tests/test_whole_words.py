@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
-from hybrid_cli.training.pretraining_data import IGNORED, Pieces, WholeWordMasking, pieces
+from hybrid_cli.training.pretraining import IGNORED, Pieces, WholeWordMasking, pieces
 
 TEXT = (
     "Compute the eigenvalues and right eigenvectors of a square array. The number w is an eigenvalue of a if there "
@@ -98,5 +98,5 @@ def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
 def test_a_tokenizer_without_mask_token_is_refused() -> None:
     other = AutoTokenizer.from_pretrained(resolve("minilm"))
     other.mask_token = None
-    with pytest.raises(InputError, match="the model has no mask token; pretrain needs a model like BERT"):
+    with pytest.raises(InputError, match="the model has no mask token; use one like BERT"):
         WholeWordMasking(other, 0.15)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,9 +27,9 @@ import numpy as np
 import torch
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, Contract, Encoder
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
 from hybrid_cli.encoders.options import Combining
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import read_object, typed
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
@@ -45,32 +44,6 @@ class Recipe(Combining):
     """
 
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-
-    def check(self, first: int, second: int) -> None:
-        """Check that vectors of two encoders can be combined.
-
-        Args:
-            first: length of the first encoder's vectors.
-            second: length of the second encoder's vectors.
-
-        Raises:
-            InputError: the weight is not finite, or the lengths of a sum differ.
-        """
-        if not math.isfinite(self.weight):
-            raise InputError(
-                f"--weight {self.weight}: needs a finite number",
-                code="not-a-number",
-                option="weight",
-                value=self.weight,
-            )
-        if self.combine == "sum" and first != second:
-            raise InputError(
-                f"--combine sum: needs vectors of equal length, got {first} and {second}; use concat",
-                code="other-width",
-                option="combine",
-                value=second,
-                expected=first,
-            )
 
 
 class Combination:
@@ -91,7 +64,9 @@ class Combination:
     def __init__(self, recipe: Recipe, parts: Sequence[Encoder], weight: float | None = None):
         self.recipe = recipe if weight is None else replace(recipe, weight=weight)
         self.first, self.second = parts
-        self.recipe.check(self.first.dim, self.second.dim)
+        lengths = {part.dim for part in parts}
+        if recipe.combine == "sum" and len(lengths) > 1:
+            raise option_error("combine", "sum", f"vectors of {lengths} values; use concat", code="other-width")
         whole = "\0".join((recipe.combine, self.first.fingerprint, self.second.fingerprint))
         self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
@@ -120,7 +95,7 @@ class Combination:
         first, second = (part.encode_queries(texts, *batch_tokens) for part in (self.first, self.second))
         if self.recipe.combine == "sum":
             return first, second
-        return _padded(first, after=self.second.dim), _padded(second, before=self.first.dim)
+        return np.pad(first, ((0, 0), (0, self.second.dim))), np.pad(second, ((0, 0), (self.first.dim, 0)))
 
     def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
@@ -143,11 +118,7 @@ def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
     """Refuse to combine an encoder with itself, whose combination has the ranking of the encoder."""
     first, second = parts
     if first.fingerprint == second.fingerprint:
-        raise InputError(
-            f"{names[0]} and {names[1]}: the same encoder, whose ranking would not change; name another",
-            code="repeated-input",
-            paths=names,
-        )
+        raise InputError(f"{names[0]} and {names[1]}: the same encoder; name another", code="repeated-input")
 
 
 def write_combination(
@@ -192,25 +163,13 @@ def read_recipe(folder: Path) -> Recipe:
     stored = read_object(folder / CONTRACT)
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
-        raise InputError(
-            f"{folder / CONTRACT}: has no field '{lacking[0]}'; rebuild the combination",
-            code="damaged",
-            path=folder / CONTRACT,
-            field=lacking[0],
-        )
-    recipe = typed(Recipe, stored, folder / CONTRACT)
-    for changed in recipe.changes:
-        typed(Contract, {name: value for name, value in changed.items() if name != "weight"}, folder / CONTRACT)
-    return recipe
+        raise path_error(folder / CONTRACT, f"has no field '{lacking[0]}'; rebuild the combination", code="damaged")
+    return typed(Recipe, stored, folder / CONTRACT)
 
 
 def parts(folder: Path) -> list[Path]:
     """Return the folders of both encoders of a combination."""
     return [folder / name for name in COMBINATION_PARTS]
-
-
-def _padded(vectors: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
-    return np.pad(vectors, ((0, 0), (before, after)))
 
 
 class Pair:
@@ -226,10 +185,7 @@ class Pair:
     def __init__(self, queries: Encoder, documents: Encoder):
         if queries.dim != documents.dim:
             raise InputError(
-                f"a pair needs vectors of equal length, got {queries.dim} (queries) and {documents.dim} (documents)",
-                code="other-width",
-                value=documents.dim,
-                expected=queries.dim,
+                f"a pair needs vectors of equal length, not {queries.dim} and {documents.dim}", code="other-width"
             )
         self.queries, self.documents = queries, documents
         self.fingerprint = documents.fingerprint

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from hybrid_cli import plugins
 from hybrid_cli.encoders.checkpoints import layouts
@@ -27,7 +27,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     table_length,
 )
 from hybrid_cli.encoders.options import Markers, Pooling
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import named, read_object, typed
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 
@@ -48,21 +48,17 @@ class Encoder(Protocol):
     @property
     def truncated(self) -> int:
         """Number of texts cut to the maximum length so far."""
-        ...
 
     @property
     def dim(self) -> int:
         """Length of the vectors."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
-        ...
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`.
@@ -70,37 +66,28 @@ class Encoder(Protocol):
         Raises:
             InputError: a single text in place of a list, here and for documents.
         """
-        ...
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        ...
 
 
 def refuse_single_text(*lists: Sequence[str]) -> None:
     """Refuse a text in place of a list of texts, which would be read as a list of characters; and unequal lists."""
     if any(isinstance(each, str) for each in lists):
-        raise InputError(
-            "an encoder takes lists of texts, not a single text; pass [text]", code="other-type", expected="list"
-        )
+        raise InputError("an encoder takes lists of texts; pass [text]", code="other-type")
     if len({len(each) for each in lists}) > 1:
         raise InputError(
-            f"an encoder takes one title per text, not {len(lists[0]):,} titles for {len(lists[1]):,} texts",
-            code="number-of-values",
-            value=len(lists[0]),
-            expected=len(lists[1]),
+            f"{len(lists[0]):,} titles for {len(lists[1]):,} texts; pass one title per text", code="number-of-values"
         )
 
 
 def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
     """Refuse more leading values than the vectors of a model or of an index have."""
     if length is not None and not 0 < length <= dim:
-        raise InputError(
-            f"--truncate-dim {length}: the vectors of {folder} have {dim} values",
-            code="out-of-range", option="truncate_dim", value=length, limit=dim, path=folder,
-        )  # fmt: skip
+        raise option_error("truncate_dim", length, f"the vectors of {folder} have {dim} values", limit=dim, path=folder)
 
 
+C = TypeVar("C")
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
@@ -162,13 +149,7 @@ class TextForm:
         new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
         for name in ("query_max_len", "doc_max_len"):
             if getattr(new, name) < 4:
-                raise InputError(
-                    f"--{name.replace('_', '-')} {getattr(new, name)}: needs at least 4 word pieces",
-                    code="out-of-range",
-                    option=f"--{name.replace('_', '-')}",
-                    value=getattr(new, name),
-                    minimum=4,
-                )
+                raise option_error(name, getattr(new, name), "needs at least 4 word pieces")
         return new
 
     def to_dict(self) -> dict[str, Any]:
@@ -271,21 +252,13 @@ def kind_of(folder: Path) -> str:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
     """
     if (folder / RERANKER).exists():
-        raise InputError(
-            f"{folder}: is a reranker; an encoder is needed here",
-            code="other-kind",
-            path=folder,
-            kind="reranker",
-            expected="encoder",
-        )
+        raise path_error(folder, "is a reranker; an encoder is needed here", code="other-kind", kind="reranker")
     if not (folder / CONTRACT).exists():
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-        raise InputError(
-            f"{folder / CONTRACT}: unknown kind {named(kind)}; known: {', '.join(known)}", code="unknown-encoder",
-            path=folder, group="encoders", name=kind,
-        )  # fmt: skip
+        reason = f"unknown kind {named(kind)} in encoder.json; known: {', '.join(known)}"
+        raise path_error(folder, reason, code="unknown-encoder", group="encoders", name=kind)
     return str(kind)
 
 
@@ -294,6 +267,22 @@ def _kind_of_modules(folder: Path) -> str:
     if {each.kind for side in layouts.SIDES for each in modules_of(folder, side)} & {*SPARSE_KINDS}:
         return SPARSE
     return PAIR if is_asymmetric(folder) else TRANSFORMER
+
+
+def stored_contract(kind: type[C], folder: Path) -> C:
+    """Return the contract of a class in `encoder.json`.
+
+    Raises:
+        InputError: unknown fields, values of other types, or impossible lengths.
+    """
+    file = folder / CONTRACT
+    values = read_object(file)
+    values.pop("kind", None)
+    contract = typed(kind, values, file)
+    for name, least in (("query_max_len", 4), ("doc_max_len", 4), ("dim", 1), ("truncate_dim", 1)):
+        if not least <= (value := getattr(contract, name, None) or least) <= LONGEST:
+            raise path_error(file, f"{name} {value} is not between {least} and {LONGEST}", code="out-of-range")
+    return contract
 
 
 def read_contract(folder: Path, route: str | None = None) -> Contract:
@@ -311,37 +300,11 @@ def read_contract(folder: Path, route: str | None = None) -> Contract:
     if route is not None:
         return _from_sentence_transformers(folder, route)
     if (kind := kind_of(folder)) != TRANSFORMER:
-        raise InputError(
-            f"{folder}: is a {kind} encoder; needs a transformer",
-            code="other-kind",
-            path=folder,
-            kind=kind,
-            expected=TRANSFORMER,
+        raise path_error(
+            folder, f"is a {kind} encoder; needs a transformer", code="other-kind", kind=kind, expected=TRANSFORMER
         )
     if (folder / CONTRACT).exists():
-        stored = read_object(folder / CONTRACT)
-        stored.pop("kind", None)
-        if "prefix" in stored:
-            raise InputError(
-                f"{folder / CONTRACT}: unknown field prefix; rename it to truncate_dim",
-                code="json-unknown-field",
-                path=folder / CONTRACT,
-                field="prefix",
-            )
-        contract = typed(Contract, stored, folder / CONTRACT)
-        for name in ("query_max_len", "doc_max_len", "dim", "truncate_dim"):
-            least = 1 if name in ("dim", "truncate_dim") else 4
-            if not least <= (getattr(contract, name) or least) <= LONGEST:
-                raise InputError(
-                    f"{folder / CONTRACT}: {name} {getattr(contract, name)} is not between {least} and {LONGEST}",
-                    code="out-of-range",
-                    path=folder / CONTRACT,
-                    field=name,
-                    value=getattr(contract, name),
-                    minimum=least,
-                    limit=LONGEST,
-                )
-        return contract
+        return stored_contract(Contract, folder)
     if (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
     return _of_towers(folder) or Contract(**layouts.structure(folder))
@@ -358,23 +321,10 @@ def _of_towers(folder: Path) -> Contract | None:
     if not own:
         return None
     query, document = own[0], own[-1]
-    joined = replace(
-        document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len
-    )  # as `document` except for queries
-    other = replace(
-        query,
-        tied=False,
-        doc_prefix=document.doc_prefix,
-        doc_max_len=document.doc_max_len,
-        title_separator=document.title_separator,
-    )
-    if found := differences(other.to_dict(), joined.to_dict()):
-        raise InputError(
-            f"{folder}: the query tower has {found[0]} as the document tower; join towers of one encoder",
-            code="towers-differ",
-            path=folder,
-            field=found[0],
-        )
+    joined = replace(document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len)
+    of_document = {name: getattr(document, name) for name in ("doc_prefix", "doc_max_len", "title_separator")}
+    if found := differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
+        raise path_error(folder, f"the query tower has {found[0]} as the document tower", code="towers-differ")
     return joined
 
 

@@ -38,10 +38,10 @@ from hybrid_cli.encoders.loading import (
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import CONTRACT, MODULES, RERANKER
+from hybrid_cli.storage.layout import MODULES, RERANKER
 
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
@@ -76,14 +76,8 @@ class PairInput:
         """
         new = replace(self, **{name: value for name, value in overrides.items() if value is not None})
         if new.max_length < new.query_max_len + ROOM:
-            raise InputError(
-                f"--max-length {new.max_length}: needs at least {ROOM} tokens more than --query-max-len "
-                f"{new.query_max_len}",
-                code="out-of-range",
-                option="max_length",
-                value=new.max_length,
-                minimum=new.query_max_len + ROOM,
-            )
+            problem = f"needs {ROOM} tokens more than --query-max-len"
+            raise option_error("max_length", new.max_length, problem, minimum=new.query_max_len + ROOM)
         return new
 
 
@@ -107,13 +101,7 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def load(
-        cls,
-        name: str | Path,
-        *,
-        device: str = DEVICE,
-        dtype: Precision = "fp32",
-        train: bool = False,
-        **overrides: Any,
+        cls, name: str | Path, *, device: str = DEVICE, dtype: Precision = "fp32", train: bool = False, **overrides: Any
     ) -> CrossEncoder:
         """Open a reranker, in evaluation mode.
 
@@ -134,25 +122,14 @@ class CrossEncoder(nn.Module):
         tokenizer = load_tokenizer(folder)
         refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
-            raise InputError(
-                f"{folder}: needs tokenizer.json; save the fast tokenizer in this folder",
-                code="no-such-file",
-                path=folder,
-                expected="tokenizer.json",
-            )
+            raise path_error(folder, "has no tokenizer.json; save the fast tokenizer here", code="no-such-file")
         longest = _positions(backbone, tokenizer)
         if not train:  # else the settings are those of an encoder
             limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
             longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
-            raise InputError(
-                f"--max-length {stored.max_length}: the model has positions for {longest} tokens",
-                code="out-of-range",
-                option="max_length",
-                value=stored.max_length,
-                limit=longest,
-            )
+            raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
         place = pick_device(device)
         model = cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
         return model if train else model._with_exact_head()
@@ -259,13 +236,8 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
         return PairInput(length, min(PairInput.query_max_len, half) if train else half)
     stored: PairInput = typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
     if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
-        raise InputError(
-            f"{folder / RERANKER}: query_max_len {stored.query_max_len} and max_length {stored.max_length} leave no "
-            "room for query and document",
-            code="out-of-range",
-            path=folder / RERANKER,
-            field="query_max_len",
-            value=stored.query_max_len,
+        raise path_error(
+            folder / RERANKER, "query_max_len and max_length leave no room for a document", code="out-of-range"
         )
     return stored
 
@@ -273,38 +245,20 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
 def _check_files(folder: Path, train: bool) -> None:
     """Refuse folders that are not one checkpoint, and parts of sentence-transformers that are not read."""
     if not (folder / "config.json").is_file():
-        kind = "an encoder without a checkpoint of its own" if (folder / CONTRACT).is_file() else "no checkpoint"
-        raise InputError(
-            f"{folder}: has no config.json ({kind}); needs a folder with one Hugging Face checkpoint",
-            code="model-without-config",
-            path=folder,
-        )
+        raise path_error(folder, "has no config.json; needs a folder with one checkpoint", code="model-without-config")
     refuse_pickles(folder)
     if (folder / MODULES).is_file():
         modules = read_json(folder / MODULES)
         if wrong := mismatch(modules, list[dict[str, Any]]):
-            raise InputError(
-                f"{folder / MODULES}: {wrong}; modules are a list of objects",
-                code="modules-form", path=folder / MODULES, **wrong.fields,
-            )  # fmt: skip
+            raise path_error(folder / MODULES, f"{wrong}; needs a list of objects", code="modules-form", **wrong.fields)
         named = [str(module.get("type")) for module in modules]
         types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
-            raise InputError(
-                f"{folder}: has the modules {', '.join(unknown)} of sentence-transformers, so it is no cross-encoder "
-                "with a classification head; "
-                + ("start from another model" if train else "train one with `hybrid train-reranker`"),
-                code="module-unsupported",
-                path=folder,
-                names=unknown,
-            )
+            problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
+            raise path_error(folder, problem, code="module-unsupported")
     prompts = folder / "config_sentence_transformers.json"
     if not train and prompts.is_file() and read_object(prompts).get("default_prompt_name"):
-        raise InputError(
-            f"{folder}: has a default prompt, which is not supported; use another reranker",
-            code="default-prompt",
-            path=folder,
-        )
+        raise path_error(folder, "has a default prompt, which is not supported", code="default-prompt")
 
 
 def _backbone(folder: Path, train: bool) -> PreTrainedModel:
@@ -317,14 +271,8 @@ def _backbone(folder: Path, train: bool) -> PreTrainedModel:
     backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train)
     if (backbone.config.num_labels or 0) > 2:
-        raise InputError(
-            f"{folder}: its head has {backbone.config.num_labels} labels; a reranker has one or two. Train one with "
-            "`hybrid train-reranker`",
-            code="other-kind",
-            path=folder,
-            labels=backbone.config.num_labels,
-            expected="reranker",
-        )
+        problem = "its head has more than two labels; train one with `hybrid train-reranker`"
+        raise path_error(folder, problem, code="other-kind", labels=backbone.config.num_labels)
     return backbone
 
 
@@ -333,22 +281,15 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     inner = f"{backbone.base_model_prefix}."
     if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
-        raise InputError(
-            f"{folder}: has weights that {type(backbone).__name__} does not have ({few(foreign)}); without them the "
-            "scores would be wrong. Use a checkpoint of this architecture",
-            code="unknown-weights",
-            path=folder,
-            names=foreign,
+        raise path_error(
+            folder, f"has weights that {type(backbone).__name__} lacks ({few(foreign)})", code="unknown-weights"
         )
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
     refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
-        raise InputError(
-            f"{folder}: has no ranking head ({few(head)}); train one with `hybrid train-reranker --model {folder}`",
-            code="no-ranking-head",
-            path=folder,
-            names=head,
+        raise path_error(
+            folder, f"has no ranking head ({few(head)}); use `hybrid train-reranker`", code="no-ranking-head"
         )
     if head:
         console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")

@@ -6,13 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from hybrid_cli.encoders.options import Precision
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 
 if TYPE_CHECKING:
     import torch
-
-
-_IN_USE = ("out of memory", "busy or unavailable")  # CUDA's errors of a GPU without room for another process
 
 
 def pick_device(device: str) -> str:
@@ -31,28 +28,14 @@ def pick_device(device: str) -> str:
     if device == "auto" or device.startswith("cuda"):
         number = int(os.environ.get("LOCAL_RANK", "0"))
         found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    unknown = f"--device {device}: unknown; use auto, cpu, cuda, cuda:N or mps"
-    if found.partition(":")[0] == "meta":  # tensors without values
-        raise InputError(unknown, code="unknown-choice", option="device", value=device)
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
-        if "device type at start of device string" in str(error):
-            raise InputError(unknown, code="unknown-choice", option="device", value=device) from None
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
-        if any(sign in reason for sign in _IN_USE):
-            raise InputError(
-                f"--device {device}: other processes use the GPU ({reason}); wait for them, or pass --device cpu",
-                code="gpu-in-use",
-                option="device",
-                value=device,
-            ) from None
-        raise InputError(
-            f"--device {device}: not available on this machine ({reason}); use auto or cpu",
-            code="no-such-device",
-            option="device",
-            value=device,
-        ) from None
+        if "device type at start of device string" in reason:
+            raise option_error("device", device, "use auto, cpu, cuda, cuda:N or mps", code="unknown-choice") from None
+        problem = f"not available ({reason}); wait for other processes that use it, or use cpu"
+        raise option_error("device", device, problem, code="no-such-device") from None
     return found
 
 
@@ -60,22 +43,12 @@ def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
     """Return the GPU of process `number` of `processes` on a machine with `gpus` GPUs."""
     if device not in ("auto", "cuda"):
         if processes > 1:
-            raise InputError(
-                f"--device {device}: {processes} processes cannot share a GPU; use --device cuda or cpu",
-                code="conflicting-options",
-                option="device",
-                value=device,
-                processes=processes,
-            )
+            problem = "several processes cannot share a GPU; use cuda or cpu"
+            raise option_error("device", device, problem, code="conflicting-options")
         return device
     if gpus and number >= gpus:
-        raise InputError(
-            f"torchrun started {processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible; pass "
-            f"--nproc-per-node {gpus}, or --device cpu",
-            code="no-gpu",
-            value=processes,
-            limit=gpus,
-        )
+        problem = f"torchrun started {processes} processes for {gpus} GPUs; pass --nproc-per-node {gpus}"
+        raise option_error("device", device, problem, code="no-gpu")
     return f"cuda:{number}"
 
 

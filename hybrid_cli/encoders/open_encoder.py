@@ -14,7 +14,7 @@ from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, TRAN
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.plugins import Registry
 from hybrid_cli.storage.layout import CONTRACT, PAIR_SIDES
 
@@ -49,42 +49,25 @@ def open_encoder(
 def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     kind = kind_of(folder)
     if kind != COMBINATION and "weight" in changes:
-        raise InputError(
-            f"--weight: only with a combination of two encoders; {folder} is one encoder",
-            code="option-does-not-apply",
-            option="weight",
-            path=folder,
-        )
+        raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
     if changes.get("architecture") is not None:
         kind = SPARSE
+    if dtype == INT8 and kind in (SPARSE, STATIC):
+        problem = f"not with {folder}, a {kind} encoder; use fp32"
+        raise option_error("dtype", INT8, problem, code="option-does-not-apply")
     return ENCODERS[kind](folder, device, dtype, {**changes})
 
 
 def _sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     from hybrid_cli.encoders.sparse import SparseEncoder  # transformers, which takes seconds to import
 
-    if dtype == INT8:
-        raise InputError(
-            f"--dtype int8: not with a sparse encoder, such as {folder}; use --dtype fp32",
-            code="option-does-not-apply",
-            option="dtype",
-            value="int8",
-            path=folder,
-        )
-    return SparseEncoder.load(folder, device=device, dtype=dtype, **{"architecture": None, **changes})
+    precision: Any = dtype  # int8 is refused
+    return SparseEncoder.load(folder, device=device, dtype=precision, **{"architecture": None, **changes})
 
 
 def _static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
     length = changes.pop("truncate_dim", None)
     _refuse(folder, changes, STATIC)
-    if dtype == INT8:
-        raise InputError(
-            f"--dtype int8: not with a static encoder, such as {folder}; omit the option",
-            code="option-does-not-apply",
-            option="dtype",
-            value="int8",
-            path=folder,
-        )
     return StaticEncoder.load(folder, length)
 
 
@@ -124,13 +107,8 @@ def _refuse(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
         options = ", ".join(
             ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in changes.items()
         )
-        raise InputError(
-            f"{options}: only with a transformer encoder; {folder} is a {kind} encoder",
-            code="transformer-option",
-            path=folder,
-            kind=kind,
-            options=[*changes],
-        )
+        problem = f"{options}: only with a transformer; {folder} is a {kind} encoder"
+        raise InputError(problem, code="transformer-option", kind=kind, path=folder)
 
 
 def as_opener(name: str, added: Any) -> Opener:

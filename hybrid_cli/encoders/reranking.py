@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, path_error
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import disk, layout
 
@@ -120,15 +120,8 @@ class Reranking:
         found = collections.texts(corpus, docids)
         unknown = docids.filter(~docids.is_in(found["docid"].implode())).unique(maintain_order=True)
         if len(unknown):
-            others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            raise InputError(
-                f"{corpus}: has no document {unknown[0]}{others} of {self.path}; pass the collection of the run",
-                code="other-corpus",
-                path=self.path,
-                corpus=corpus,
-                id=unknown[0],
-                count=len(unknown),
-            )
+            problem = f"no document {unknown[0]} in {corpus}; pass its own collection"
+            raise path_error(self.path, problem, code="other-corpus", id=unknown[0], count=len(unknown))
         return found
 
     def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
@@ -140,13 +133,8 @@ class Reranking:
         scores, tokens = model.scores(pairs, self.batch_tokens or default)
         if not np.isfinite(scores).all():
             row = int((~np.isfinite(scores)).argmax())
-            raise HybridError(
-                f"query {part['qid'][row]}, document {part['docid'][row]}: the score is not finite; use --dtype fp32, "
-                "or another model",
-                code="values-not-finite",
-                query=part["qid"][row],
-                id=part["docid"][row],
-            )
+            problem = f"{part['qid'][row]}, {part['docid'][row]}: the score is not finite; use --dtype fp32"
+            raise HybridError(problem, code="values-not-finite")
         facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
         table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
         with storage.replacing(path) as scratch, disk.create(scratch) as file:

@@ -8,6 +8,7 @@ as for BM25. Weights are stored as integers, as in Anserini's impact indexes, so
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -27,15 +28,14 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
     TOKENIZER,
     Module,
+    check_keys,
     max_length,
     modules_of,
     prompts_of,
-    refuse_unknown,
     unsupported,
 )
-from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text
+from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text, stored_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.literal import LiteralTerms
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
@@ -48,15 +48,77 @@ from hybrid_cli.encoders.sparse_towers import (
     VocabularyWeights,
 )
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
-from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import fits, read_object, typed
+from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.json_files import fits, read_object
+from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
+
+_CHUNK = re.compile(r"\S+")
+
+
+class LiteralTerms:
+    """The words of a text with their analyzed terms, by the position of their first piece.
+
+    Args:
+        head: characters before the text; words that begin there are skipped.
+    """
+
+    def __init__(self, head: int = 0):
+        self._head, self._analyzer = head, LazyAnalyzer(ENGLISH)
+
+    def words(self, texts: Sequence[str], encodings: Sequence[Any]) -> list[list[tuple[int, list[str]]]]:
+        """Return position and terms of each word of each text.
+
+        Lucene and the tokenizer may split a piece of text between spaces differently (`U.S.`): of such a piece, the
+        terms that no word has alone go to the first word.
+
+        Args:
+            texts: [n] inputs of the tokenizer.
+            encodings: [n] their encodings.
+        """
+        split = [list(self._split(text, encoding)) for text, encoding in zip(texts, encodings, strict=True)]
+        wanted = dict.fromkeys(part for each in split for chunk, words in each for part in (chunk, *words.values()))
+        known = dict(zip(wanted, self._analyzer.analyze(list(wanted)), strict=True))
+        return [[word for chunk, words in each for word in _terms(chunk, words, known)] for each in split]
+
+    def _split(self, text: str, encoding: Any) -> list[tuple[str, dict[int, str]]]:
+        """Return the pieces of text between spaces, with the words of each by position."""
+        chunks = [match.span() for match in _CHUNK.finditer(text)]
+        found: list[tuple[str, dict[int, str]]] = [(text[begin:end], {}) for begin, end in chunks]
+        number, ends = 0, {}
+        for place, word in enumerate(encoding.word_ids):
+            if word is not None:
+                ends[word] = encoding.offsets[place][1]
+        seen: set[int] = set()
+        for place, word in enumerate(encoding.word_ids):
+            if word is None or word in seen:
+                continue
+            seen.add(word)
+            begin = encoding.offsets[place][0]
+            while number < len(chunks) and begin >= chunks[number][1]:
+                number += 1
+            if begin >= self._head and number < len(chunks):
+                found[number][1][place] = text[begin : ends[word]].strip()
+        return [(chunk, words) for chunk, words in found if words]
+
+
+def _terms(chunk: str, words: Mapping[int, str], known: Mapping[str, list[str]]) -> list[tuple[int, list[str]]]:
+    whole = known[chunk]
+    found = {place: [term for term in known[word] if term in whole] for place, word in words.items()}
+    covered = {term for terms in found.values() for term in terms}
+    found[min(found)] += [term for term in whole if term not in covered]
+    return list(found.items())
+
 
 _MLM = ("splade", "sparterm")
 _SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling
 
-_SPLADE = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension", "chunk_size")
+_SPLADE: dict[str, Any] = {  # keys of SpladePooling, and their values
+    **dict.fromkeys(("embedding_dimension", "word_embedding_dimension", "chunk_size")),
+    "pooling_strategy": ("max", "sum"),
+    "activation_function": tuple(_SATURATION),
+}
 _SPECIAL = 2  # special tokens of a text: [CLS] and [SEP]
 
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -111,37 +173,16 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
     Raises:
         InputError: an unknown field, another architecture than the stored one, or none.
     """
-    if (folder / CONTRACT).is_file() and (stored := read_object(folder / CONTRACT)).pop("kind", None) == SPARSE:
-        contract = typed(SparseContract, stored, folder / CONTRACT)
-        for name in ("query_max_len", "doc_max_len"):
-            if not 4 <= getattr(contract, name) <= LONGEST:
-                raise InputError(
-                    f"{folder / CONTRACT}: {name} is not between 4 and {LONGEST}",
-                    code="out-of-range",
-                    path=folder / CONTRACT,
-                    field=name,
-                    minimum=4,
-                    limit=LONGEST,
-                )
+    if (folder / CONTRACT).is_file() and read_object(folder / CONTRACT).get("kind") == SPARSE:
+        contract = stored_contract(SparseContract, folder)
         if architecture not in (None, contract.architecture):
-            raise InputError(
-                f"--architecture {architecture}: {folder} is a {contract.architecture} encoder",
-                code="conflicting-options",
-                option="architecture",
-                value=architecture,
-                expected=contract.architecture,
-                path=folder,
-            )
+            problem = f"{folder} is a {contract.architecture} encoder"
+            raise option_error("architecture", architecture, problem, code="conflicting-options")
         return contract
     if architecture is None and (folder / MODULES).is_file():
         return _from_sentence_transformers(folder)
     if architecture is None:
-        raise InputError(
-            f"{folder}: no sparse encoder; pass --architecture for a plain checkpoint",
-            code="missing-option",
-            option="architecture",
-            path=folder,
-        )
+        raise option_error("architecture", None, f"{folder} is a plain checkpoint; pass it", code="missing-option")
     table = architecture == "splade" and (folder / IDF_TABLE).is_file()
     return SparseContract(
         architecture=architecture, saturation=0 if architecture == "sparterm" else 1, query_table=table
@@ -152,20 +193,14 @@ def _from_sentence_transformers(folder: Path) -> SparseContract:
     body, pooling = _document_modules(folder)
     file = pooling.folder / "config.json"
     stored = read_object(file)
-    refuse_unknown(file, stored, _SPLADE)
+    check_keys(file, stored, _SPLADE)
     how: Any = stored.get("pooling_strategy") or "max"
-    activation: Any = stored.get("activation_function") or "relu"
-    if how not in ("max", "sum"):
-        raise unsupported(file, "pooling_strategy", how, "needs max or sum")
-    if activation not in _SATURATION:
-        raise unsupported(file, "activation_function", activation, f"needs {' or '.join(_SATURATION)}")
+    activation = stored.get("activation_function") or "relu"
     prompts = prompts_of(folder)
-    if prompts.similarity == "cosine":
-        file = folder / "config_sentence_transformers.json"
-        raise unsupported(file, "similarity_fn_name", "cosine", "scores are inner products of the weights (dot)")
-    if prompts.truncate_dim is not None:
-        file = folder / "config_sentence_transformers.json"
-        raise unsupported(file, "truncate_dim", prompts.truncate_dim, "weights belong to terms")
+    for key, value in (("similarity_fn_name", prompts.similarity), ("truncate_dim", prompts.truncate_dim)):
+        if value not in (None, "dot"):
+            whole = folder / "config_sentence_transformers.json"
+            raise unsupported(whole, key, value, "scores are inner products of the weights of all terms")
     lengths = {name: max_length(body.folder, name, 256, "fill-mask") for name in ("query_length", "document_length")}
     table = _query_table(folder, body)
     if table is not None:  # whose queries have no special tokens, and another limit
@@ -186,11 +221,8 @@ def _document_modules(folder: Path) -> tuple[Module, Module]:
     modules = modules_of(folder, "document")
     if [each.kind for each in modules] not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
         listed = ", ".join(each.kind for each in modules) or "no modules"
-        raise InputError(
-            f"{folder / MODULES}: documents have the modules {listed}; a sparse encoder needs a Transformer and "
-            "SpladePooling",
-            code="modules-order",
-            path=folder / MODULES,
+        raise path_error(
+            folder / MODULES, f"documents have {listed}; needs Transformer, SpladePooling", code="modules-order"
         )
     return modules[0], modules[1]
 
@@ -206,21 +238,12 @@ def _query_table(folder: Path, body: Module) -> Module | None:
         return None
     if [each.kind for each in modules] != ["SparseStaticEmbedding"]:
         listed = ", ".join(each.kind for each in modules)
-        raise InputError(
-            f"{folder / MODULES}: queries have the modules {listed}; a sparse encoder needs those of documents, or "
-            "SparseStaticEmbedding",
-            code="modules-order",
-            path=folder / MODULES,
-        )
+        raise path_error(folder / MODULES, f"queries have {listed}; needs SparseStaticEmbedding", code="modules-order")
     file = modules[0].folder / "config.json"
-    refuse_unknown(file, read_object(file) if file.is_file() else {}, {"frozen"})
+    check_keys(file, read_object(file) if file.is_file() else {}, {"frozen": None})
     tokenizers = [_rules_of(each.folder / TOKENIZER) for each in (modules[0], body)]
     if tokenizers[0] != tokenizers[1]:
-        raise InputError(
-            f"{modules[0].folder / TOKENIZER}: differs from the tokenizer of documents; a sparse encoder has one",
-            code="tokenizers-differ",
-            path=modules[0].folder / TOKENIZER,
-        )
+        raise path_error(modules[0].folder / TOKENIZER, "differs from that of documents", code="tokenizers-differ")
     return modules[0]
 
 
@@ -302,11 +325,8 @@ class SparseEncoder(nn.Module):
         else:
             network, new = towers.load_token_weights(body, contract.architecture)
         if new and not fresh:
-            raise InputError(
-                f"{folder}: has no {' and no '.join(new)}; train one with `hybrid train-sparse`",
-                code="missing-weights",
-                path=folder,
-                names=new,
+            raise path_error(
+                folder, f"has no {' and no '.join(new)}; use `hybrid train-sparse`", code="missing-weights"
             )
         assert not isinstance(network, TableWeights)
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
@@ -481,10 +501,7 @@ def _table_path(folder: Path) -> Path:
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
     known = {each.name for each in fields(SparseContract)}
     if unfit := [name for name in overrides if name not in known or name == "pooling"]:
-        raise InputError(
-            f"--{unfit[0].replace('_', '-')}: only with a dense encoder; {folder} is a sparse encoder",
-            code="option-does-not-apply",
-            option=f"--{unfit[0].replace('_', '-')}",
-            path=folder,
+        raise option_error(
+            unfit[0], None, f"only with a dense encoder; {folder} is sparse", code="option-does-not-apply"
         )
     return contract.changed(**overrides)

@@ -14,12 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import (
-    MODEL_MAPPING,
-    AutoModelForMaskedLM,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import MODEL_MAPPING, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybrid_cli.encoders.checkpoints.layouts import weight_files
@@ -38,7 +33,7 @@ from hybrid_cli.encoders.loading import (
     read_config,
     refuse_missing,
 )
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.json_files import mismatch, read_object
 from hybrid_cli.storage import disk, layout
 
@@ -338,25 +333,15 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
     if path.is_dir():
         table = _read(path / layout.WEIGHTS).get("weight")
         if table is None or table.shape != (len(tokenizer),):
-            raise InputError(
-                f"{path / layout.WEIGHTS}: needs one weight for each of the {len(tokenizer):,} word pieces",
-                code="number-of-weights",
-                path=path / layout.WEIGHTS,
-                expected=len(tokenizer),
-            )
+            raise path_error(path / layout.WEIGHTS, f"needs {len(tokenizer):,} weights", code="number-of-weights")
         return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
     if wrong := mismatch(stored, dict[str, float]):
-        raise InputError(f"{path}: {wrong}, the weight of a word piece", code="json-type", path=path, **wrong.fields)
+        raise path_error(path, f"{wrong}, the weight of a word piece", code="json-type", **wrong.fields)
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
-        raise InputError(
-            f"{path}: {len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r}, ...)",
-            code="unknown-id",
-            path=path,
-            id=unknown[0],
-            count=len(unknown),
-        )
+        problem = f"{len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r})"
+        raise path_error(path, problem, code="unknown-id", id=unknown[0])
     table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table
@@ -371,31 +356,22 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
-        raise InputError(
-            f"{folder}: weights of other shapes ({' '.join(str(error).split())[:200]})",
-            code="weights-shape",
-            path=folder,
+        raise path_error(
+            folder, f"weights of other shapes ({' '.join(str(error).split())[:200]})", code="weights-shape"
         ) from None
 
 
 def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:
     """Refuse weights of another kind of model: without them the encoder would compute something else."""
     if foreign := foreign_weights(config.model_type, keys, body):
-        raise InputError(
-            f"{folder}: has weights that this architecture does not use ({few(foreign)}); pass the --architecture of "
-            "this checkpoint, or use another one",
-            code="unknown-weights",
-            path=folder,
-            names=foreign,
+        raise path_error(
+            folder, f"has unused weights ({few(foreign)}); pass its --architecture", code="unknown-weights"
         )
 
 
 def _refuse_reranker(folder: Path, config: PretrainedConfig) -> None:
     """Refuse a classifier of whole texts, whose head has the name and perhaps the shape of DeepCT's."""
     if names := [name for name in config.architectures or () if "ForSequenceClassification" in name]:
-        raise InputError(
-            f"{folder}: {names[0]} classifies whole texts, not tokens; use it with `hybrid rerank`",
-            code="other-kind",
-            path=folder,
-            kind=names[0],
+        raise path_error(
+            folder, f"{names[0]} classifies whole texts; use `hybrid rerank`", code="other-kind", kind=names[0]
         )

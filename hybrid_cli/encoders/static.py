@@ -28,9 +28,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation
-from hybrid_cli.errors import InputError
-from hybrid_cli.json_files import read_object, typed
+from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation, stored_contract
+from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.impacts import quantized
 from hybrid_cli.lexical.index import LexicalIndex
@@ -129,17 +128,7 @@ class StaticEncoder(nn.Module):
             InputError: a file is missing or does not fit, or the vectors are shorter than `truncate_dim`.
         """
         try:
-            stored = read_object(folder / CONTRACT)
-            stored.pop("kind", None)
-            contract = typed(StaticContract, stored, folder / CONTRACT)
-            if not contract.fields or set(contract.fields) - {"title", "text"}:
-                raise InputError(
-                    f"{folder / CONTRACT}: fields need to be title, text or both",
-                    code="unknown-choice",
-                    path=folder / CONTRACT,
-                    field="fields",
-                    value=contract.fields,
-                )
+            contract = stored_contract(StaticContract, folder)
             known = pl.read_parquet(folder / TERMS, glob=False)
             refuse_truncation(truncate_dim, contract.dim, folder)
             tables = load_file(folder / STATIC_TABLES)
@@ -150,11 +139,7 @@ class StaticEncoder(nn.Module):
             encoder = cls(contract, known["term"], known["idf"].to_numpy())
             encoder.load_state_dict({name: table[:, : contract.dim].contiguous() for name, table in tables.items()})
         except (OSError, TypeError, ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
-            raise InputError(
-                f"{folder}: incomplete or damaged static encoder ({str(error).splitlines()[0]})",
-                code="damaged",
-                path=folder,
-            ) from None
+            raise path_error(folder, f"damaged static encoder ({str(error).splitlines()[0]})") from None
         files = "".join(storage.fingerprint(folder / name) for name in (CONTRACT, TERMS, STATIC_TABLES))
         files += str(truncate_dim or "")
         encoder.fingerprint = hashlib.blake2b(files.encode(), digest_size=16).hexdigest()

@@ -24,12 +24,12 @@ from hybrid_cli import console, storage
 from hybrid_cli.encoders.checkpoints.layouts import is_two_folders, structure
 from hybrid_cli.encoders.checkpoints.library_files import (
     LONGEST,
+    OF_VECTORS,
     POOLING,
     STATIC_EMBEDDING,
     Module,
+    check_keys,
     parts_of,
-    refuse_other_values,
-    refuse_unknown,
     unsupported,
 )
 from hybrid_cli.encoders.contract import (
@@ -40,22 +40,25 @@ from hybrid_cli.encoders.contract import (
     notes_on,
     read_contract,
     refuse_single_text,
+    refuse_truncation,
 )
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
+    TokenTable,
     attended,
     cut_tokens,
     load_checkpoint,
+    load_table,
     padded,
     padding_of,
+    save_table,
     save_tokenizer,
 )
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
-from hybrid_cli.encoders.token_table import TokenTable, load_table, save_table
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.storage.layout import CONTRACT, MODULES
@@ -65,7 +68,6 @@ _ACTIVATIONS = (  # of torch.nn, without arguments
     *("Softplus", "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink"),
 )
 _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")  # keys of a Dense module
-_LAYERS = ("linear", "norm")  # names of the weights of Dense and LayerNorm in sentence-transformers
 _BEFORE = 2  # modules before the first: Transformer and Pooling
 
 
@@ -129,12 +131,7 @@ def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential
     known = parts_of(folder, side)[2] if (folder / layout.MODULES).is_file() else []
     found = known[: len(kinds)]
     if [each.kind for each in found] != list(kinds):
-        raise InputError(
-            f"{folder / layout.MODULES}: needs the modules {', '.join(kinds)} after the pooling",
-            code="modules-form",
-            path=folder / layout.MODULES,
-            expected=list(kinds),
-        )
+        raise path_error(folder / layout.MODULES, f"needs {', '.join(kinds)} after the pooling", code="modules-form")
     return nn.Sequential(*map(_load_module, found))
 
 
@@ -147,17 +144,15 @@ def _load_module(found: Module) -> nn.Module:
     try:
         with torch.device("meta"):  # sizes that the weights do not have take no memory
             if kind == "LayerNorm":
-                refuse_unknown(file, config, {"dimension"})
+                check_keys(file, config, {"dimension": None})
                 module: nn.Module = LayerNorm(config["dimension"])
             else:
-                refuse_other_values(file, config, _DENSE)
+                check_keys(file, config, {**dict.fromkeys(_DENSE), **OF_VECTORS})
                 sizes = config["in_features"], config["out_features"], config.get("bias", True)
                 module = Dense(*sizes, _activation(file, config), config.get("use_residual") or False)
         module.load_state_dict(load_file(_weights(folder)), assign=True)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{folder}: damaged {kind} module ({str(error).splitlines()[0]})", code="damaged", path=folder, kind=kind
-        ) from None
+        raise path_error(folder, f"damaged {kind} module ({str(error).splitlines()[0]})", code="damaged") from None
     return module
 
 
@@ -171,31 +166,19 @@ def _activation(file: Path, config: Mapping[str, Any]) -> str:
 
 
 def _weights(folder: Path) -> Path:
+    """Return the file of the weights of a module."""
     file = folder / layout.WEIGHTS
-    if not file.is_file() and (folder / "pytorch_model.bin").is_file():
-        raise InputError(
-            f"{folder}: pickles (pytorch_model.bin) are not opened. Convert them: hybrid convert-checkpoint "
-            f"{folder.parent} OUT",
-            code="needs-unpickling",
-            path=folder,
-        )
     if not file.is_file():
-        raise InputError(
-            f"{folder}: damaged encoder; {file.name} is missing", code="damaged", path=folder, missing=file.name
-        )
+        code = "needs-unpickling" if (folder / "pytorch_model.bin").is_file() else "damaged"
+        advice = "restore it, or convert pickles with hybrid convert-checkpoint"
+        raise path_error(folder, f"has no {file.name}; {advice}", code=code, missing=file.name)
     return file
 
 
 def refuse_missing_projection(folder: Path, contract: Contract) -> None:
     """Refuse a stored encoder without the weights of its projection, which would be random."""
-    for path, _ in _projection_modules(contract) if contract.dim is not None else ():
-        if not (folder / path / layout.WEIGHTS).is_file():
-            raise InputError(
-                f"{folder}: damaged encoder; {path}/{layout.WEIGHTS} is missing",
-                code="damaged",
-                path=folder,
-                missing=f"{path}/{layout.WEIGHTS}",
-            )
+    for path in _projection_modules(contract) if contract.dim is not None else ():
+        _weights(folder / path)
 
 
 def load_projection(
@@ -215,94 +198,56 @@ def load_projection(
     if contract.dim is None:
         return None
     if contract.dim > inputs and not published:
-        raise InputError(
-            f"--dim {contract.dim}: needs at most the {inputs} dimensions of {folder}",
-            code="out-of-range",
-            option="dim",
-            value=contract.dim,
-            limit=inputs,
-            path=folder,
-        )
-    layers: list[nn.Module] = [nn.Linear(inputs, contract.dim)]
-    if contract.projection_norm:
-        layers.append(nn.LayerNorm(contract.dim))
-    for (path, _), layer, name in zip(_projection_modules(contract), layers, _LAYERS, strict=False):
+        raise option_error("dim", contract.dim, f"{folder} has {inputs} dimensions", limit=inputs)
+    layers: list[nn.Module] = [Dense(inputs, contract.dim)]
+    layers += [LayerNorm(contract.dim)] if contract.projection_norm else []
+    for path, layer in zip(_projection_modules(contract), layers, strict=True):
         file = folder / path / layout.WEIGHTS
         weights = load_file(file) if file.is_file() else published
         try:
-            if weights:
-                layer.load_state_dict(_part(weights, name, layer))
-            elif isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+            if weights:  # a linear map that is stored without a bias has the bias 0
+                state = {"linear.bias": torch.zeros(contract.dim), **weights}
+                layer.load_state_dict({key: state[key] for key in layer.state_dict().keys() & state.keys()})
+            elif isinstance(layer, Dense):
+                nn.init.normal_(layer.linear.weight, std=0.02)
+                nn.init.zeros_(layer.linear.bias)
         except RuntimeError:
-            raise InputError(
-                f"{folder}: the projection has another shape than {contract.dim} x {inputs}",
-                code="weights-shape",
-                path=folder,
-                dim=contract.dim,
-            ) from None
+            raise path_error(folder, f"the projection is not {contract.dim} x {inputs}", code="weights-shape") from None
     return nn.Sequential(*layers)
 
 
-def _part(weights: Mapping[str, Tensor], name: str, layer: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of one layer; a linear map that is stored without a bias has the bias 0."""
-    found = {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
-    if isinstance(layer, nn.Linear):
-        found.setdefault("bias", torch.zeros(layer.out_features))
-    return found
-
-
-def save_head(
-    folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None, contract: Contract
-) -> list[tuple[str, str]]:
+def save_head(folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None) -> list[tuple[str, str]]:
     """Write all modules between pooling and vector; return folder and kind of each, for modules.json."""
     listed = []
-    for number, module in enumerate(modules or (), _BEFORE):
-        listed.append((f"{number}_{type(module).__name__}", type(module).__name__))
-        _save_module(folder / listed[-1][0], module)
-    if projection is not None:
-        paths = _projection_modules(contract)
-        for (path, _), layer, name in zip(paths, projection, _LAYERS, strict=False):
-            state = {f"{name}.{key}": value for key, value in layer.state_dict().items()}
-            _write_module(folder / path, layer, "Identity", state)
-        listed += paths
+    for number, module in enumerate([*(modules or ()), *(projection or ())], _BEFORE):
+        kind = type(module).__name__
+        listed.append((f"{number}_{kind}", kind))
+        _save_module(folder / f"{number}_{kind}", module)
     return listed
 
 
 def _save_module(folder: Path, module: nn.Module) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(module, Dense):
-        residual = {"use_residual": True} if module.adds_input else {}
-        _write_module(folder, module.linear, type(module.activation).__name__, module.state_dict(), residual)
+        linear, activation = module.linear, type(module.activation).__name__
+        full_name = f"torch.nn.modules.{'linear' if activation == 'Identity' else 'activation'}.{activation}"
+        config: dict[str, Any] = {"in_features": linear.in_features, "out_features": linear.out_features}
+        config |= {"bias": linear.bias is not None, "activation_function": full_name}
+        config |= {"use_residual": True} if module.adds_input else {}
     elif isinstance(module, LayerNorm):
-        _write_module(folder, module.norm, "", module.state_dict())
-
-
-def _write_module(
-    folder: Path, layer: Any, activation: str, state: Mapping[str, Tensor], more: Mapping[str, Any] | None = None
-) -> None:
-    """Write weights and config.json of a linear map or a LayerNorm."""
-    folder.mkdir(parents=True, exist_ok=True)
+        config = {"dimension": module.norm.normalized_shape[0]}
+    else:
+        return
     with disk.by_name(folder / layout.WEIGHTS) as file:
-        save_file({key: value.contiguous() for key, value in state.items()}, file, metadata={"format": "pt"})
-    config: dict[str, Any] = {"dimension": layer.normalized_shape[0]} if isinstance(layer, nn.LayerNorm) else {}
-    if isinstance(layer, nn.Linear):
-        config = {"in_features": layer.in_features, "out_features": layer.out_features}
-        config |= {"bias": layer.bias is not None, "activation_function": _full_name(activation)}
-        config |= more or {}
+        state = {key: value.contiguous() for key, value in module.state_dict().items()}
+        save_file(state, file, metadata={"format": "pt"})
     disk.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _full_name(activation: str) -> str:
-    module = "linear" if activation == "Identity" else "activation"
-    return f"torch.nn.modules.{module}.{activation}"
-
-
-def _projection_modules(contract: Contract) -> list[tuple[str, str]]:
+def _projection_modules(contract: Contract) -> list[str]:
+    """Return the folders of the modules of the projection."""
     first = _BEFORE + len(contract.modules)
-    names = ["Dense", "LayerNorm"] if contract.projection_norm else ["Dense"]
-    return [(f"{number}_{name}", name) for number, name in enumerate(names, first)]
+    return [f"{first}_Dense", *([f"{first + 1}_LayerNorm"] if contract.projection_norm else [])]
 
 
 UNPOOLED = 2  # in the mask of a tower: tokens that the transformer reads, and poolings leave out
@@ -366,41 +311,21 @@ class Tower(nn.Module):
         loaded = _load_table(first, contract) if first.kind == STATIC_EMBEDDING else load_checkpoint(first.folder, side)
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
-            raise InputError(
-                f"{folder}: the tokenizer has no separator token, which divides parts of its input; use another model",
-                code="tokenizer-without-separator",
-                path=folder,
+            raise path_error(
+                folder, "the tokenizer has no separator token; use another model", code="tokenizer-without-separator"
             )
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
-            raise InputError(
-                f"{folder}: the vocabulary has no mask token, with which queries are filled",
-                code="no-mask-token",
-                path=folder,
-            )
+            raise path_error(folder, "has no mask token, which fills queries", code="no-mask-token")
         head = load_modules(folder, contract.modules, side)
         pooled = loaded.backbone.config.hidden_size * len(contract.poolings)
         needed = next((layer.linear.in_features for layer in head or () if isinstance(layer, Dense)), pooled)
         if needed != pooled:
-            raise InputError(
-                f"{folder}: its Dense module needs {needed} values, and the pooling gives {pooled}",
-                code="weights-shape",
-                path=folder,
-                value=needed,
-                expected=pooled,
-            )
+            raise path_error(folder, f"Dense needs {needed} values, the pooling has {pooled}", code="weights-shape")
         inputs = _outputs(head) or pooled
         tower = cls(loaded, tokenizer, contract, head, load_projection(folder, contract, inputs, loaded.projection))
-        length = contract.truncate_dim
-        if length is not None and not 0 < length <= tower.full_dim:
-            raise InputError(
-                f"--truncate-dim {length}: the vectors of {folder} have {tower.full_dim} values",
-                code="truncate-dim-too-large",
-                path=folder,
-                value=length,
-                limit=tower.full_dim,
-            )
+        refuse_truncation(contract.truncate_dim, tower.full_dim, folder)
         return tower
 
     @property
@@ -411,10 +336,7 @@ class Tower(nn.Module):
     @property
     def full_dim(self) -> int:
         """Length of the vectors before truncation."""
-        linear = self.projection[0] if self.projection is not None else None
-        if isinstance(linear, nn.Linear):
-            return linear.out_features
-        return _outputs(self.head) or self._pooled
+        return _outputs(self.projection) or _outputs(self.head) or self._pooled
 
     @property
     def _pooled(self) -> int:
@@ -504,7 +426,7 @@ class Tower(nn.Module):
             else:
                 self.backbone.save_pretrained(folder, safe_serialization=True)
                 save_tokenizer(self.tokenizer, folder)
-        head = save_head(folder, self.head, self.projection, contract)
+        head = save_head(folder, self.head, self.projection)
         if not _is_sentence_transformer(contract, static):
             return
         modules = [("", STATIC_EMBEDDING), *head] if static else [("", "Transformer"), ("1_Pooling", "Pooling"), *head]
@@ -558,12 +480,8 @@ def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
 def _load_table(module: Module, contract: Contract) -> Loaded:
     """Return the table of a StaticEmbedding in place of a transformer."""
     if contract.poolings != ("mean",) or contract.special_tokens or contract.markers != "none":
-        raise InputError(
-            f"{module.folder}: is a table of token vectors, whose pooling is the mean of all tokens but special ones; "
-            "omit --pooling and --markers",
-            code="table-contract",
-            path=module.folder,
-        )
+        problem = "is a table of vectors, whose pooling is mean; omit --pooling and --markers"
+        raise path_error(module.folder, problem, code="option-does-not-apply")
     table, tokenizer = load_table(module.folder)
     return Loaded(table, tokenizer, {}, ())  # type: ignore[arg-type]
 
@@ -594,12 +512,7 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
     """Return a tokenizer with two reserved word pieces as special tokens; their embeddings start near that of [CLS]."""
     ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
-        raise InputError(
-            f"{folder}: the vocabulary has no {QUERY_MARKER} for query and document markers; use --markers none",
-            code="no-markers",
-            path=folder,
-            name=QUERY_MARKER,
-        )
+        raise path_error(folder, f"the vocabulary has no {QUERY_MARKER}; use --markers none", code="no-markers")
     table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
         for marker in ids:
@@ -689,17 +602,9 @@ class TransformerEncoder(nn.Module):
         weights = storage.fingerprint(folder)
         two_folders, published = is_two_folders(folder), structure(folder)
         if not (stored.tied or two_folders or published):
-            raise InputError(
-                f"{folder}: incomplete encoder of two towers; query/ or document/ is missing",
-                code="damaged",
-                path=folder,
-            )
+            raise path_error(folder, "incomplete encoder of two towers; query/ or document/ is missing", code="damaged")
         if two_folders and contract.tied:
-            raise InputError(
-                f"{folder}: has two towers and cannot be loaded as a tied encoder; use --untied",
-                code="two-towers",
-                path=folder,
-            )
+            raise path_error(folder, "has two towers; use --untied", code="two-towers")
         if contract.dim == stored.dim and "dim" not in published:
             refuse_missing_projection(folder / "query" if two_folders else folder, stored)
         query = Tower.load(folder / "query" if two_folders else folder, contract, route or "query")
@@ -708,13 +613,8 @@ class TransformerEncoder(nn.Module):
             document = Tower.load(folder / "document" if two_folders else folder, contract, "document")
         for name, tower in (("query_max_len", query), ("doc_max_len", document)):
             if (overrides.get(name) or 0) > tower.longest:
-                raise InputError(
-                    f"--{name.replace('_', '-')} {overrides[name]}: {folder} reads at most {tower.longest} word pieces",
-                    code="out-of-range",
-                    option=f"--{name.replace('_', '-')}",
-                    value=overrides[name],
-                    limit=tower.longest,
-                    path=folder,
+                raise option_error(
+                    name, overrides[name], f"{folder} reads at most {tower.longest} word pieces", limit=tower.longest
                 )
         if query.left_out:
             console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")

@@ -124,7 +124,7 @@ class Served:
 
     @cached_property
     def _impacts(self) -> DocumentImpacts:
-        return self.lexical.impacts.by_document(self.work, "use --format opensearch")
+        return self.lexical.impacts.by_document(self.work)
 
     def queries(self, queries: pl.DataFrame, encoder: Any) -> pl.DataFrame:
         """Return qid, text, indices and values (term frequencies), and vector, for queries (qid, text)."""

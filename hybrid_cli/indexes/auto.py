@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, draws
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.construction import build, index_bytes
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size, factory_string
@@ -161,15 +161,9 @@ def choose(
                 needed = sum((folder / part).stat().st_size for part in (FAISS_INDEX, DOCIDS))
                 if _fits(needed, recipe):
                     break
-            raise InputError(
-                f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits in --memory "
-                f"{console.size(recipe.memory or 0)}: {candidate.index_type} needs {console.size(needed)}; "
-                "raise --memory, or lower --min-recall",
-                code="no-index-fits",
-                option="memory",
-                value=recipe.memory,
-                needed=needed,
-            )
+            problem = f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits"
+            problem += f"; {candidate.index_type} needs {console.size(needed)}"
+            raise option_error("memory", recipe.memory, problem, code="no-index-fits")
     return tried
 
 

@@ -21,22 +21,23 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss import (
     BINARY,
     BINARY_GRAPH,
-    FACTORIES,
     FLAT,
+    adding_on,
     code_size,
     empty_index,
     factory_string,
     inverted_lists,
     is_binary,
     load_faiss,
+    pick_gpus,
     quiet,
     reason,
     same_graph,
     set_parameter,
     sign_bits,
     table_size,
+    training_on,
 )
-from hybrid_cli.indexes.gpus import adding_on, pick_gpus, training_on
 from hybrid_cli.indexes.options import VectorIndex
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
 from hybrid_cli.storage import disk
@@ -45,8 +46,8 @@ from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
-_ID_BYTES = 210  # of memory, of an id and its row while vectors are written (studies/memory.md)
-_SMALL_TYPES = ("flat", "sq8", "binary")  # flat: little memory, since it is written as a stream
+_REMEDY = "use --index-type flat, which is written as a stream"
+_SMALLER = "use --index-type sq8 or binary, or --vector-dtype float16"
 # The file of faiss.IndexFlatIP: type, dimensions, vectors, twice 2**20 (unused), trained, metric, values that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 
@@ -73,9 +74,7 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
         pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
     factory = factory_string(recipe, dim, len(docids))
-    needed = construction_bytes(factory, dim, len(docids))
-    remedy = "" if factory == FLAT else "use --index-type flat, which is written as a stream"
-    memory.require(needed, f"the index {factory}", remedy=remedy)
+    memory.require(construction_bytes(factory, dim, len(docids)), f"the index {factory}", remedy=_REMEDY)
     if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
     elif is_binary(factory):
@@ -86,7 +85,7 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     return factory
 
 
-def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0, remedy: str = "") -> None:
+def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0) -> None:
     """Check that FAISS can build an index of `count` vectors of length `dim`, and that memory and disk hold it.
 
     Args:
@@ -95,33 +94,19 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
         count: number of vectors.
         place: folder that is written.
         written: bytes of the vectors that are written next to the index.
-        remedy: option with which these vectors need less.
 
     Raises:
         HybridError: FAISS is not installed, or memory or disk space does not suffice.
         InputError: a parameter or the factory string is unusable.
     """
     pick_gpus(recipe.faiss_device)
-    ids, purpose = _ID_BYTES * count, f"encode: {count:,} vectors"
-    if recipe.index_type == "auto":
-        console.forecast(ids, purpose)
-        console.forecast(written, purpose, remedy, place)
-        return
-    factory = factory_string(recipe, dim, count)
-    if not is_binary(factory):
-        empty_index(factory, dim)
-    needed = construction_bytes(factory, dim, count)
-    smaller = _smaller(construction_bytes, needed, recipe, dim, count)
-    console.forecast(ids + needed, f"encode: building {factory}", smaller)
-    needed = index_bytes(factory, dim, count)
-    remedies = filter(None, (_smaller(index_bytes, needed, recipe, dim, count), remedy))
-    console.forecast(written + needed, f"{purpose} and index", ", or ".join(remedies), place)
-
-
-def _smaller(size: Callable[[str, int, int], int], needed: int, recipe: VectorIndex, dim: int, count: int) -> str:
-    """Return the advice to use an index type of less than `needed` bytes; empty if there is none."""
-    names = [name for name in _SMALL_TYPES if size(FACTORIES[name](recipe, dim, count), dim, count) < needed]
-    return f"use --index-type {' or '.join(names)}" if names else ""
+    if recipe.index_type != "auto":
+        factory = factory_string(recipe, dim, count)
+        if not is_binary(factory):
+            empty_index(factory, dim)
+        console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", _REMEDY)
+        written += index_bytes(factory, dim, count)
+    console.forecast(written, f"encode: {count:,} vectors and index", _SMALLER, place)
 
 
 def construction_bytes(factory: str, dim: int, count: int) -> int:
@@ -162,13 +147,8 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
             with quiet(), training_on(gpus, index):
                 index.train(sample)
         except RuntimeError as error:
-            raise InputError(
-                f"{console.counted(vector=len(sample))}: too few to train {factory} ({reason(error)}); use "
-                "--index-type flat or sq8",
-                code="too-few-vectors",
-                value=len(sample),
-                factory=factory,
-            ) from None
+            problem = f"{len(sample):,} vectors are too few to train {factory} ({reason(error)})"
+            raise InputError(f"{problem}; use --index-type flat or sq8", code="too-few-vectors") from None
     if nlist := inverted_lists(index):
         set_parameter(index, "nprobe", min(recipe.nprobe, nlist))
     with adding_on(gpus, index):

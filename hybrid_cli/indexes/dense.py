@@ -12,19 +12,19 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import console, memory, runs, storage
-from hybrid_cli.errors import InputError
+from hybrid_cli import memory, runs, storage
+from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
     FLAT,
     check_metric,
     is_binary,
     load_faiss,
+    on_gpus,
     reason,
     set_parameter,
     sign_bits,
 )
-from hybrid_cli.indexes.gpus import on_gpus
 from hybrid_cli.indexes.options import BINARY_K, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
 from hybrid_cli.storage import Record
@@ -37,7 +37,6 @@ _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in a
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
-_ID_BYTES = 64  # of memory, of a document's id (studies/memory.md)
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,8 @@ class DenseIndex:
         if not self.binary:
             check_metric(index, path)
         if index.ntotal != len(self.docids):
-            raise InputError(
-                f"{path}: has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite",
-                code="damaged",
-                path=path,
-                value=index.ntotal,
-                expected=len(self.docids),
+            raise path_error(
+                path, f"has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite"
             )
         for name, option, value in (("efSearch", "--ef-search", self.ef_search), ("nprobe", "--nprobe", self.nprobe)):
             if value is not None:
@@ -142,17 +137,9 @@ class DenseIndex:
         storage.check_parts(self.folder, FAISS_INDEX)
         try:
             mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if self.info.factory == FLAT else 0
-            needed = _ID_BYTES * self.info.vectors + (0 if mapped else Path(path).stat().st_size)
-            console.forecast(
-                needed, path, "" if mapped else "search an index of type flat, which is not read into memory"
-            )
             return faiss.read_index_binary(path) if self.binary else faiss.read_index(path, mapped)
         except RuntimeError as error:
-            raise InputError(
-                f"{path}: FAISS cannot read the index ({reason(error)}); encode again with --overwrite",
-                code="damaged",
-                path=path,
-            ) from None
+            raise path_error(path, f"FAISS cannot read it ({reason(error)}); encode again with --overwrite") from None
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
         """Return the top `hits` documents of each query vector [n, d] as a run."""
@@ -174,13 +161,8 @@ class DenseIndex:
             InputError: the length of the vectors differs from the index's.
         """
         if vectors.shape[1] != self.dim:
-            raise InputError(
-                f"{self.folder}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}",
-                code="other-width",
-                path=self.folder,
-                value=vectors.shape[1],
-                expected=self.dim,
-            )
+            problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
+            raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
         depth = min(hits + _BEYOND, len(self.docids))
         size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index

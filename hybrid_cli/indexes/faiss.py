@@ -5,14 +5,93 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli import console
+from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.indexes.options import VectorIndex
+
+
+def pick_gpus(device: str) -> list[int]:
+    """Return the GPUs of `--faiss-device`; none for the CPU.
+
+    Args:
+        device: `auto` is all GPUs that FAISS can use, if any; `cpu`; `gpu` is all GPUs; `0,1` are two of them.
+
+    Raises:
+        InputError: this build of FAISS has no GPU support, or there is no such GPU.
+    """
+    if device == "cpu":
+        return []
+    numbers = [part.strip() for part in device.split(",")]
+    if device not in ("auto", "gpu") and not all(part.isdecimal() for part in numbers):
+        raise option_error("faiss_device", device, "use auto, cpu, gpu, or numbers such as 0,1", code="unknown-choice")
+    faiss = load_faiss()
+    visible = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
+    if device == "auto":
+        return list(range(visible))
+    if not hasattr(faiss, "StandardGpuResources"):
+        raise option_error(
+            "faiss_device", device, "no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu", code="no-gpu"
+        )
+    found = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
+    if not found or found[-1] >= visible:
+        raise option_error("faiss_device", device, f"FAISS sees {visible} GPUs; use a number below", code="no-gpu")
+    return found
+
+
+def on_gpus(index: Any, gpus: Sequence[int], shard: bool) -> Any | None:
+    """Copy an index to GPUs; None if it does not fit, with a warning.
+
+    Args:
+        index: the index.
+        gpus: numbers of the GPUs.
+        shard: each of several GPUs holds a part of the vectors; else all vectors, and searches a part of the queries.
+    """
+    faiss = load_faiss()
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard = shard
+    try:
+        return faiss.index_cpu_to_gpus_list(index, options, list(gpus))
+    except RuntimeError as error:
+        console.warn(f"FAISS cannot use the GPU ({reason(error)}) and continues on the CPU; see --faiss-device")
+        return None
+
+
+@contextmanager
+def training_on(gpus: Sequence[int], index: Any) -> Iterator[None]:
+    """Within this context, GPUs assign vectors to the centroids of inverted lists during their training."""
+    faiss = load_faiss()
+    ivf = faiss.try_extract_index_ivf(index) if gpus else None
+    if ivf is not None:
+        ivf.clustering_index = on_gpus(faiss.IndexFlatIP(ivf.d), gpus, shard=False)
+    try:
+        yield
+    finally:
+        if ivf is not None:
+            ivf.clustering_index = None
+
+
+@contextmanager
+def adding_on(gpus: Sequence[int], index: Any) -> Iterator[None]:
+    """Within this context, GPUs assign added vectors to inverted lists, which stay in memory in the usual order."""
+    faiss = load_faiss()
+    ivf: Any = faiss.try_extract_index_ivf(index) if gpus else None
+    copied = on_gpus(ivf.quantizer, gpus, shard=False) if ivf is not None else None
+    if copied is None:
+        yield
+        return
+    kept = ivf.quantizer
+    ivf.quantizer = copied
+    try:
+        yield
+    finally:
+        ivf.quantizer = kept
+
 
 FLAT = "Flat"
 BINARY, BINARY_GRAPH = "Binary", "BHNSW"  # sign codes with Hamming distance; the number of links follows the name
@@ -37,11 +116,8 @@ def load_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise HybridError(
-            "FAISS is not installed; run: pip install 'hybrid_cli[cpu]' (or [gpu] on a machine with CUDA)",
-            code="missing-package",
-            package="faiss",
-        ) from None
+        problem = "run: pip install 'hybrid_cli[cpu]' (or [gpu]), which installs FAISS"
+        raise HybridError(problem, code="missing-package", package="faiss") from None
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1
@@ -55,13 +131,7 @@ def _code_bytes(recipe: VectorIndex, dim: int) -> int:
     """Return the bytes of a product code: the set value, or the largest divisor of `dim` up to dim / 4."""
     size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
     if dim % size:
-        raise InputError(
-            f"--pq-bytes {size}: needs a divisor of the vectors' length {dim}",
-            code="out-of-range",
-            option="pq_bytes",
-            value=size,
-            dim=dim,
-        )
+        raise option_error("pq_bytes", size, f"needs a divisor of the vectors' length {dim}")
     return size
 
 
@@ -140,13 +210,8 @@ def empty_index(factory: str, dim: int) -> Any:
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise InputError(
-            f"--factory {factory}: not a FAISS factory string for {dim} dimensions, such as OPQ16,IVF256,PQ16 "
-            f"({reason(error)})",
-            code="invalid-value",
-            option="factory",
-            value=factory,
-            dim=dim,
+        raise option_error(
+            "factory", factory, f"no FAISS factory string for {dim} dimensions ({reason(error)})", code="invalid-value"
         ) from None
     check_metric(index, f"--factory {factory}")
     codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
@@ -206,11 +271,8 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
     try:
         load_faiss().ParameterSpace().set_index_parameter(index, name, value)
     except RuntimeError:
-        raise InputError(
-            f"{option or name} {value}: this type of index has no such parameter",
-            code="unknown-parameter",
-            option=option or name,
-            value=value,
+        raise option_error(
+            option or name, value, "this type of index has no such parameter", code="unknown-parameter"
         ) from None
 
 
@@ -226,9 +288,6 @@ def check_metric(index: Any, where: str) -> None:
     inner = faiss.downcast_index(index)
     while inner is not None:
         if inner.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise InputError(
-                f"{where}: {type(inner).__name__} does not measure the inner product; use another index",
-                code="faiss-metric",
-            )
+            raise InputError(f"{where}: {type(inner).__name__} does not measure the inner product", code="faiss-metric")
         below = getattr(inner, "storage", None) or getattr(inner, "index", None)
         inner = faiss.downcast_index(below) if isinstance(below, faiss.Index) else None

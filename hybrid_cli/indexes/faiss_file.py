@@ -17,8 +17,8 @@ from typing import IO, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_cli import console, memory
-from hybrid_cli.errors import InputError
+from hybrid_cli import memory
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.faiss import check_metric, load_faiss, quiet, reason
 
 Ids = npt.NDArray[np.int64]
@@ -51,7 +51,6 @@ def read_vectors(path: Path) -> tuple[npt.NDArray[np.float32], Ids | None]:
         InputError: not a FAISS index, another metric, an id twice, or an index that cannot return its vectors.
     """
     threads = str(load_faiss().omp_get_max_threads())
-    console.forecast(path.stat().st_size, str(path))
     command = [sys.executable, "-m", __name__, str(path)]
     with subprocess.Popen(
         command,
@@ -66,8 +65,7 @@ def read_vectors(path: Path) -> tuple[npt.NDArray[np.float32], Ids | None]:
             _refuse_failed(path, process)
         facts = json.loads(head)
         if "problem" in facts:
-            raise InputError(f"{path}: {facts['problem']}", code=facts["code"], path=path)
-        console.forecast(4 * facts["vectors"] * facts["dim"], f"the vectors of {path}")
+            raise path_error(path, f"{facts['problem']}", code=facts["code"])
         ids = np.empty(facts["vectors"] if facts["ids"] else 0, np.int64)
         vectors = np.empty((facts["vectors"], facts["dim"]), np.float32)
         if not all(_fill(each, process.stdout) for each in (ids, vectors)):
@@ -86,11 +84,7 @@ def _fill(array: np.ndarray, stream: IO[bytes]) -> bool:
 def _refuse_failed(path: Path, process: subprocess.Popen[bytes]) -> NoReturn:
     status = process.wait()
     ended = f"signal {-status}" if status < 0 else f"status {status}"
-    raise InputError(
-        f"{path}: FAISS failed while it read the vectors ({ended}); the file may be damaged. Pass a .npy file",
-        code="faiss-failed",
-        path=path,
-    )
+    raise path_error(path, f"FAISS failed to read it ({ended}); pass a .npy file", code="faiss-failed")
 
 
 # --------------------------------------------------------------------------------------------------- in its own process
@@ -160,10 +154,7 @@ def _ids_of_lists(index: Any) -> Ids:
     faiss = load_faiss()
     lists = faiss.downcast_InvertedLists(index.invlists)
     if isinstance(lists, faiss.OnDiskInvertedLists):
-        raise InputError(
-            f"the vectors are in another file, {lists.filename}; merge both into one index",
-            code="faiss-on-disk-lists",
-        )
+        raise InputError(f"the vectors are in {lists.filename}; merge both", code="faiss-on-disk-lists")
     sizes = [lists.list_size(number) for number in range(lists.nlist)]
     parts = [
         faiss.rev_swig_ptr(lists.get_ids(number), size).copy() for number, size in enumerate(sizes) if size
@@ -178,11 +169,7 @@ def _check_invertible(chain: Sequence[Any]) -> None:
         if isinstance(transform, faiss.LinearTransform):
             matrix = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float64)
             if np.abs(matrix @ matrix.T - np.eye(len(matrix))).max() > _ORTHONORMAL:
-                raise InputError(
-                    f"the vectors before FAISS's {type(transform).__name__} cannot be computed, since it is no "
-                    "rotation; use .npy",
-                    code="faiss-kind",
-                )
+                raise InputError(f"FAISS's {type(transform).__name__} is no rotation; use .npy", code="faiss-kind")
 
 
 def _blocks(path: str) -> Iterator[bytes]:
@@ -200,9 +187,7 @@ def _blocks(path: str) -> Iterator[bytes]:
         first = stored.at(np.arange(min(len(stored.ids), _AT_ONCE)))
     except (RuntimeError, MemoryError) as error:
         why = reason(error) if isinstance(error, RuntimeError) else "it needs more memory than its size"
-        raise InputError(
-            f"not a FAISS index whose vectors can be read ({why}); use .npy", code="faiss-unreadable"
-        ) from None
+        raise InputError(f"no readable FAISS index ({why}); use .npy", code="faiss-unreadable") from None
     yield json.dumps(facts).encode() + b"\n"
     if not stored.numbered:
         yield stored.ids.tobytes()

@@ -38,7 +38,7 @@ class VectorIndex:
         pq_bytes: bytes of a product code; None is a quarter of the dimensions.
         memory: bytes that an index of type `auto` may have.
         min_recall: recall of the exact top 100 hits that an index of type `auto` must have.
-        faiss_device: GPUs that train inverted lists and assign vectors to them; see `gpus.pick_gpus`.
+        faiss_device: GPUs that train inverted lists and assign vectors to them; see `faiss.pick_gpus`.
         seed: random seed of training samples and recall checks.
     """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, path_error
 from hybrid_cli.indexes.options import Shards
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import PARTS, VECTORS, part
@@ -68,12 +69,7 @@ def shards(folder: Path) -> list[Path]:
     """
     found = sorted((folder / VECTORS).glob(PARTS))
     if not found:
-        raise InputError(
-            f"{folder}: has no {VECTORS}/{PARTS}; build it with `hybrid encode`",
-            code="no-such-file",
-            path=folder,
-            expected=f"{VECTORS}/{PARTS}",
-        )
+        raise path_error(folder, f"has no {VECTORS}/{PARTS}; build it with `hybrid encode`", code="no-such-file")
     storage.check_listed(folder, found, f"{VECTORS}/{PARTS}")
     return found
 
@@ -99,10 +95,7 @@ def read_shard(path: Path) -> Vectors:
     column = _read(path, "vector")["vector"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_floating(column.type.value_type):
         raise DamageError(
-            f"{path}: the column 'vector' is {column.type}, no list of numbers of a fixed length; restore it",
-            code="damaged",
-            path=path,
-            column="vector",
+            f"{path}: the vectors are {column.type}; restore it", code="damaged", path=path, column="vector"
         )
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
@@ -119,11 +112,7 @@ def read_shards(folder: Path) -> Iterator[Vectors]:
         vectors = read_shard(path)
         if dim not in (None, vectors.shape[1]):
             raise DamageError(
-                f"{path}: has vectors of {vectors.shape[1]} values, and the first shard of {dim}; restore it",
-                code="damaged",
-                path=path,
-                value=vectors.shape[1],
-                expected=dim,
+                f"{path}: has vectors of {vectors.shape[1]} values, not {dim}; restore it", code="damaged", path=path
             )
         dim = vectors.shape[1]
         yield vectors
@@ -145,12 +134,7 @@ def _read(path: Path, *columns: str) -> pa.Table:
     with storage.reading(path):
         table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
     if lost := [name for name in columns if name not in table.column_names]:
-        raise DamageError(
-            f"{path}: has no column {lost[0]!r}; restore or rebuild the artifact",
-            code="damaged",
-            path=path,
-            column=lost[0],
-        )
+        raise DamageError(f"{path}: has no column {lost[0]!r}; restore it", code="damaged", path=path, column=lost[0])
     return table
 
 
@@ -187,36 +171,65 @@ def progress(
     return console.progress(what, total, unit, done=done)
 
 
-def missing_blocks(
-    texts: Iterable[Texts],
-    size: int,
-    at_once: int,
-    path_of: Callable[[int], Path],
-    started: deque[tuple[Path, pa.Array]],
-    wanted: Collection[int] | None = None,
-    first: int = 0,
-) -> Iterator[Block]:
-    """Yield the texts of the shards that are to be encoded, in blocks.
+D = TypeVar("D", bound=tuple[Any, int])
 
-    Args:
+
+@dataclass(frozen=True)
+class TextShards:
+    """Shards that are encoded from texts; those that exist already are skipped.
+
+    Attributes:
         texts: tables with the columns id, title, text.
+        path_of: returns the path of a shard.
         size: number of texts of a shard.
         at_once: number of texts of a block.
-        path_of: returns the path of a shard.
-        started: receives path and ids of each shard before its blocks.
-        wanted: numbers of the shards to encode; None yields those that do not exist.
         first: number of the first shard.
+        wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
-    for number, shard in enumerate(storage.regrouped(map(pa.table, texts), size), first):
-        path = path_of(number)
-        if wanted is not None and number not in wanted:
-            if number > max(wanted, default=-1):
-                break
-        elif not path.exists():
-            started.append((path, shard["id"].combine_chunks()))
-            for begin in range(0, len(shard), at_once):
-                part = shard.slice(begin, at_once)
-                yield part["title"].to_pylist(), part["text"].to_pylist()
+
+    texts: Iterable[Texts]
+    path_of: Callable[[int], Path]
+    size: int
+    at_once: int
+    first: int = 0
+    wanted: Collection[int] | None = None
+
+    def encode(
+        self,
+        encoded: Callable[[Iterable[Block]], Iterable[D]],
+        write: Callable[[Path, pa.Array, list[D]], None],
+        advance: Advance,
+    ) -> None:
+        """Encode blocks of texts, and write each shard when its blocks are complete.
+
+        Args:
+            encoded: encodes blocks, in order: rows of each, and the number of truncated texts.
+            write: writes path, ids and blocks of a shard.
+            advance: called with the number of encoded texts.
+        """
+        started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
+        parts: list[D] = []
+        for done in encoded(self._blocks(started)):
+            parts.append(done)
+            advance(len(done[0]))
+            path, ids = started[0]
+            if sum(len(rows) for rows, _ in parts) == len(ids):
+                write(path, ids, parts)
+                started.popleft()
+                parts.clear()
+
+    def _blocks(self, started: deque[tuple[Path, pa.Array]]) -> Iterator[Block]:
+        """Yield the texts of the shards that are to be encoded; `started` receives each shard before its blocks."""
+        for number, shard in enumerate(storage.regrouped(map(pa.table, self.texts), self.size), self.first):
+            path = self.path_of(number)
+            if self.wanted is not None and number not in self.wanted:
+                if number > max(self.wanted, default=-1):
+                    break
+            elif not path.exists():
+                started.append((path, shard["id"].combine_chunks()))
+                for begin in range(0, len(shard), self.at_once):
+                    part = shard.slice(begin, self.at_once)
+                    yield part["title"].to_pylist(), part["text"].to_pylist()
 
 
 def encode_texts(
@@ -229,7 +242,7 @@ def encode_texts(
     first: int = 0,
     wanted: Collection[int] | None = None,
 ) -> None:
-    """Encode texts to shards of `options.shard_size`; shards that exist already are skipped.
+    """Encode texts to shards of vectors in `folder`; see `TextShards`.
 
     Args:
         folder: folder of the shards.
@@ -244,21 +257,15 @@ def encode_texts(
     Raises:
         HybridError: a vector is not finite.
     """
-    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
-    path_of = partial(shard_path, folder)
-    blocks = missing_blocks(texts, options.shard_size, _AT_ONCE, path_of, started, wanted, first)
-    parts: list[Encoded] = []
-    for done in encoded(blocks):
-        parts.append(done)
-        advance(len(done[0]))
-        path, ids = started[0]
-        if sum(len(vectors) for vectors, _ in parts) == len(ids):
-            found = np.concatenate([vectors for vectors, _ in parts]).astype(options.vector_dtype)
-            remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
-            check_finite(found, pl.Series(ids), "query" if of_queries else "document", remedy)
-            write_shard(path, ids, found, truncated=sum(truncated for _, truncated in parts))
-            started.popleft()
-            parts.clear()
+
+    def write(path: Path, ids: pa.Array, parts: list[Encoded]) -> None:
+        vectors = np.concatenate([part for part, _ in parts]).astype(options.vector_dtype)
+        remedy = "use --dtype fp32 and --vector-dtype float32, or another model"
+        check_finite(vectors, pl.Series(ids), "query" if of_queries else "document", remedy)
+        write_shard(path, ids, vectors, truncated=sum(truncated for _, truncated in parts))
+
+    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first, wanted)
+    shards.encode(encoded, write, advance)
 
 
 def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hybrid_cli import console, plugins
 from hybrid_cli.encoders.devices import pick_device
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError, option_error
 
 _ERRORS = {kind.__name__: kind for kind in (HybridError, InputError)}
 _PLUGINS = "plugins"  # of a job: files that the process loads
@@ -36,24 +36,12 @@ def pick_devices(names: Sequence[str]) -> list[str]:
 
         names = [str(number) for number in range(torch.cuda.device_count())]
         if not names:
-            raise InputError(
-                "--devices all: no GPU is visible; pass --device cpu", code="no-gpu", option="devices", value="all"
-            )
+            raise option_error("devices", "all", "no GPU is visible; pass --device cpu", code="no-gpu")
     found = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
     if len({name.partition(":")[0] for name in found}) > 1:
-        raise InputError(
-            f"--devices {','.join(names)}: vectors differ between types of devices; use one type",
-            code="conflicting-options",
-            option="devices",
-            value=names,
-        )
+        raise option_error("devices", names, "vectors differ between types; use one", code="conflicting-options")
     if repeated := [name for name in set(found) if name != "cpu" and found.count(name) > 1]:
-        raise InputError(
-            f"--devices {','.join(names)}: {repeated[0]} is named twice; one process uses a GPU",
-            code="repeated-value",
-            option="devices",
-            value=repeated[0],
-        )
+        raise option_error("devices", names, f"{repeated[0]} is named twice", code="repeated-value")
     return found
 
 
@@ -92,7 +80,7 @@ def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[s
                 receive[message[0]](message[1])
     except BrokenPipeError:  # it ended before it read its job
         raise HybridError(
-            f"the process of {label} ended at its start; repeat the command", code="worker-ended", worker=label
+            f"the process of {label} ended at its start; repeat the command", code="worker-ended"
         ) from None
     finally:
         for process in processes.values():
@@ -110,22 +98,10 @@ def _relay(label: str, process: subprocess.Popen[str], messages: SimpleQueue[tup
 
 
 def _check_end(label: str, code: int) -> None:
-    if code < 0:
-        cause = signal.Signals(-code).name
-        advice = "; less memory is needed with fewer devices" if cause == "SIGKILL" else ""
-        raise HybridError(
-            f"the process of {label} was ended by {cause}; repeat the command to resume{advice}",
-            code="worker-ended",
-            worker=label,
-            signal=cause,
-        )
     if code:
-        raise HybridError(
-            f"the process of {label} failed (exit code {code}); repeat the command to resume",
-            code="worker-ended",
-            worker=label,
-            status=code,
-        )
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed (exit code {code})"
+        advice = "; less memory is needed with fewer devices" if code == -signal.SIGKILL else ""
+        raise HybridError(f"the process of {label} {how}; repeat the command to resume{advice}", code="worker-ended")
 
 
 def serve(work: Callable[[dict[str, Any], Send], None]) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import english, jvm
 
 ENGLISH = "en"
@@ -154,12 +154,8 @@ def _java_analyzer(language: str) -> Any:
     table = jvm.java_class("io.anserini.analysis.AnalyzerMap")
     known = sorted({ENGLISH, *table.analyzerMap.keySet().toArray()})
     if language not in known:
-        raise InputError(
-            f"--language {language}: unknown. Anserini's analyzers: {', '.join(known)}",
-            code="unknown-choice",
-            option="language",
-            value=language,
-            choices=known,
+        raise option_error(
+            "language", language, f"unknown; use {', '.join(known)}", code="unknown-choice", choices=known
         )
     try:
         found = table.getLanguageSpecificAnalyzer(language)
@@ -167,9 +163,6 @@ def _java_analyzer(language: str) -> Any:
     except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
         raise HybridError(
-            f"--language {language}: the analyzer does not run in this Java runtime ({reason})",
-            code="java-failed",
-            option="language",
-            value=language,
+            f"--language {language}: does not run in this Java ({reason})", code="java-failed", option="language"
         ) from None
     return found

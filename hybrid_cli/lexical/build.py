@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import storage
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import STACKING, Analyzer
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
@@ -27,22 +27,16 @@ from hybrid_cli.storage import disk, layout
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 _MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (studies/memory.md)
 _WRITTEN = 28  # bytes on the disk of each counted posting: the texts for Lucene, Lucene's index, the matrix
-_COPIED = 9  # bytes in memory and on the disk of each posting that is copied from another index
 
 
-def memory_of(counted: float, copied: float = 0.0) -> int:
-    """Return the bytes of memory for `build`.
-
-    Args:
-        counted: postings of the documents that are analyzed.
-        copied: postings of the kept documents of a base.
-    """
-    return _MEMORY + round(_POSTING * counted + _COPIED * copied)
+def memory_of(postings: float) -> int:
+    """Return the bytes of memory for `build` of a number of postings."""
+    return _MEMORY + round(_POSTING * postings)
 
 
-def disk_of(counted: float, copied: float = 0.0) -> int:
-    """Return the bytes that `build` writes; see `memory_of`."""
-    return round(_WRITTEN * counted + _COPIED * copied)
+def disk_of(postings: float) -> int:
+    """Return the bytes that `build` writes."""
+    return round(_WRITTEN * postings)
 
 
 @dataclass(frozen=True)
@@ -93,21 +87,22 @@ def build(
         lucene_thread.start()
     if not (folder / layout.IMPACTS).is_dir():
         with storage.replacing(folder / layout.IMPACTS) as scratch:
-            counted = _count(
-                corpus, fields, analyzer, advance, "append fewer documents at once" if base else "use --shards"
-            )
+            builder = PostingsBuilder()
+            for batch in corpus():
+                builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
+                advance(len(batch))
+            counted = builder.finish()
             if base is not None:
                 kept = base.kept()["kept"].to_numpy()
                 counted = Postings.open(base.folder / layout.IMPACTS).extended(kept, counted)
             counted.save(scratch)
     if lucene_thread is not None:
         lucene_thread.finish()
-    postings = Postings.open(folder / layout.IMPACTS)
-    try:
-        _compare(postings, lucene.statistics(folder / layout.LUCENE), folder)
-    except HybridError:
+    postings, other = Postings.open(folder / layout.IMPACTS), lucene.statistics(folder / layout.LUCENE)
+    if (postings.counted, postings.tokens) != (other.counted, other.tokens):
         disk.remove(folder / layout.LUCENE)  # the same command builds it again
-        raise
+        problem = f"Lucene counts {other}, the matrix {postings.counted:,} documents with {postings.tokens:,} tokens"
+        raise HybridError(f"{folder}: {problem}; report this bug of hybrid", code="lucene-differs", path=folder)
     if language in STACKING:
         docids = pl.read_parquet(folder / layout.DOCIDS, glob=False)
         known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
@@ -141,12 +136,7 @@ def build_shards(
         InputError: the language has an analyzer whose document lengths only Lucene knows.
     """
     if language in STACKING:
-        raise InputError(
-            f"--shards: not with --language {language}, whose lengths come from Lucene; omit --shards",
-            code="option-does-not-apply",
-            option="shards",
-            language=language,
-        )
+        raise option_error("shards", None, f"not with --language {language}; omit it", code="option-does-not-apply")
     analyzer, batches = Analyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
     for number, size in enumerate(sizes, first):
@@ -156,9 +146,7 @@ def build_shards(
             batch = rest if rest is not None and len(rest) else next(batches, None)
             if batch is None:
                 raise HybridError(
-                    f"{folder}: the corpus lost documents while the command ran; repeat the command",
-                    code="input-replaced",
-                    path=folder,
+                    f"{folder}: the corpus lost documents; repeat the command", code="input-replaced", path=folder
                 )
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
@@ -169,7 +157,7 @@ def build_shards(
             advance(len(mine))
         if not done:
             with storage.replacing(folder / layout.shard(number)) as scratch:
-                builder.finish("use more --shards").save(scratch / layout.IMPACTS)
+                builder.finish().save(scratch / layout.IMPACTS)
                 with disk.create(scratch / layout.DOCIDS) as file:
                     pl.concat(docids).write_parquet(file, compression="zstd")
     store_statistics(folder)
@@ -199,16 +187,6 @@ def contents(batch: pa.RecordBatch | pa.Table, fields: Sequence[str]) -> pl.Data
     frame = pl.DataFrame(pl.from_arrow(batch))
     columns = [pl.col(name) for name in weighted_fields(fields)]
     return frame.select("docid", pl.concat_str(columns, separator="\n").alias("contents"))
-
-
-def _count(
-    corpus: Corpus, fields: Sequence[str], analyzer: Analyzer, advance: Callable[[int], None], remedy: str
-) -> Postings:
-    builder = PostingsBuilder()
-    for batch in corpus():
-        builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
-        advance(len(batch))
-    return builder.finish(remedy)
 
 
 class _Lucene(threading.Thread):
@@ -273,17 +251,6 @@ class _Lucene(threading.Thread):
         disk.remove(self.folder / layout.LUCENE_ADDED)
 
 
-def _compare(postings: Postings, counted: lucene.Statistics, folder: Path) -> None:
-    """Check that the matrix and Lucene counted the same documents and tokens."""
-    if (postings.counted, postings.tokens) != (counted.counted, counted.tokens):
-        raise HybridError(
-            f"{folder}: Lucene counts {counted.counted:,} documents with {counted.tokens:,} tokens, the matrix "
-            f"{postings.counted:,} with {postings.tokens:,}; this is a bug in hybrid, please report it with the corpus",
-            code="lucene-differs",
-            path=folder,
-        )
-
-
 Setting = tuple[float, float]
 
 
@@ -327,13 +294,7 @@ def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], b
     columns = [evaluate(setting).sort("qid")["value"].to_numpy() for setting in settings]
     values = np.stack(columns)  # [settings, queries]
     if values.shape[1] < 2:
-        raise InputError(
-            f"--tune: needs two or more judged queries, got {values.shape[1]}",
-            code="too-few-queries",
-            option="tune",
-            value=values.shape[1],
-            expected=2,
-        )
+        raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
     nearness = [abs(k1 - baseline[0]) + abs(b - baseline[1]) for k1, b in settings]
     halves = (values[:, 0::2], values[:, 1::2])
     gains = [

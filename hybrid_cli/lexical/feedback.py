@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import console
 from hybrid_cli.lexical.impacts import Postings
 
 _WORD = re.compile(r"[a-z0-9]{2,20}")
@@ -79,7 +78,6 @@ class Feedback:
         from scipy.sparse import csc_matrix
 
         self.terms = postings.terms
-        console.forecast(8 * len(postings.rows), "search --rm3: postings by document", "search shards")
         shape = (len(postings.lengths), len(postings.terms))
         self.documents: Any = csc_matrix((postings.tfs, postings.rows, postings.indptr), shape=shape).tocsr()
         pairs = zip(postings.terms, postings.df.tolist(), strict=True)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import console, memory, storage
+from hybrid_cli import memory, storage
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.keys import Matrix
 from hybrid_cli.storage import disk, layout
@@ -140,10 +140,8 @@ class Postings:
                 counts = np.load(folder / layout.COLLECTION).tolist()
                 arrays += [Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)]
         except (OSError, ValueError, EOFError, pl.exceptions.PolarsError) as error:
-            raise HybridError(
-                f"{folder}: incomplete impact matrix ({error}); rebuild the index with `hybrid index-bm25 --overwrite`",
-                code="incomplete-matrix", path=folder,
-            ) from None  # fmt: skip
+            problem = f"{folder}: incomplete impact matrix ({error}); repeat index-bm25 with --overwrite"
+            raise HybridError(problem, code="incomplete-matrix", path=folder) from None
         return cls(terms, *arrays)
 
     def extended(self, kept: npt.NDArray[np.bool_], added: Postings) -> Postings:
@@ -229,8 +227,8 @@ class PostingsBuilder:
         self._lengths.append(np.bincount(documents, weights, len(distinct)).astype(np.int64))
         self._blocks.append((distinct, ids[places] if len(ids) else indices.astype(np.int32), weights))
 
-    def finish(self, remedy: str = "") -> Postings:
-        """Return the postings sorted by term, or refuse with `remedy`. The builder cannot be used afterwards."""
+    def finish(self) -> Postings:
+        """Return the postings sorted by term. The builder cannot be used afterwards."""
         found = pl.Series("term", list(self._ids), pl.String)
         order = found.arg_sort().to_numpy()
         place = np.empty(len(order), np.int32)
@@ -241,7 +239,7 @@ class PostingsBuilder:
         from hybrid_cli.lexical import kernels
 
         indptr = np.concatenate(([0], np.cumsum(df)))
-        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings", remedy=remedy)
+        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings")
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         cursor, first = indptr[:-1].copy(), 0
         for distinct, words, counts in self._blocks:
@@ -319,12 +317,9 @@ class Impacts:
         bounds = np.unique([0, *full.tolist(), size]).tolist()
         yield from (self.of_documents(np.arange(*pair)) for pair in pairwise(bounds))
 
-    def by_document(self, folder: Path, remedy: str = "") -> DocumentImpacts:
+    def by_document(self, folder: Path) -> DocumentImpacts:
         """Write the impacts of all documents to `folder`, unless they are there, and memory-map them; see `blocks`."""
         if not folder.exists():
-            needed = 8 * len(self.postings.rows)
-            console.forecast(min(needed, 8 * POSTINGS_AT_ONCE), "impacts by document", remedy)
-            console.forecast(needed, "impacts by document", remedy, folder)
             with storage.replacing(folder) as scratch:
                 scratch.mkdir()
                 _save_blocks(scratch, self.blocks())

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import console, runs, storage
+from hybrid_cli import runs, storage
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.json_files import fits, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
@@ -30,7 +30,6 @@ from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
-_DOCUMENT = 181  # bytes of ids and sums, with one thread (studies/memory.md)
 FEW_QUERIES = 4  # searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
@@ -151,8 +150,7 @@ class LexicalIndex:
         if isinstance(queries := self._shared.queries, TextAnalyzer):
             return queries.analyze(texts)
         raise InputError(
-            "an index of learned weights does not count tokens; use an index of `hybrid index-bm25`",
-            code="learned-weights",
+            "learned weights do not count tokens; use an index of `hybrid index-bm25`", code="learned-weights"
         )
 
     def bags(self, texts: Sequence[str]) -> Bags:
@@ -345,10 +343,8 @@ class LexicalIndex:
 
 
 def _docids(folder: Path) -> pl.Series:
-    """Return the ids of an index by row, if memory holds what a search needs."""
-    documents = storage.row_count(storage.validate_parquet(folder / layout.DOCIDS))
-    console.forecast(_DOCUMENT * documents, f"{folder}: search of {documents:,} documents", "search shards")
-    return pl.read_parquet(folder / layout.DOCIDS, glob=False)["docid"]
+    """Return the ids of an index by row."""
+    return pl.read_parquet(storage.validate_parquet(folder / layout.DOCIDS), glob=False)["docid"]
 
 
 def _part_size(queries: int, threads: int | None) -> int:
@@ -360,20 +356,12 @@ def _part_size(queries: int, threads: int | None) -> int:
 
 def read_parameters(folder: Path) -> dict[str, Any]:
     """Return the stored k1 and b of an index, and the record of their tuning."""
+    file = folder / layout.PARAMETERS
     try:
-        found = read_object(folder / layout.PARAMETERS)
+        found = read_object(file)
     except InputError as error:
-        raise HybridError(
-            f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`",
-            code="damaged",
-            path=folder / layout.PARAMETERS,
-        ) from None
-    if wrong := [name for name in ("k1", "b") if not (fits(found.get(name), float) and found[name] >= 0)]:
-        raise HybridError(
-            f"{folder / layout.PARAMETERS}: {wrong[0]} is {named(found.get(wrong[0]))}, not a number >= 0; "
-            "rebuild the index with `hybrid index-bm25 --overwrite`",
-            code="damaged",
-            path=folder / layout.PARAMETERS,
-            field=wrong[0],
-        )
+        problem = f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`"
+        raise HybridError(problem, code="damaged", path=file) from None
+    if wrong := mismatch_of_fields(found, {"k1": float, "b": float}):
+        raise HybridError(f"{file}: {wrong}", code="damaged", path=file)
     return found

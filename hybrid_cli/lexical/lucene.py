@@ -66,19 +66,15 @@ def build(source: Path, folder: Path, language: str, threads: int) -> None:
         indexing = jvm.java_class("io.anserini.index.IndexCollection")(settings)
         indexing.run()
     except jvm.java_errors() as error:
-        raise HybridError(
-            f"{folder}: Lucene failed: {str(error).splitlines()[0]}", code="lucene-failed", path=folder
-        ) from None
+        raise _failed(folder, str(error).splitlines()[0]) from None
     failed = indexing.getCounters().errors.get()
     if failed:
-        raise HybridError(
-            f"{folder}: Lucene could not index {console.counted(document=failed)}; raise --java-heap, or check the "
-            "disk",
-            code="lucene-failed",
-            path=folder,
-            count=failed,
-        )
+        raise _failed(folder, f"{console.counted(document=failed)} not indexed; raise --java-heap, or check the disk")
     _check_written(folder)
+
+
+def _failed(folder: Path, reason: str) -> HybridError:
+    return HybridError(f"{folder}: Lucene failed: {reason}", code="lucene-failed", path=folder)
 
 
 def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
@@ -115,9 +111,7 @@ def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
             writer.addIndexes(directory(added))
         writer.close()
     except jvm.java_errors() as error:
-        raise HybridError(
-            f"{folder}: Lucene failed: {str(error).splitlines()[0]}", code="lucene-failed", path=folder
-        ) from None
+        raise _failed(folder, str(error).splitlines()[0]) from None
     _check_written(folder)
 
 
@@ -126,9 +120,7 @@ def _check_written(folder: Path) -> None:
     try:
         _reader(folder).close()
     except HybridError as error:
-        raise HybridError(
-            f"{folder}: Lucene wrote no complete index; check the disk", code="lucene-failed", path=folder
-        ) from error
+        raise _failed(folder, "no complete index was written; check the disk") from error
 
 
 def statistics(folder: Path) -> Statistics:
@@ -159,11 +151,8 @@ def _reader(folder: Path) -> Any:
     try:
         return jvm.java_class("io.anserini.index.IndexReaderUtils").getReader(str(folder.absolute()))
     except jvm.java_errors() as error:
-        raise HybridError(
-            f"{folder}: not a Lucene index ({str(error).splitlines()[0]}); rebuild it with `index-bm25 --overwrite`",
-            code="damaged",
-            path=folder,
-        ) from None
+        problem = f"{folder}: no Lucene index ({str(error).splitlines()[0]}); repeat index-bm25 with --overwrite"
+        raise HybridError(problem, code="damaged", path=folder) from None
 
 
 def search(

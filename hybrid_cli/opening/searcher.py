@@ -14,8 +14,7 @@ from hybrid_cli import memory
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.faiss import FLAT
-from hybrid_cli.indexes.gpus import pick_gpus
+from hybrid_cli.indexes.faiss import FLAT, pick_gpus
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.opening.dense import open_dense, read_info
 from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal

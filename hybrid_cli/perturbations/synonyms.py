@@ -13,7 +13,7 @@ import regex
 from hybrid_cli import console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import text_files
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited
@@ -48,10 +48,8 @@ class Table:
             given = (other.strip() for other in others)
             self._synonyms.setdefault(word.strip().lower(), []).extend(other for other in given if other)
         if not self._synonyms:
-            raise InputError(
-                f"{path}: no synonyms; each line needs a word and its synonyms, separated by tabs",
-                code="no-rows",
-                path=path,
+            raise path_error(
+                path, "no synonyms; needs a word and its synonyms per line, separated by tabs", code="no-rows"
             )
 
     def synonyms(self, word: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hybrid_cli import console
 from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.loading import open_model, open_tokenizer, read_config, refuse_missing
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 
 BEAMS = 4
@@ -54,12 +54,8 @@ class Translator:
         found = pick_device(device)
         self.device = "cpu" if found == "mps" else found  # mps has no double precision
         if not any(folder.glob("*.safetensors")):
-            raise InputError(
-                f"{folder}: no model.safetensors; pickle files (pytorch_model.bin) are not loaded; convert a model "
-                'that you trust: python -c "from transformers import AutoModelForSeq2SeqLM as M; '
-                "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
-                code="no-weights",
-                path=folder,
+            raise path_error(
+                folder, "no model.safetensors; save it with transformers' save_pretrained", code="no-weights"
             )
         self.tokenizer: Any = open_tokenizer(folder)
         model, report = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
@@ -70,13 +66,8 @@ class Translator:
         """Refuse a prefix without language code if the model translates to several languages."""
         codes = getattr(self.tokenizer, "supported_language_codes", ())
         if codes and not any(prefix.startswith(code) for code in codes):
-            raise InputError(
-                f"{self.folder}: translates to several languages; --translation-prefix needs one of {', '.join(codes)}",
-                code="unknown-choice",
-                path=self.folder,
-                option="translation_prefix",
-                value=prefix,
-                choices=codes,
+            raise option_error(
+                "translation_prefix", prefix, f"needs one of {', '.join(codes)}", code="unknown-choice", choices=codes
             )
 
     @torch.inference_mode()

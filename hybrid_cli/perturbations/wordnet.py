@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.perturbations.attack import MissingResource
 
 DEBIAN = Path("/usr/share/wordnet")
@@ -40,10 +40,8 @@ def find(named: Path | None = None) -> Path:
     """
     if named is not None:
         if not _database(named):
-            raise InputError(
-                f"{named}: does not contain WordNet (index.noun, data.noun, ...); {_HOW_TO_INSTALL}",
-                code="no-wordnet",
-                path=named,
+            raise path_error(
+                named, f"contains no WordNet (index.noun, data.noun); {_HOW_TO_INSTALL}", code="no-wordnet"
             )
         return named
     for path in places():
@@ -107,7 +105,7 @@ class WordNet:
     def __init__(self, path: Path):
         folder = _database(path)
         if folder is None:
-            raise InputError(f"{path}: does not contain WordNet", code="no-wordnet", path=path)
+            raise path_error(path, "does not contain WordNet", code="no-wordnet")
         self._parts = [_read(folder, name) for name in _ENDINGS]
 
     def synonyms(self, word: str) -> list[str]:

@@ -12,8 +12,7 @@ from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.settings import Append
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.workflows.sharded_updates import write_sharded_change
-from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
+from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change, write_sharded_change
 
 
 @stage(Append)

@@ -246,8 +246,8 @@ def _import(settings: Encode, path: Path) -> Path:
 
 def _check_recipe(settings: Encode, dim: int, vectors: int, output: Output) -> None:
     """Check that FAISS can build the index, and that memory and disk hold it and the stored vectors."""
-    size, remedy = (2, "") if settings.vector_dtype == "float16" else (4, "use --vector-dtype float16")
-    check_recipe(settings, dim, vectors, output.partial, vectors * dim * size, remedy)
+    size = 2 if settings.vector_dtype == "float16" else 4
+    check_recipe(settings, dim, vectors, output.partial, vectors * dim * size)
 
 
 def _info(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo:

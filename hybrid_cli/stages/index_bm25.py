@@ -29,7 +29,7 @@ from hybrid_cli.reporting.tables import figure, signed
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
-from hybrid_cli.workflows.sharded_updates import write_manifests
+from hybrid_cli.workflows.updates import write_manifests
 
 _DOCUMENTS_AT_ONCE = 8192
 _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text

@@ -52,8 +52,6 @@ def label(settings: Label) -> Path:
     output = artifacts.output_of(settings, Kind.LABELS, inputs, {**settings.recorded(), **order})
     if output.up_to_date:
         return output.path
-    if "queries" in inputs:
-        labels.forecast_queries(inputs["queries"])
     run = runs.open_run(inputs["run"], by_qid=False) if "run" in inputs else None
     queries = _queries(settings, inputs, run)
     with output.folder() as (work, counts):

@@ -21,8 +21,7 @@ from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.loop import Job, Validator
-from hybrid_cli.training.pretraining import MaskedLanguageModel, PretrainingLearner
-from hybrid_cli.training.pretraining_data import Corpus, Spans
+from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner, Spans
 from hybrid_cli.workflows.session import Session
 
 

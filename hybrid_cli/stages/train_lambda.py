@@ -32,12 +32,11 @@ from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import ahead
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.lambda_data import SAMPLE, LabeledQueries
+from hybrid_cli.training.lambda_data import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import StudentNegatives
 from hybrid_cli.training.teachers import PostingsScorer, mapped_impacts
-from hybrid_cli.training.validation import SurrogatePool
 from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 
 DEV_DEPTH = 50
@@ -126,7 +125,7 @@ def _train_static(settings: TrainLambda) -> Path:
     texts = pl.concat([table["text"] for table in open_labels(settings.labels).tables()]) if settings.labels else None
 
     def prepare(work: Path) -> Job[Any]:
-        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work, SAMPLE))
+        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work))
         with console.progress("compute singular vectors", unit="tables"):
             static.initialize(encoder, source, len(index.docids), settings.seed)
         learner = static.StaticLearner(encoder, settings.temperature, settings.matryoshka_dims)

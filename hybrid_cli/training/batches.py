@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hybrid_cli import console, draws, storage
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.storage import Kind
 from hybrid_cli.threads import ThreadPool
 from hybrid_cli.training.options import Optimization, Sampling
@@ -70,7 +70,7 @@ class Examples:
         self._file, self.path, self.remove_query = file, path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
-            raise InputError(f"{path}: has no training examples", code="no-rows", path=path)
+            raise path_error(path, "has no training examples", code="no-rows")
         self._positives = self._known_positives()
 
     def __len__(self) -> int:
@@ -83,10 +83,8 @@ class Examples:
             InputError: the examples were mined without a lexical index.
         """
         if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
-            raise InputError(
-                f"{self.path}: has no lexical scores; mine with --index, or train with another --loss",
-                code="no-scores",
-                path=self.path,
+            raise path_error(
+                self.path, "has no lexical scores; mine with --index, or use another --loss", code="no-scores"
             )
 
     def docids(self) -> pl.Series:
@@ -144,11 +142,8 @@ class Examples:
     def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
         pool = row["negatives"] or []
         if not pool and negatives:
-            raise InputError(
-                f"{self.path}: query {row['qid']} has no negatives; mine again from more documents or hits",
-                code="no-negatives",
-                path=self.path,
-                id=row["qid"],
+            raise path_error(
+                self.path, f"query {row['qid']} has no negatives; mine again", code="no-negatives", id=row["qid"]
             )
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
         documents = [row, *chosen]

@@ -13,7 +13,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from hybrid_cli import storage
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, path_error
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.json_files import read_json
 from hybrid_cli.storage import disk, layout
@@ -33,11 +33,7 @@ class State:
 
 
 def save_checkpoint(
-    work: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    state: State,
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
 ) -> None:
     """Replace the checkpoint in `work` atomically; remove best weights that are not its own."""
     with storage.replacing(work / layout.CHECKPOINT) as scratch:
@@ -81,11 +77,8 @@ def load_checkpoint(
         raise
     except Exception as error:  # foreign pickles raise every class
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(
-            f"{folder}: the checkpoint does not fit this training ({reason}): another version of hybrid or a library "
-            f"wrote it; use that version, or remove {work} to train from the start",
-            code="checkpoint-of-another-version", path=folder,
-        ) from None  # fmt: skip
+        problem = f"was written by another version ({reason}); use that one, or remove {work}"
+        raise path_error(folder, problem, code="checkpoint-of-another-version") from None
 
 
 def save_best(work: Path, model: nn.Module, state: State) -> None:
@@ -116,8 +109,5 @@ def _best(work: Path, state: State) -> Path:
 def _refuse_damage(path: Path, written: str | None, found: str | None) -> None:
     if written != found:
         raise DamageError(
-            f"{path}: the checkpoint of this training changed on the disk after it was written; restore it, or remove "
-            f"{path.parent} to train from the start",
-            code="damaged",
-            path=path,
+            f"{path}: changed after it was written; restore it, or remove {path.parent}", code="damaged", path=path
         )

@@ -62,9 +62,7 @@ def train(
     if loss not in LOSSES:
         raise InputError(f"loss {loss}: unknown; choices: {', '.join(LOSSES)}", code="unknown-choice", value=loss)
     if loss in RESIDUALS:
-        raise InputError(
-            f"loss {loss}: needs the scores of a frozen scorer; use `hybrid train-dense`", code="needs-scorer"
-        )
+        raise InputError(f"loss {loss}: needs a frozen scorer; use `hybrid train-dense`", code="needs-scorer")
     plan = options or Sampling()
     known = Examples.of(examples_table(examples), _NAME)
     torch.manual_seed(plan.seed)
@@ -118,14 +116,10 @@ def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
     for number, example in enumerate(examples):
         place = f"example {number}"
         if not isinstance(example, Mapping) or not isinstance(example.get("query"), str):
-            raise InputError(f"{_NAME}: {place} has no query, a text", code="no-query", row=number)
+            raise InputError(f"{_NAME}: {place} has no query, a text", code="no-query")
         negatives = example.get("negatives") or []
         if "positive" not in example or isinstance(negatives, str | Mapping):
-            raise InputError(
-                f"{_NAME}: {place} needs `positive`, a document, and `negatives`, a list",
-                code="no-documents",
-                row=number,
-            )
+            raise InputError(f"{_NAME}: {place} needs `positive`, and a list `negatives`", code="no-documents")
         more = {"lexical_score": None}
         rows.append(
             {

@@ -17,8 +17,7 @@ from hybrid_cli import console, draws, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
-from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import PARQUET
+from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
@@ -29,8 +28,6 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_QUERY_BYTES, _TEXT_BYTES = 300, 5  # of memory, of a query and its hits' place; of a byte of a text file of queries
-_DOCUMENT_BYTES = 200  # of memory, of the id of a hit and the hash of its text
 _HASH = folded("text").hash().alias("hash")
 
 
@@ -111,13 +108,6 @@ class Queries:
     counts: dict[str, int]
 
 
-def forecast_queries(file: Path) -> None:
-    """Print the memory for the queries of a file, if it is much, and refuse what does not fit."""
-    parquet = file.suffix in PARQUET
-    needed = _QUERY_BYTES * storage.row_count(file) if parquet else _TEXT_BYTES * file.stat().st_size
-    console.forecast(needed, f"label: queries of {file}", "use fewer queries at once")
-
-
 def given_queries(file: Path, options: Labeling, run: Run | None = None) -> Queries:
     """Return the queries of a file, or `max_queries` of them, in the order of the file or of a run.
 
@@ -156,9 +146,7 @@ def sentence_queries(corpus: Path, questions: Path | None, language: str, option
     found = Sentences(corpus, options.queries_from, options.seed, lengths=lengths, language=language)
     counts = found.count()
     if not counts["queries"]:
-        raise InputError(
-            f"{corpus}: has no sentence of {sentences.LEAST_WORDS} words or more", code="no-text", path=corpus
-        )
+        raise path_error(corpus, f"has no sentence of {sentences.LEAST_WORDS} words or more", code="no-text")
     return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, options)
 
 
@@ -246,16 +234,11 @@ class RunTeacher:
         self.run, self._depth = opened.of_queries(queries["qid"]), options.depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
-            raise InputError(
-                f"{path}: has hits for none of the {len(queries):,} queries; pass a run of these queries",
-                code="other-queries",
-                path=path,
-                count=len(queries),
+            raise path_error(
+                path, f"has no hits for these {len(queries):,} queries; pass a run of them", code="other-queries"
             )
-        documents = min(collections.document_count(corpus), self.run.hits)
-        console.forecast(_DOCUMENT_BYTES * documents, f"label: {documents:,} ids", "use fewer queries at once")
-        found = _hashed(self.run, corpus, path)
-        self._texts = None if options.keep_same_text else found
+        texts = _hashed(self.run, corpus, path)
+        self._texts = None if options.keep_same_text else texts
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of the run for some of the queries (qid, text).
@@ -305,12 +288,6 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     unknown = wanted.filter(~wanted.is_in(found["docid"].implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
-        raise InputError(
-            f"{run}: {console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus",
-            code="other-corpus",
-            path=run,
-            corpus=corpus,
-            id=unknown[0],
-            count=len(unknown),
-        )
+        problem = f"{console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
+        raise path_error(run, problem, code="other-corpus", id=unknown[0], count=len(unknown), corpus=corpus)
     return found

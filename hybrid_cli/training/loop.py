@@ -46,7 +46,6 @@ class Learner(Protocol[Contravariant]):
     @property
     def model(self) -> nn.Module:
         """Module whose parameters are optimized and stored."""
-        ...
 
     def backward(self, batch: Contravariant, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of `scale(loss)` at optimizer step `step`.
@@ -54,7 +53,6 @@ class Learner(Protocol[Contravariant]):
         Returns:
             Detached terms of the loss, and diagnostics (see `losses.Vectors.record`).
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -260,11 +258,7 @@ def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
     if wrong := [f"{name} {value}" for name, value in values.items() if not np.isfinite(value)]:
         remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
         raise HybridError(
-            f"step {step}: values of the training are not finite ({', '.join(wrong)}); {remedy}, or use "
-            "--precision fp32",
-            code="values-not-finite",
-            step=step,
-            names=[name for name, value in values.items() if not np.isfinite(value)],
+            f"step {step}: not finite ({', '.join(wrong)}); {remedy}, or use --precision fp32", code="values-not-finite"
         )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.training.options import LOSS, LOSSES, XI
 
 Terms = dict[str, Tensor]
@@ -113,9 +113,7 @@ def _terms(name: str, function: Objective, vectors: Vectors) -> Terms:
     """Return the terms of a loss; refuse another result of one of a plugin."""
     terms = function(vectors)
     if not isinstance(terms, dict) or not all(isinstance(each, Tensor) and each.ndim == 0 for each in terms.values()):
-        raise InputError(
-            f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms", name=name
-        )
+        raise InputError(f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms")
     return terms
 
 
@@ -346,13 +344,7 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
         InputError: a prefix is longer than `dim`.
     """
     if bad := [each for each in dims if not 0 < each <= dim]:
-        raise InputError(
-            f"--matryoshka-dims {bad[0]}: the vectors have {dim} values",
-            code="out-of-range",
-            option="matryoshka_dims",
-            value=bad[0],
-            limit=dim,
-        )
+        raise option_error("matryoshka_dims", bad[0], f"the vectors have {dim} values", limit=dim)
 
 
 def added(*objectives: Objective) -> Objective:

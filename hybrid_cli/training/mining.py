@@ -14,7 +14,7 @@ import pyarrow as pa
 from hybrid_cli import cluster, console, memory, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.runs import Run
@@ -246,11 +246,8 @@ class Miner:
         texts = collections.texts(collection, wanted)
         if len(texts) < len(wanted):
             missing = wanted.filter(~wanted.is_in(texts["docid"].implode())).sort()[0]
-            raise InputError(
-                f"{collection}: has no document {missing}, which a run of --sources retrieved",
-                code="other-corpus",
-                path=collection,
-                id=missing,
+            raise path_error(
+                collection, f"has no document {missing} of a run of --sources", code="other-corpus", id=missing
             )
         return texts
 
@@ -269,14 +266,8 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
     found = runs.open_run(path)
     if len(found.qids) and not found.qids.is_in(queries["qid"].implode()).any():
-        raise InputError(
-            f"{path}: has no query of the split: it starts with query '{found.qids[0]}', the split with "
-            f"'{queries['qid'][0]}'; pass a run of the same queries",
-            code="other-queries",
-            path=path,
-            id=found.qids[0],
-            expected=queries["qid"][0],
-        )
+        problem = f"has no query of the split (but {found.qids[0]}); pass its own run"
+        raise path_error(path, problem, code="other-queries", id=found.qids[0])
     in_order = found.in_order(queries["qid"])
     return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 
@@ -288,11 +279,7 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
     missing, empty = found.filter(pl.col("hash").is_null()), found.filter(hash=blank)
     if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
-        raise InputError(
-            f"{where}: has {reason} ({_names(missing if len(missing) else empty)}); check the collection",
-            code="other-corpus",
-            path=where,
-        )
+        raise path_error(where, f"has {reason} ({_names(missing if len(missing) else empty)})", code="other-corpus")
     for skipped, what in ((missing, "outside of the corpus"), (empty, "without title and text")):
         if len(skipped):
             count = console.counted(**{"relevant document": skipped["docid"].n_unique()})

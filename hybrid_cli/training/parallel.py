@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
 from hybrid_cli.encoders.devices import pick_device
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 
 _PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model
 BUCKET = 1 << 24  # values of gradients that are summed at once
@@ -96,11 +96,8 @@ def start(name: str) -> bool:
     elif device.type == "cpu":
         distributed.init_process_group("gloo", timeout=_PATIENCE)
     else:
-        raise InputError(
-            f"--device {device.type}: trains in one process; omit torchrun, or use --device cpu",
-            code="option-does-not-apply",
-            option="device",
-            value=device.type,
+        raise option_error(
+            "device", device.type, "trains in one process; omit torchrun, or use cpu", code="option-does-not-apply"
         )
     return True
 

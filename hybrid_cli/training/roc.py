@@ -18,7 +18,7 @@ import polars as pl
 
 from hybrid_cli import draws
 from hybrid_cli.encoders.contract import Contract
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.training.teachers import Bm25Scorer
@@ -152,9 +152,7 @@ class MatchMasking:
 
     def __init__(self, tokenizer: Any, contract: Contract, share: float):
         if tokenizer.mask_token_id is None:
-            raise InputError(
-                "the model has no mask token; pass --mask-matches 0", code="no-mask-token", option="mask_matches"
-            )
+            raise option_error("mask_matches", None, "the model has no mask token; pass 0", code="no-mask-token")
         self.share = share
         self._mask: int = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)

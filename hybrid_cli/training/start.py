@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 
 
 def load_start(model: str, layers: int | None = None, device: str = DEVICE, **changes: Any) -> TransformerEncoder:
@@ -33,13 +33,7 @@ def load_start(model: str, layers: int | None = None, device: str = DEVICE, **ch
 def check_layers(layers: int, count: int) -> None:
     """Refuse more layers than the `count` of the start model."""
     if layers > count:
-        raise InputError(
-            f"--layers {layers}: the model has {count} layers",
-            code="out-of-range",
-            option="layers",
-            value=layers,
-            limit=count,
-        )
+        raise option_error("layers", layers, f"the model has {count} layers", limit=count)
 
 
 def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
@@ -59,11 +53,8 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
         if isinstance(child, nn.ModuleList) and len(child) == count
     ]
     if len(stacks) != 1:
-        raise InputError(
-            f"--layers: unknown architecture {type(backbone).__name__}; needs one stack of {count} layers",
-            code="architecture-unsupported",
-            option="layers",
-            value=type(backbone).__name__,
+        raise option_error(
+            "layers", None, f"{type(backbone).__name__} has no single stack of layers", code="architecture-unsupported"
         )
     parent, name, stack = stacks[0]
     setattr(parent, name, stack[:layers])

@@ -88,11 +88,7 @@ class StudentNegatives:
         without = [*group.docids, *self.excluded(group)]
         known = documents["docid"].is_in(without).to_numpy()
         if known.all():
-            raise InputError(
-                f"no document of the examples is a negative of the query {group.query!r}; mine more",
-                code="no-negatives",
-                query=group.query,
-            )
+            raise InputError(f"query {group.query!r}: no document is a negative; mine more", code="no-negatives")
         ranked = np.argsort(np.where(known, np.inf, -scores), kind="stable")[: np.count_nonzero(~known)]
         best = documents[np.resize(ranked[: self.count], self.count).tolist()]  # repeated where the pool is too small
         return replace(

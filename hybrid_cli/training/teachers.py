@@ -26,7 +26,6 @@ from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.options import ScorerSchedule
 
-_POSTING_BYTES = 25  # of memory, of a document's impact while they are ordered by document; then 8
 BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 
 Floats = npt.NDArray[np.float32]
@@ -37,7 +36,6 @@ class Scorer(Protocol):
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
         """Return the scores [n, m] of every query and every document."""
-        ...
 
 
 class Bm25Scorer:
@@ -53,16 +51,11 @@ class Bm25Scorer:
 
     def __init__(self, index: LexicalIndex, docids: pl.Series):
         self.index = index
-        postings = len(index.impacts.postings.rows) * len(docids) // max(1, len(index.docids))
-        purpose = f"train: BM25 vectors of {console.counted(document=len(docids))}"
-        console.forecast(_POSTING_BYTES * postings, purpose, "use fewer training examples")
         try:
             impacts = index.rows(docids)
         except InputError as error:
             raise InputError(
-                f"{error}; pass the --index that the examples were mined with",
-                code="other-index",
-                id=error.fields.get("id"),
+                f"{error}; pass the --index of the examples", code="other-index", id=error.fields.get("id")
             ) from None
         self._impacts, self._places = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
@@ -117,28 +110,19 @@ def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.in
         places = known.search_sorted(ids)
         found = known.gather(places.clip(0, len(known) - 1))
         if not found.equals(ids):
-            raise InputError(
-                f"the lexical index has no document {ids.filter(found != ids)[0]}",
-                code="unknown-id",
-                id=ids.filter(found != ids)[0],
-            )
+            unknown = ids.filter(found != ids)[0]
+            raise InputError(f"the lexical index has no document {unknown}", code="unknown-id", id=unknown)
         chosen: npt.NDArray[np.int64] = rows[places.to_numpy()]
         return chosen
 
     return find
 
 
-def mapped_impacts(index: LexicalIndex, work: Path, remedy: str) -> DocumentImpacts:
-    """Return the impacts of all documents, memory-mapped from a file in `work` that the first process writes.
-
-    Args:
-        index: a lexical index.
-        work: folder of the unfinished artifact.
-        remedy: option that needs less, for the message if memory or disk space does not suffice.
-    """
+def mapped_impacts(index: LexicalIndex, work: Path) -> DocumentImpacts:
+    """Return the impacts of all documents, memory-mapped from a file in `work` that the first process writes."""
     for _ in parallel.first_alone():
-        found = index.impacts.by_document(work / layout.DOCUMENT_IMPACTS, remedy)
-    return found
+        impacts = index.impacts.by_document(work / layout.DOCUMENT_IMPACTS)
+    return impacts
 
 
 def mapped_texts(work: Path, tables: Iterable[pl.DataFrame]) -> pl.DataFrame:

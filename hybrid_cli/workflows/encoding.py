@@ -20,18 +20,10 @@ from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, k
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import (
-    Block,
-    Encoded,
-    Texts,
-    block_encoder,
-    encode_texts,
-    missing_shards,
-    shard_path,
-)
+from hybrid_cli.indexes.shards import Block, Encoded, Texts, block_encoder, encode_texts, missing_shards, shard_path
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
@@ -95,12 +87,7 @@ def precision(settings: Encode, quantized: bool = True) -> Any:
     """
     if settings.dtype == INT8:
         if not quantized:
-            raise InputError(
-                "--dtype int8: only for texts encoded by a dense transformer; use --dtype fp32",
-                code="option-does-not-apply",
-                option="dtype",
-                value=INT8,
-            )
+            raise option_error("dtype", "int8", "only with a dense transformer; use fp32", code="option-does-not-apply")
         return INT8
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     here = settings.ray_address is None
@@ -166,11 +153,8 @@ def on_cluster(settings: Encode) -> Encode:
     if settings.ray_address is None:
         return settings
     if settings.device.startswith("cuda") and settings.dtype == "auto":
-        raise InputError(
-            "--dtype auto: depends on the GPUs of the Ray cluster; pass --dtype fp32, bf16 or fp16",
-            code="conflicting-options",
-            option="dtype",
-            value="auto",
+        raise option_error(
+            "dtype", "auto", "depends on the GPUs of the cluster; pass fp32, bf16 or fp16", code="conflicting-options"
         )
     return settings.changed(device="cpu") if settings.device == "auto" else settings
 
@@ -220,10 +204,8 @@ def encode_on(
     Raises:
         InputError, HybridError: see `workers.run`.
     """
-    missing = missing_shards(partial(shard_path, work), total, settings.shard_size)
-    run_on(
-        devices, "hybrid_cli.workflows.encoding.encode_share", settings, work, missing, resolved, {"encoded": advance}
-    )
+    path_of = partial(shard_path, work)
+    run_on(devices, f"{__name__}.encode_share", settings, work, path_of, total, resolved, advance)
 
 
 def run_on(
@@ -231,9 +213,10 @@ def run_on(
     function: str,
     settings: Encode,
     work: Path,
-    missing: Sequence[int],
+    path_of: Callable[[int], Path],
+    total: int,
     resolved: dict[str, Any],
-    receive: Mapping[str, Callable[[Any], object]],
+    advance: Callable[[int], None],
 ) -> None:
     """Encode missing shards in one process per device, which gets an equal share of them.
 
@@ -242,22 +225,24 @@ def run_on(
         function: see `workers.run`; encodes the `shards` of a job with `settings` on `device` into the folder `work`.
         settings: settings of the command.
         work: folder of the shards.
-        missing: numbers of the shards.
+        path_of: returns the path of a shard.
+        total: number of texts.
         resolved: further values of the job.
-        receive: see `workers.run`.
+        advance: called with numbers of encoded texts.
 
     Raises:
         InputError, HybridError: see `workers.run`.
     """
     given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
     given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
+    missing = missing_shards(path_of, total, settings.shard_size)
     shares = [missing[number :: len(devices)] for number in range(len(devices))]
     jobs = {
         f"{device} ({number})": {"settings": given, "work": str(work), "device": device, "shards": mine, **resolved}
         for number, (device, mine) in enumerate(zip(devices, shares, strict=True))
         if mine
     }
-    workers.run(function, jobs, receive)
+    workers.run(function, jobs, {"encoded": advance})
 
 
 def encode_share() -> None:

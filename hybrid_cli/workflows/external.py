@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.indexes.faiss_file import read_vectors
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
 from hybrid_cli.input_files import opened, refuse_special, text_lines
@@ -28,23 +28,19 @@ def read_external(path: Path) -> tuple[np.ndarray, pl.Series | None]:
     """
     refuse_special(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such file; pass a .npy file or a FAISS index", code="no-such-file", path=path)
+        raise path_error(path, "no such file; pass a .npy file or a FAISS index", code="no-such-file")
     with opened(path) as file:
         begin = file.read(len(_NUMPY))
     if begin == _NUMPY or path.suffix == ".npy":
         vectors, ids = _from_numpy(path), None
     elif begin.startswith(_ZIP):
-        raise InputError(
-            f"{path}: is an archive (.npz, .zip); save its array with np.save", code="vectors-archive", path=path
-        )
+        raise path_error(path, "is an archive (.npz, .zip); save its array with np.save", code="vectors-archive")
     else:
         vectors, ids = read_vectors(path)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or 0 in vectors.shape:
         shape = " x ".join(map(str, vectors.shape)) or "a single value"
-        raise InputError(
-            f"{path}: {shape} of {vectors.dtype}; rows of floating-point numbers are needed",
-            code="vectors-shape",
-            path=path,
+        raise path_error(
+            path, f"{shape} of {vectors.dtype}; needs rows of floating-point numbers", code="vectors-shape"
         )
     return vectors, None if ids is None else pl.Series("id", ids).cast(pl.String)
 
@@ -55,7 +51,7 @@ def _from_numpy(path: Path) -> np.ndarray:
         return found if isinstance(found, np.ndarray) else np.empty(())
     except (ValueError, OSError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path}: not a NumPy array ({why})", code="vectors-unreadable", path=path) from None
+        raise path_error(path, f"not a NumPy array ({why})", code="vectors-unreadable") from None
 
 
 def rows_of(
@@ -76,41 +72,21 @@ def rows_of(
     """
     if own is not None:
         if ids is not None:
-            raise InputError(
-                f"--ids: {path} has ids of its own ({own[0]}, ...), which are not the numbers of its rows; omit it",
-                code="ids-twice",
-                path=path,
-            )
+            raise option_error("ids", None, f"{path} has ids of its own ({own[0]}, ...); omit it", code="ids-twice")
         return _positions(own, path, wanted, texts)
     if ids is None:
         if count != len(wanted):
-            raise InputError(
-                f"{path}: {count:,} vectors, {texts} has {len(wanted):,} ids; pass --ids FILE",
-                code="missing-option",
-                path=path,
-                option="ids",
-                value=count,
-                expected=len(wanted),
-            )
+            problem = f"{count:,} vectors for {len(wanted):,} ids; pass --ids FILE"
+            raise path_error(path, problem, code="missing-option", option="ids", value=count)
         return np.arange(count)
     listed = pl.Series("id", text_lines(ids), pl.String)
     if len(listed) != count:
-        raise InputError(
-            f"{ids}: {len(listed):,} ids, {path} has {count:,} vectors; one id per line is needed",
-            code="number-of-values",
-            path=ids,
-            value=len(listed),
-            expected=count,
-        )
+        problem = f"{len(listed):,} ids for {count:,} vectors; needs one per line"
+        raise path_error(ids, problem, code="number-of-values", value=len(listed))
     if listed.n_unique() < len(listed):
         line = int(listed.is_first_distinct().arg_min() or 0)
-        raise InputError(
-            f"{ids}, line {line + 1}: id '{listed[line]}' occurs twice",
-            code="duplicate-id",
-            path=ids,
-            line=line + 1,
-            id=listed[line],
-        )
+        problem = f"line {line + 1}: id '{listed[line]}' occurs twice"
+        raise path_error(ids, problem, code="duplicate-id", line=line + 1, id=listed[line])
     return _positions(listed, ids, wanted, texts)
 
 
@@ -119,14 +95,8 @@ def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) 
     for some, others, where, lack in ((listed, wanted, source, texts), (wanted, listed, texts, source)):
         unknown = some.filter(~some.is_in(others.implode()))
         if len(unknown):
-            raise InputError(
-                f"{where}: {console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)",
-                code="unknown-id",
-                path=where,
-                other=lack,
-                id=unknown[0],
-                count=len(unknown),
-            )
+            problem = f"{console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)"
+            raise path_error(where, problem, code="unknown-id", id=unknown[0])
     found = pl.DataFrame({"id": wanted}).join(
         listed.to_frame().with_row_index("row"), on="id", how="left", maintain_order="left"
     )
@@ -155,14 +125,8 @@ def write_external(
         given = vectors[rows[begin : begin + len(names)]]
         if not (finite := np.isfinite(given).all(1)).all():
             at = int(finite.argmin())
-            raise InputError(
-                f"{settings.from_vectors}: row {rows[begin + at] + 1:,} (id {names[at]}) is not finite; correct the "
-                "file",
-                code="values-not-finite",
-                path=settings.from_vectors,
-                row=rows[begin + at] + 1,
-                id=names[at],
-            )
+            problem = f"row {rows[begin + at] + 1:,} is not finite; correct it"
+            raise path_error(settings.from_vectors, problem, code="values-not-finite", id=names[at])
         with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
             part = given.astype(settings.vector_dtype)
         check_finite(part, names, "id", "remove it, or use --vector-dtype float32")

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.settings import MineNegatives
@@ -42,17 +42,14 @@ class MinedCollection:
             check_corpus(index, inputs["corpus"])
         self.queries = collections.read_queries(inputs["queries"])
         if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            raise InputError(
-                f"--answer-filter: no query of {inputs['queries']} has answers",
-                code="needs-answers",
-                option="answer_filter",
-                path=inputs["queries"],
+            raise option_error(
+                "answer_filter", None, f"no query of {inputs['queries']} has answers", code="needs-answers"
             )
         qrels = collections.read_qrels(inputs["qrels"])
         judged = pairs(self.queries, qrels)
         if not len(judged):
             none = f"has no relevant document for any of the {len(self.queries):,} queries"
-            raise InputError(f"{inputs['qrels']}: {none}", code="no-judgments", path=inputs["qrels"])
+            raise path_error(inputs["qrels"], f"{none}", code="no-judgments")
         sources = Sources(
             collection=settings.collections[0],
             plan=settings.plan(),

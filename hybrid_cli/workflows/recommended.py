@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import usable
 from hybrid_cli.collections.source import Document, Place, Source
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.settings import (
     Auto,
@@ -134,13 +134,10 @@ class RecommendedPath:
             return
         found = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
         if found:
-            raise InputError(
-                f"{', '.join(found)}: not written by an earlier call of auto, since {self.at('collection')} is "
-                "missing; choose another --output",
-                code="foreign-output",
-                paths=found,
-                option="output",
+            problem = (
+                f"{', '.join(found)}: not of an earlier call, since {self.at('collection')} is missing; choose another"
             )
+            raise option_error("output", None, problem, code="foreign-output")
 
     # ------------------------------------------------------------------------------------------------- collections
 
@@ -154,19 +151,12 @@ class RecommendedPath:
         self.run(self._source(documents))
         texts = collection.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
         if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
-            raise InputError(
-                f"{documents}: every document is empty; check where the source has titles and texts",
-                code="no-text",
-                path=documents,
-            )
+            raise path_error(documents, "every document is empty; check the source", code="no-text")
         judged = self._judged(documents)
         if judged >= ENOUGH:
             if self.settings.pseudo_queries is not None:
-                raise InputError(
-                    f"--pseudo-queries: not with {ENOUGH} judged queries or more, which train; omit it",
-                    code="option-does-not-apply",
-                    option="pseudo_queries",
-                    limit=ENOUGH,
+                raise option_error(
+                    "pseudo_queries", None, f"not with {ENOUGH} judged queries; omit it", code="option-does-not-apply"
                 )
             folds = self.at("folds")
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
@@ -235,11 +225,7 @@ class RecommendedPath:
             return 0
         qrels = collection.read_qrels(collection.qrels_path(documents, JUDGED))
         if not (qrels["relevance"] > 0).any():
-            raise InputError(
-                f"{self.settings.qrels}: has no relevant document: no judgment is above 0",
-                code="no-judgments",
-                path=self.settings.qrels,
-            )
+            raise path_error(self.settings.qrels, "has no judgment above 0", code="no-judgments")
         return qrels["qid"].n_unique()
 
     # ---------------------------------------------------------------------------------------------------- training
@@ -292,22 +278,19 @@ class RecommendedPath:
         """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
         if self.settings.max_steps is not None:
             return self.settings.max_steps
-        file = self.at(_STEPS_FILE)
+        file, minutes = self.at(_STEPS_FILE), self.settings.minutes
         if file.is_file():
             stored = typed(ChosenSteps, read_json(file), file)
-            if stored.minutes == self.settings.minutes:
+            if stored.minutes == minutes:
                 console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
                 return stored.max_steps
             if not self.settings.overwrite:
-                raise InputError(
-                    f"{file}: the steps were chosen for --minutes {stored.minutes:g}; pass --overwrite to choose "
-                    f"them again, or --max-steps {stored.max_steps} to keep them",
+                raise option_error(
+                    "minutes",
+                    minutes,
+                    f"{file} has the steps for {stored.minutes:g}; pass --overwrite, or --max-steps {stored.max_steps}",
                     code="changed-option",
-                    path=file,
-                    option="minutes",
-                    value=stored.minutes,
                 )
-        minutes = self.settings.minutes
         seconds, per_text = self._speed(examples)
         fixed, per_step = validation_texts(collection.document_count(self.documents(plan.dev)))
         others = time.monotonic() - self.started + (self._texts(plan) + fixed) * per_text

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import runs
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.fusion.selection import Choice, Table
 from hybrid_cli.lexical.index import LexicalIndex
@@ -50,13 +50,7 @@ class TunedFeedback:
     ):
         self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
         if len(self.judged) < 2:
-            raise InputError(
-                f"--tune: needs two or more judged queries, got {len(self.judged)}",
-                code="too-few-queries",
-                option="tune",
-                value=len(self.judged),
-                expected=2,
-            )
+            raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
         self._index, self._queries, self._hits, self._threads = index, queries, hits, threads
         weighted = index.weighted(queries["text"].to_list())
         self._first = index.feedback(weighted, len(queries), max(SIZES), threads)

@@ -21,10 +21,9 @@ from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation
-from hybrid_cli.training.loop import Callback, Job, Learner, epoch_steps, steps_of, train, write_curve
+from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of, train, write_curve
 
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives", "student_negatives")
-_TRAINED = 12  # bytes per weight: gradient and two moments of AdamW
 
 
 class Session:
@@ -81,7 +80,6 @@ class Session:
             job = prepare(work)
             if not parallel.rank():
                 self._output.inputs_are_read()
-            _forecast(self._settings.command, job.learner)
             job = replace(job, epoch_steps=self._epoch_steps)
             keeper = [EpochKeeper(job, work)] if self._settings.keep_epochs else []
             state = train(job, self._settings, work, keeper)
@@ -141,13 +139,6 @@ class EpochKeeper(Callback):
         with artifacts.replacing(self.work / layout.EPOCHS / str(epoch)) as scratch:
             scratch.mkdir(parents=True)
             self.job.save(scratch)
-
-
-def _forecast(command: str, learner: Learner[Any]) -> None:
-    """Refuse a model whose gradients and moments do not fit into memory; those of a GPU are not forecast."""
-    trained = [each for each in learner.model.parameters() if each.requires_grad and each.device.type == "cpu"]
-    values = sum(each.numel() for each in trained)
-    console.forecast(_TRAINED * values, f"{command}: training {values / 1e6:,.0f} million weights", "use --layers")
 
 
 def dev_validation(

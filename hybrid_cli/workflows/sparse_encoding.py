@@ -7,7 +7,6 @@ run resumes with the first missing one.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +17,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, cluster, console, memory
-from hybrid_cli.errors import InputError
+from hybrid_cli import artifacts, cluster
+from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
-from hybrid_cli.indexes.shards import Advance, Block, Texts, missing_blocks, missing_shards
+from hybrid_cli.indexes.shards import Advance, Block, Texts, TextShards
 from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
 from hybrid_cli.settings import Encode
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
-_REMEDY = "use a smaller --doc-max-len"
-_WEIGHT_BYTES = 16  # of memory: term and weight of each posting, in the order of the documents and of the terms
-_COPIED_BYTES = 8  # of memory: each posting that is copied from another index
-_STORED_BYTES = 9  # on the disk: row and weight of each posting, rows and lengths of documents
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
@@ -60,13 +55,7 @@ def quantization_steps(settings: Encode, counts: bool) -> int:
     """
     steps = settings.quantization or (100 if counts else 128)
     if not counts and steps & (steps - 1):
-        raise InputError(
-            f"--quantization {steps}: needs a power of two, so that sums of weights are exact",
-            code="out-of-range",
-            option="quantization",
-            value=steps,
-            expected="a power of two",
-        )
+        raise option_error("quantization", steps, "needs a power of two, so that sums of weights are exact")
     return steps
 
 
@@ -93,8 +82,7 @@ def encode_documents(
 ) -> None:
     """Encode documents to shards: in this process, in one process per device, or on a Ray cluster.
 
-    Shards that exist already are skipped. The first block, or a finished first shard, gives the forecast of memory and
-    disk space.
+    Shards that exist already are skipped.
 
     Args:
         settings: settings of the command.
@@ -106,12 +94,8 @@ def encode_documents(
         advance: called with numbers of encoded texts.
 
     Raises:
-        InputError, HybridError: see `workers.run`; memory or disk space does not suffice for the weights of all
-            documents.
+        InputError, HybridError: see `workers.run`.
     """
-    size, forecast = settings.shard_size, partial(_forecast, folder)
-    if (done := weight_shard(folder, 0)).exists():
-        forecast(_weights(done), done.stat().st_size, total / artifacts.row_count(done))
     devices = workers.pick_devices(settings.devices)
     if not devices:
         weighted: Callable[[Iterable[Block]], Iterable[Weighted]]
@@ -120,11 +104,10 @@ def encode_documents(
         else:
             start = partial(_start, settings.of_worker(), resolved, settings.device)
             weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
-        encode_weights(folder, texts, total, weighted, size, advance, forecast)
+        encode_weights(folder, texts, weighted, settings.shard_size, advance)
         return
-    missing = missing_shards(partial(weight_shard, folder), total, size)
-    receive: dict[str, Callable[[Any], object]] = {"encoded": advance, "forecast": lambda facts: forecast(*facts)}
-    run_on(devices, f"{__name__}.encode_share", settings, folder, missing, resolved, receive)
+    path_of = partial(weight_shard, folder)
+    run_on(devices, f"{__name__}.encode_share", settings, folder, path_of, total, resolved, advance)
 
 
 def encode_share() -> None:
@@ -132,10 +115,9 @@ def encode_share() -> None:
 
     def work(job: dict[str, Any], send: workers.Send) -> None:
         settings, wanted = Encode(**job["settings"]), set(job["shards"])
-        texts, total = texts_in(*source_of(settings), settings.expansion)
+        texts, _ = texts_in(*source_of(settings), settings.expansion)
         weighted = partial(map, _start(settings, job, job["device"]))
-        advance, forecast = partial(send, "encoded"), lambda *facts: send("forecast", facts)
-        encode_weights(Path(job["work"]), texts, total, weighted, settings.shard_size, advance, forecast, wanted)
+        encode_weights(Path(job["work"]), texts, weighted, settings.shard_size, partial(send, "encoded"), wanted)
 
     workers.serve(work)
 
@@ -164,11 +146,9 @@ def _block_weights(encoder: SparseEncoder, steps: int, batch_tokens: int | None)
 def encode_weights(
     folder: Path,
     texts: Iterable[Texts],
-    total: int,
     weighted: Callable[[Iterable[Block]], Iterable[Weighted]],
     size: int,
     advance: Advance,
-    forecast: Callable[[int, int, float], None],
     wanted: Collection[int] | None = None,
 ) -> None:
     """Encode documents to shards of `size`.
@@ -176,27 +156,14 @@ def encode_weights(
     Args:
         folder: folder of the unfinished index.
         texts: tables with the columns id, title, text.
-        total: number of documents.
         weighted: computes the weights of blocks, in order.
         size: number of documents of a shard.
         advance: called with the number of encoded texts.
-        forecast: called with the weights and bytes of the first block, and how often all documents contain it.
         wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
-    started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
-    parts: list[Weighted] = []
-    for done in weighted(missing_blocks(texts, size, AT_ONCE, partial(weight_shard, folder), started, wanted)):
-        if not parts and started[0][0] == weight_shard(folder, 0):
-            found = len(done[0]["terms"].combine_chunks().flatten())
-            forecast(found, artifacts.stored_bytes(done[0]), total / len(done[0]))
-        parts.append(done)
-        advance(len(done[0]))
-        path, ids = started[0]
-        if sum(len(table) for table, _ in parts) == len(ids):
-            _write_shard(path, ids, parts)
-            started.popleft()
-            parts.clear()
+    shards = TextShards(texts, partial(weight_shard, folder), size, AT_ONCE, wanted=wanted)
+    shards.encode(weighted, _write_shard, advance)
 
 
 def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
@@ -205,20 +172,6 @@ def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
     table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
     with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-
-
-def _forecast(folder: Path, weights: int, stored: int, times: float) -> None:
-    """Print memory and disk space for `times` as many weights and stored bytes, and refuse what does not fit."""
-    found = int(times * weights)
-    purpose = f"encode: impact matrix of about {found:,} weights"
-    console.forecast(_WEIGHT_BYTES * found, purpose, _REMEDY)
-    console.forecast(int(times * stored) + _STORED_BYTES * found, purpose, _REMEDY, folder)
-
-
-def _weights(path: Path) -> int:
-    """Return the number of weights in a shard, from the footer of the file."""
-    footer = pq.read_metadata(path)
-    return sum(footer.row_group(at).column(1).num_values for at in range(footer.num_row_groups))
 
 
 @dataclass(frozen=True)
@@ -250,10 +203,7 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
     """
     builder, ids, truncated = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], 0
     paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
-    found, earlier = sum(map(_weights, paths)), Postings.open(base.folder / layout.IMPACTS) if base else None
-    copied = 0 if earlier is None else len(earlier.rows)
-    needed = _WEIGHT_BYTES * found + _COPIED_BYTES * copied
-    memory.require(needed, f"impact matrix of {found + copied:,} weights", remedy=_REMEDY)
+    earlier = Postings.open(base.folder / layout.IMPACTS) if base else None
     for path in paths:
         file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
         table = file.read()
@@ -264,7 +214,7 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
         distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
         builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
         ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
-    postings = builder.finish(_REMEDY)
+    postings = builder.finish()
     if base is not None and earlier is not None:
         kept = base.kept()
         ids.insert(0, kept.filter("kept").select("docid"))

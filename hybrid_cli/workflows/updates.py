@@ -2,6 +2,10 @@
 
 The new index has the files of an index that is built from its documents at once: kept documents in their order, then
 added ones. Postings are merged, stored vectors are linked, and only added documents are analyzed or encoded.
+
+Of a sharded index, only the shards that lose documents are written, and one shard of the added documents. The
+statistics of the collection, which determine all scores, are stored apart from the postings, so the other shards share
+their files.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Manifest, Recorded
+from hybrid_cli.artifacts import Manifest, Output, Recorded
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.shards import (
@@ -31,6 +35,10 @@ from hybrid_cli.indexes.shards import (
     shard_path,
     shards,
 )
+from hybrid_cli.lexical import jvm
+from hybrid_cli.lexical.build import build_shards, store_statistics
+from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.dense import open_dense
@@ -38,10 +46,98 @@ from hybrid_cli.opening.exact import index_kinds, limit_threads, query_encoder
 from hybrid_cli.opening.lexical import encoder_of
 from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
-from hybrid_cli.opening.sharded import docids_of
+from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import Kind, disk, layout
+
+_STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
+
+
+def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
+    """Write the manifest of every shard in `work`; return the counts of the sharded index."""
+    shards = sorted(work.glob(layout.SHARDS))
+    documents, stored = 0, read_parameters(shards[0])
+    for number, shard in enumerate(shards):
+        counts = LexicalIndex.load(shard, language, (stored["k1"], stored["b"])).counts()
+        documents += counts["documents"]
+        counts |= {"shard": number, "shards": len(shards)}
+        manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
+        disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
+    artifacts.refuse_lost(shard / artifacts.MANIFEST for shard in shards)
+    return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
+
+
+def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
+    """Write the sharded index after a change to the output of a command, unless it is up to date.
+
+    A shard without documents is left out.
+
+    Args:
+        settings: settings of the command.
+        change: the change.
+        inputs: role -> path of other inputs.
+
+    Raises:
+        InputError: no documents are left, or a shard is missing.
+    """
+    index, manifest = change.index, change.manifest
+    masks = {shard: ~docids_of(shard).is_in(change.removed.implode()) for shard in shards_of(index)}
+    kept = {shard: mask for shard, mask in masks.items() if mask.any()}
+    total = collections.document_count(change.added) if change.added else 0
+    if not kept and not total:
+        raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
+    number = len(kept) + (total > 0)
+    options = manifest.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
+    output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)
+    if output.up_to_date:
+        return output.path
+    change.warn_lost()
+    first = next(iter(kept or masks))
+    artifacts.check_parts(first, layout.PARAMETERS)
+    left = sum(int(mask.sum()) for mask in kept.values())
+    if change.added:
+        jvm.start(settings.java_heap)  # of the analyzer
+    with output.folder() as (work, counts):
+        for place, (shard, mask) in enumerate(kept.items()):
+            if not (work / layout.shard(place)).is_dir():
+                with artifacts.replacing(work / layout.shard(place)) as scratch:
+                    _keep(shard, mask, scratch)
+        if change.added:
+            fields = options["fields"]
+            added = partial(change.documents, [field_weight(each)[0] for each in fields])
+            with console.progress(settings.command, total, "documents") as advance:
+                build_shards(added, work, fields, options["language"], [total], advance, first=len(kept))
+            artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(kept)) / layout.PARAMETERS)
+        else:
+            store_statistics(work)
+        counts |= write_manifests(output, work, options["language"])
+        artifacts.refuse_lost_rows(work, "documents", counts["documents"], left + total)
+    removed = sum(map(len, masks.values())) - left
+    console.note(
+        f"{settings.command}: {output.path}: {console.counted(document=left + total)} in "
+        f"{console.counted(shard=number)}: {left:,} of {index}, {removed:,} removed, {total:,} added"
+    )
+    return output.path
+
+
+def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
+    """Write a shard without some of its documents and without statistics of the collection; link equal files."""
+    artifacts.check_parts(shard, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    folder.mkdir()
+    artifacts.hard_link(shard / layout.PARAMETERS, folder / layout.PARAMETERS)
+    if kept.all():
+        artifacts.hard_link(shard / layout.DOCIDS, folder / layout.DOCIDS)
+        (folder / layout.IMPACTS).mkdir()
+        for part in sorted((shard / layout.IMPACTS).iterdir()):
+            if part.name not in _STATISTICS:
+                artifacts.hard_link(part, folder / layout.IMPACTS / part.name)
+        return
+    nothing = PostingsBuilder().finish()
+    Postings.open(shard / layout.IMPACTS).extended(kept.to_numpy(), nothing).save(folder / layout.IMPACTS)
+    with disk.create(folder / layout.DOCIDS) as file:
+        pl.DataFrame({"docid": docids_of(shard).filter(kept)}).write_parquet(file, compression="zstd")
+
 
 _DOCUMENTS_AT_ONCE = 8192
 
@@ -102,18 +198,10 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     """
     manifest = change.manifest
     if "shard" in manifest.counts:
-        raise InputError(
-            f"{change.index}: is a shard; name the sharded index, {change.index.parent}",
-            code="other-kind",
-            path=change.index,
-            kind="shard",
-            expected=change.index.parent,
-        )
+        raise path_error(change.index, f"is a shard; name {change.index.parent}", code="other-kind", kind="shard")
     kept = ~docids_of(change.index).is_in(change.removed.implode())
     if change.added is None and not kept.any():
-        raise InputError(
-            f"{change.index}: no documents would be left; name fewer ids", code="no-documents", path=change.index
-        )
+        raise path_error(change.index, "no documents would be left; name fewer ids", code="no-documents")
     given = getattr(settings, "model", None)
     model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
     output = artifacts.output_of(
@@ -135,7 +223,6 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     elif manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm
 
-        _forecast(settings, change, int(kept.sum()), total, output.partial)
         jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
@@ -155,16 +242,6 @@ def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
         raise artifacts.replaced(change.index)
-
-
-def _forecast(settings: Append | Delete, change: Change, kept: int, added: int, place: Path) -> None:
-    """Refuse a lexical index after a change that does not fit; added documents count as long as those of the index."""
-    from hybrid_cli.lexical.build import disk_of, memory_of
-
-    counts, purpose = change.manifest.counts, f"{settings.command}: {kept + added:,} documents"
-    each = counts["postings"] / max(1, counts["documents"])
-    console.forecast(memory_of(each * added, each * kept), purpose, "append fewer documents at once" if added else "")
-    console.forecast(disk_of(each * added, each * kept), purpose, place=place)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:

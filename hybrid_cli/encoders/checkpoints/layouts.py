@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.storage.layout import CONDENSER_HEAD, MODULES
 
 PLAIN, TWO_PLAIN = "plain", "two plain towers"
@@ -104,13 +104,8 @@ def structure(folder: Path) -> dict[str, Any]:
     found = {} if (folder / MODULES).is_file() else _of_tower(folder)
     layout = LAYOUTS.get(layout_of(shapes(folder))) if found else None
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
-        raise InputError(
-            f"{folder}: has the {side} tower only ({layout.towers[side]}*); join both towers: hybrid "
-            "convert-checkpoint QUERY OUT --documents DOCUMENT",
-            code="one-tower",
-            path=folder,
-            side=side,
-        )
+        problem = f"has the {side} tower only; join both: convert-checkpoint QUERY OUT --documents DOCUMENT"
+        raise path_error(folder, problem, code="one-tower")
     return {**found, "tied": False} if layout is not None and len(layout.towers) == 2 else found
 
 

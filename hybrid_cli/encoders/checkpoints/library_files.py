@@ -7,24 +7,24 @@ and vector are in `head`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hybrid_cli.encoders.options import Pooling
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.json_files import fits, mismatch, mismatch_of_fields, named, read_json, read_object
 from hybrid_cli.storage.layout import MODULES
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
 SPARSE_KINDS = ("MLMTransformer", "SpladePooling", "SparseStaticEmbedding")
-_VALUES = ("module_input_name", "module_output_name")
+_ROUTES = ("router_config.json", "config.json")
+OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))  # not of tokens
 STATIC_EMBEDDING = "StaticEmbedding"
 TOKENIZER = "tokenizer.json"
 _MODULE_KINDS = {"Transformer", "Pooling", "Dropout", "Router", "Asym", STATIC_EMBEDDING, *MODULE_KINDS, *SPARSE_KINDS}
-_MODULE = ("type", "path")
 POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order in which it joins several
     "cls": "cls",
     "max": "max",
@@ -40,7 +40,6 @@ _SETTINGS = (  # names of the settings of a Transformer in older models
         for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
     ),
 )
-_FREE = {"max_seq_length", "query_length", "document_length", "do_lower_case", "unpad_inputs"}
 _ARGUMENTS = {  # of a Transformer, and their keys that change no vector, or its precision alone
     "model": {"add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_safetensors"},
     "processor": {"model_max_length", "padding_side", "use_fast"},
@@ -70,28 +69,24 @@ class Module:
 
 def unsupported(file: Path, key: str, value: Any, reason: str) -> InputError:
     """Return the error about a key of a file that is not supported."""
-    return InputError(
-        f"{file}: {key} {named(value)} is not supported; {reason}",
-        code="sentence-transformers-key",
-        path=file,
-        key=key,
-        value=value,
+    return path_error(
+        file, f"{key} {named(value)} is not supported; {reason}", code="sentence-transformers-key", key=key, value=value
     )
 
 
-def refuse_unknown(file: Path, stored: Mapping[str, Any], known: Sequence[str] | set[str]) -> None:
-    """Refuse keys with a value that are not among the known ones."""
+def check_keys(file: Path, stored: Mapping[str, Any], allowed: Mapping[str, Collection[Any] | None]) -> None:
+    """Refuse keys that may change the vectors: unknown ones, and those with other values than the allowed ones.
+
+    Args:
+        file: file of the keys.
+        stored: key -> value; null counts as absent.
+        allowed: key -> allowed values; None for any value.
+    """
     for key, value in stored.items():
-        if key not in known and value is not None:
-            raise unsupported(file, key, value, "it may change the vectors")
-
-
-def refuse_other_values(file: Path, stored: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse a module that reads or writes other values than the vector of a text, or has unknown keys."""
-    for key in _VALUES:
-        if stored.get(key) not in (None, "sentence_embedding"):
-            raise unsupported(file, key, stored[key], "needs sentence_embedding")
-    refuse_unknown(file, stored, {*known, *_VALUES})
+        values = allowed.get(key, ())
+        if value is not None and values is not None and value not in values:
+            needed = f"needs {' or '.join(map(str, values))}" if values else "it may change the vectors"
+            raise unsupported(file, key, value, needed)
 
 
 def modules_of(folder: Path, side: str = "document") -> list[Module]:
@@ -106,14 +101,12 @@ def modules_of(folder: Path, side: str = "document") -> list[Module]:
     """
     file = folder / MODULES
     listed = read_json(file)
-    wrong = mismatch(listed, list[dict[str, Any]]) or mismatch(
-        [{key: module.get(key) for key in _MODULE} for module in listed], list[dict[str, str]]
-    )
-    if wrong:
-        raise InputError(
-            f"{file}: {wrong}; modules are a list of objects with {' and '.join(_MODULE)}",
-            code="modules-form", path=file, **wrong.fields,
-        )  # fmt: skip
+    kinds = {"type": str, "path": str}
+    wrong = mismatch(listed, list[dict[str, Any]])
+    if wrong := wrong or next(filter(None, (mismatch_of_fields(module, kinds) for module in listed)), None):
+        raise path_error(
+            file, f"{wrong}; needs a list of objects with type and path", code="modules-form", **wrong.fields
+        )
     found = [module for each in listed for module in _resolved(folder, file, each["type"], each["path"], side)]
     return [module for module in found if module.kind != "Dropout"]
 
@@ -121,15 +114,12 @@ def modules_of(folder: Path, side: str = "document") -> list[Module]:
 def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Iterator[Module]:
     kind = type_.rsplit(".", 1)[-1]
     if kind not in _MODULE_KINDS or not type_.startswith("sentence_transformers."):
-        raise InputError(
-            f"{folder}: unsupported sentence-transformers modules: {type_}; needs {', '.join(sorted(_MODULE_KINDS))}",
-            code="module-unsupported",
-            path=file,
-            value=type_,
+        raise path_error(
+            file, f"{type_} is no supported module; see docs/training.md", code="module-unsupported", value=type_
         )
     parts = PurePosixPath(path.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or ":" in path:
-        raise InputError(f"{file}: path {path!r} leaves the folder", code="module-outside", path=file, value=path)
+        raise path_error(file, f"path {path!r} leaves the folder", code="module-outside", value=path)
     if kind in ("Router", "Asym"):
         yield from _of_route(folder, folder / path, side)
     else:
@@ -138,24 +128,20 @@ def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Ite
 
 def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
     """Yield the modules of the route of one side, for texts."""
-    files = [place / name for name in ("router_config.json", "config.json") if (place / name).is_file()]
-    if not files:
-        raise InputError(f"{place}: has no router_config.json", code="module-damaged", path=place)
-    stored = read_object(files[0])
+    file = next((file for name in _ROUTES if (file := place / name).is_file()), place / _ROUTES[0])
+    stored = read_object(file)
     kinds = {"types": dict[str, str], "structure": dict[str, list[str]], "parameters": dict[str, Any]}
     if wrong := mismatch_of_fields(stored, kinds):
-        raise InputError(f"{files[0]}: {wrong}", code="modules-form", path=files[0], **wrong.fields)
+        raise path_error(file, f"{wrong}", code="modules-form", **wrong.fields)
     types, structure, options = (stored[key] for key in kinds)
-    route = _route(files[0], structure, options, side)
+    route = _route(file, structure, options, side)
     for name in structure[route]:
-        if name not in types:
-            raise InputError(f"{files[0]}: module {name!r} has no type", code="modules-form", path=files[0], value=name)
-        yield from _resolved(place, files[0], types[name], name, side)
+        yield from _resolved(place, file, types.get(name, ""), name, side)
 
 
 def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str, Any], side: str) -> str:
     """Return the route for texts of one side: the first that applies, as sentence-transformers selects it."""
-    refuse_unknown(file, options, ("default_route", "allow_empty_key", "route_mappings"))
+    check_keys(file, options, dict.fromkeys(("default_route", "allow_empty_key", "route_mappings")))
     mappings: dict[Any, str] = {}
     for key, value in (options.get("route_mappings") or {}).items():
         try:
@@ -179,14 +165,10 @@ def parts_of(folder: Path, side: str = "document") -> tuple[Module, Module | Non
     first, *others = modules_of(folder, side) or [Module("no module", folder)]
     pooling = others.pop(0) if first.kind == "Transformer" and others and others[0].kind == "Pooling" else None
     if not (pooling or first.kind == STATIC_EMBEDDING) or any(each.kind not in MODULE_KINDS for each in others):
-        raise InputError(
-            f"{folder / MODULES}: needs the modules Transformer and Pooling first, or StaticEmbedding; then "
-            f"{', '.join(MODULE_KINDS)}",
-            code="modules-order",
-            path=folder / MODULES,
-        )
+        problem = f"needs the modules Transformer and Pooling first, or StaticEmbedding; then {', '.join(MODULE_KINDS)}"
+        raise path_error(folder / MODULES, problem, code="modules-order")
     for file in (each.folder / "config.json" for each in others if each.kind == "Normalize"):
-        refuse_other_values(file, _object(file), ())
+        check_keys(file, _object(file), OF_VECTORS)
     return first, pooling, others
 
 
@@ -227,26 +209,18 @@ def prompts_of(folder: Path) -> Prompts:
     stored = _object(file)
     texts = stored.get("prompts") or {}
     if wrong := mismatch(texts, dict[str, str | None]):
-        raise InputError(f"{file}: prompts: {wrong}", code="prompts-form", path=file, **wrong.fields)
+        raise path_error(file, f"prompts: {wrong}", code="prompts-form", **wrong.fields)
     texts = {name: text or "" for name, text in texts.items()}
-    default, similarity, length = (stored.get(key) for key in _MODEL_KEYS[2:5])
-    if default is not None and default not in (*texts, "query", "document"):
-        known = ", ".join(texts) or "none"
-        raise InputError(
-            f"{file}: default_prompt_name {named(default)} is not among the prompts ({known}); correct it",
-            code="default-prompt-unknown",
-            path=file,
-            value=default,
-        )
-    if similarity not in (None, "cosine", "dot"):
-        raise unsupported(file, "similarity_fn_name", similarity, "scores are inner products (dot, cosine)")
+    allowed = {
+        "default_prompt_name": (*texts, "query", "document"),
+        "similarity_fn_name": ("cosine", "dot"),
+        "model_type": ("SentenceTransformer", "SparseEncoder"),
+        "max_active_dims": (),  # all weights of a text are kept
+    }
+    check_keys(file, stored, {**dict.fromkeys(("__version__", "prompts", "truncate_dim", "requirements")), **allowed})
+    default, length = stored.get("default_prompt_name"), stored.get("truncate_dim")
     if length is not None and (not fits(length, int) or not 1 <= length <= LONGEST):
         raise unsupported(file, "truncate_dim", length, f"needs a number between 1 and {LONGEST}")
-    if stored.get("model_type") not in (None, "SentenceTransformer", "SparseEncoder"):
-        raise unsupported(file, "model_type", stored["model_type"], "needs a SentenceTransformer or a SparseEncoder")
-    if stored.get("max_active_dims") is not None:
-        raise unsupported(file, "max_active_dims", stored["max_active_dims"], "all weights of a text are kept")
-    refuse_unknown(file, stored, _MODEL_KEYS)
     query = "query" if "query" in texts else None
     document = next((name for name in ("document", "passage", "corpus") if name in texts), None)
     used = {query, document}
@@ -255,15 +229,9 @@ def prompts_of(folder: Path) -> Prompts:
         document=texts.get(str(document), ""),
         others={name: text for name, text in texts.items() if name not in used and text},
         default=default if default not in used and texts.get(str(default)) else None,
-        similarity=similarity,
+        similarity=stored.get("similarity_fn_name"),
         truncate_dim=length,
     )
-
-
-_MODEL_KEYS = (
-    *("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type"),
-    *("max_active_dims", "requirements"),
-)
 
 
 def poolings_of(folder: Path, pooling: Path) -> tuple[list[Pooling], bool]:
@@ -283,22 +251,11 @@ def poolings_of(folder: Path, pooling: Path) -> tuple[list[Pooling], bool]:
     modes = stored if isinstance(stored, list) else [stored] if stored else [m for m in POOLING if on & _legacy(m)]
     if not modes or any(not isinstance(mode, str) or mode not in POOLING for mode in modes) or len(on) > len(modes):
         shown = ", ".join(sorted({*map(str, modes), *on})) or "none"
-        raise InputError(
-            f"{folder}: unsupported pooling ({shown}); needs {', '.join(POOLING)}",
-            code="pooling-unsupported",
-            path=file,
-            value=shown,
-        )
-    known = {f"pooling_mode_{name}" for mode in POOLING for name in _legacy(mode)}
-    refuse_unknown(file, config, {"embedding_dimension", "word_embedding_dimension", "pooling_mode", *_PROMPT, *known})
-    included = config.get(*_PROMPT, True)
-    for key in (*_PROMPT, *known & set(config)):
-        if not isinstance(config.get(key, True), bool):
-            raise unsupported(file, key, config[key], "needs true or false")
-    return [POOLING[mode] for mode in modes], bool(included)
-
-
-_PROMPT = ("include_prompt",)
+        raise unsupported(file, "pooling_mode", shown, f"needs {', '.join(POOLING)}")
+    flags = [f"pooling_mode_{name}" for mode in POOLING for name in _legacy(mode)]
+    sizes = ("embedding_dimension", "word_embedding_dimension", "pooling_mode")
+    check_keys(file, config, {**dict.fromkeys(sizes), **dict.fromkeys((*flags, "include_prompt"), (False, True))})
+    return [POOLING[mode] for mode in modes], config.get("include_prompt") is not False
 
 
 def _legacy(mode: str) -> set[str]:
@@ -319,10 +276,6 @@ def transformer_settings(transformer: Path, task: str = "feature-extraction") ->
     file = _settings_file(transformer)
     stored = {_FORMER.get(key, key): value for key, value in _object(file).items()}
     output, method = TASKS[task]
-    if stored.get("transformer_task", task) != task:
-        raise unsupported(file, "transformer_task", stored["transformer_task"], f"needs {task}")
-    if stored.get("module_output_name", output) != output:
-        raise unsupported(file, "module_output_name", stored["module_output_name"], f"needs {output}")
     modalities = stored.get("modality_config") or {}
     plain = {"method": "forward", "method_output_name": method}
     if modalities and (modalities.get("text") != plain or "message" in modalities):
@@ -338,18 +291,22 @@ def transformer_settings(transformer: Path, task: str = "feature-extraction") ->
     for key, value in [*texts.items(), *((key, value) for key, value in limits.items() if key != "max_length")]:
         if value and not (key in ("padding", "truncation") and value is True):
             raise unsupported(file, f"processing_kwargs.{key}", value, "texts are tokenized with their defaults")
-    handled = {"transformer_task", "module_output_name", "modality_config", "processing_kwargs"}
-    refuse_unknown(file, stored, {*_FREE, *handled, *_FORMER.values()})
+    allowed = {"transformer_task": (task,), "module_output_name": (output,), "do_lower_case": (False, True)}
+    others = (
+        "max_seq_length",
+        "query_length",
+        "document_length",
+        "unpad_inputs",
+        "modality_config",
+        "processing_kwargs",
+    )
+    check_keys(file, stored, {**dict.fromkeys((*others, *_FORMER.values())), **allowed})
     return file, stored
 
 
 def lowers_case(transformer: Path) -> bool:
     """Return whether the settings of a Transformer lower the case of texts (do_lower_case)."""
-    file = _settings_file(transformer)
-    stored = _object(file).get("do_lower_case")
-    if stored not in (None, False, True):
-        raise unsupported(file, "do_lower_case", stored, "needs true or false")
-    return bool(stored)
+    return bool(_object(_settings_file(transformer)).get("do_lower_case"))
 
 
 def _settings_file(transformer: Path) -> Path:
@@ -379,12 +336,8 @@ def max_length(transformer: Path, name: str, default: int, task: str = "feature-
         length = min((each for each in known if fits(each, int) and each <= LONGEST), default=default)
     if not fits(length, int) or not 4 <= length <= LONGEST:
         label = "max_seq_length" if stored.get(name) is None else name
-        raise InputError(
-            f"{file}: {label} {named(length)} is not between 4 and {LONGEST}",
-            code="length-out-of-range",
-            path=file,
-            key=label,
-            value=length,
+        raise path_error(
+            file, f"{label} {named(length)} is not between 4 and {LONGEST}", code="length-out-of-range", value=length
         )
     return int(length)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model_dict")  # Lightning, plain PyTorch, DPR
 _REFUSED = 3  # exit status of the child process for a file that it does not open
@@ -38,11 +38,8 @@ def convert(files: Mapping[Path, Sequence[Path]]) -> None:
         )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise InputError(
-            f"{next(iter(files.values()))[0]}: the process that reads it failed ({last})",
-            code="worker-ended",
-            path=next(iter(files.values()))[0],
-            status=done.returncode,
+        raise path_error(
+            next(iter(files.values()))[0], f"the process that reads it failed ({last})", code="worker-ended"
         )
 
 
@@ -58,33 +55,16 @@ def read_weights(file: Path) -> dict[str, Any]:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged archives raise every class
         if found := _GLOBAL.search(str(error)):
-            raise InputError(
-                f"{file}: needs unpickling of objects ({found[1]}), which can run any code; ask for safetensors",
-                code="needs-unpickling",
-                path=file,
-                name=found[1],
-            ) from None
-        raise InputError(
-            f"{file}: is not a readable PyTorch file, or needs unpickling of objects",
-            code="needs-unpickling",
-            path=file,
-        ) from None
+            problem = f"needs unpickling of {found[1]}, which can run any code; ask for safetensors"
+            raise path_error(file, problem, code="needs-unpickling") from None
+        raise path_error(file, "is no readable PyTorch file, or needs unpickling", code="needs-unpickling") from None
     for name in _WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]
     if not isinstance(loaded, Mapping) or not loaded:
-        raise InputError(
-            f"{file}: has no weights; needs a mapping of names and tensors, or one under state_dict",
-            code="no-weights",
-            path=file,
-        )
+        raise path_error(file, "has no weights; needs a mapping of names and tensors", code="no-weights")
     if others := [str(name) for name, value in loaded.items() if not isinstance(value, torch.Tensor)]:
-        raise InputError(
-            f"{file}: {others[0]} is no tensor; needs a mapping of names and tensors",
-            code="not-a-tensor",
-            path=file,
-            name=others[0],
-        )
+        raise path_error(file, f"{others[0]} is no tensor; needs a mapping of names and tensors", code="not-a-tensor")
     return {str(name): value for name, value in loaded.items()}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hybrid_cli.encoders.checkpoints import layouts
 from hybrid_cli.encoders.checkpoints.layouts import PLAIN, TWO_PLAIN
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage.layout import CONTRACT
 
@@ -117,12 +117,8 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
         return {}
     preset = PRESETS[name]
     if (folder / CONTRACT).is_file():
-        raise InputError(
-            f"--preset {name}: {folder} has a contract of its own (encoder.json); remove --preset",
-            code="option-does-not-apply",
-            option="preset",
-            value=name,
-            path=folder,
+        raise option_error(
+            "preset", name, f"{folder} has a contract (encoder.json); omit it", code="option-does-not-apply"
         )
     layouts.structure(folder)  # refuses one tower of two
     form = layouts.find(folder)
@@ -142,7 +138,4 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
 
 def _misfit(name: str, folder: Path, reason: str, kind: object, expected: object) -> InputError:
     """Return the error about a checkpoint of another kind than a preset."""
-    return InputError(
-        f"--preset {name}: does not fit {folder}, {reason}",
-        code="other-preset", option="preset", value=name, path=folder, kind=kind, expected=expected,
-    )  # fmt: skip
+    return option_error("preset", name, f"does not fit {folder}, {reason}", code="other-preset", path=folder)
