@@ -63,12 +63,12 @@ class _Interruptible(io.FileIO):
 def interruptible(stream: TextIO) -> TextIO:
     """Return a stream of the same descriptor whose reads end at a signal.
 
-    The stream itself is returned if it has no descriptor, and on Windows, where `select` takes sockets only.
+    The stream itself is returned if it has no descriptor.
 
     Args:
         stream: a stream from which nothing was read, or a terminal.
     """
-    if os.name != "posix" or type(stream) is not io.TextIOWrapper:
+    if type(stream) is not io.TextIOWrapper:
         return stream
     raw = getattr(stream.buffer, "raw", None)
     if type(raw) is not io.FileIO:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,3 +245,19 @@ def test_an_equal_export_is_up_to_date_and_another_one_is_refused(
     export(path, "two", overwrite=True)
     assert path.read_text() == "two"
     assert scratch_in(tmp_path) == []
+
+
+def test_files_of_libraries_have_the_mode_of_new_files(tmp_path: Path) -> None:
+    """Some libraries write files that only their owner can read."""
+    code = (
+        "import os; os.umask(0o027); masks = []; change = os.umask\n"
+        "os.umask = lambda mask: (masks.append(mask), change(mask))[1]\n"
+        "from hybrid_cli.storage import disk\n"
+        "assert not masks, 'an import changed the process'\n"
+        "from pathlib import Path\n"
+        "with disk.by_name(Path('file')) as name:\n"
+        "    os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o600))\n"
+        "print(oct(os.stat('file').st_mode & 0o777))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0o640"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
 WRITTEN, REMOVED = "while writing ", "while removing "  # start of the note of an error; a path follows
-_umask = os.umask(0o077)  # it can be read only by a change
-os.umask(_umask)
 
 
 class Disk:
@@ -45,7 +43,7 @@ class Disk:
 
     def exchange(self, first: Path, second: Path) -> bool:
         """Swap two names in one step; return whether the system can (Linux)."""
-        call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+        call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if call is None:
             return False
         if call(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
@@ -191,7 +189,18 @@ def by_name(path: Path) -> Iterator[Any]:
         yield str(path)
     for file in [path, *path.rglob("*")]:
         if file.is_file() and file.stat().st_mode & 0o077 == 0:  # of safetensors: only for its owner
-            file.chmod(0o666 & ~_umask)
+            file.chmod(_mode_of_new_files())
+
+
+def _mode_of_new_files() -> int:
+    """Return the permissions that this process gives to a new file."""
+    try:
+        status = Path("/proc/self/status").read_text("utf-8")
+        mask = int(status.partition("\nUmask:")[2].split()[0], 8)
+    except (OSError, IndexError):  # another system than Linux, where only a change returns the mask
+        mask = os.umask(0o077)
+        os.umask(mask)
+    return 0o666 & ~mask
 
 
 def remove(path: Path) -> None:
@@ -222,8 +231,6 @@ def sync_names(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if os.name != "posix" and path.is_dir():  # Windows opens no folders
-        return
     with noted(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -91,7 +91,7 @@ def _strange(file: Path, is_lock: bool) -> str:
 
 def _is_own(status: os.stat_result, folder: Path) -> bool:
     """Return whether a file belongs to the user who owns new files in a folder."""
-    return os.name != "posix" or status.st_uid == os.geteuid() or status.st_uid == _owner_of_new_files(folder)
+    return status.st_uid == os.geteuid() or status.st_uid == _owner_of_new_files(folder)
 
 
 def _owner_of_new_files(folder: Path) -> int:
