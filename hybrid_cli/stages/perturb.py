@@ -106,7 +106,7 @@ def _names(settings: Perturb) -> list[str]:
     names = list(dict.fromkeys(each for name in settings.attacks for each in SETS.get(name, (name,))))
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         reason = f"not among the attacks ({', '.join(names)})"
-        raise option_error("attacked_queries", unknown[0], reason, code="unknown-choice", choices=names)
+        raise option_error("attacked_queries", f"{unknown[0]}=...", reason, code="unknown-choice", choices=names)
     computed = tuple(name for name in names if name not in settings.attacked_queries)
     settings.check_facts("the attack is read from --attacked-queries", **facts_of(computed))
     return names
