@@ -179,7 +179,9 @@ def _from_file(inputs: Inputs) -> Rewrite:
 
 def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, Any]:
     changed = sum(each.text != text for each, text in zip(attacked, queries["text"], strict=True))
-    own = sum((Counter(each.counts) for each in attacked), Counter[str]())
+    own = Counter[str]()
+    for each in attacked:
+        own.update(each.counts)  # a sum of counters would drop zeros
     unchanged_rate = 1 - changed / max(len(queries), 1)
     return {"queries": len(queries), "changed": changed, "unchanged_rate": unchanged_rate, **own}
 
