@@ -361,8 +361,8 @@ def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
 @pytest.mark.parametrize(
     ("answers", "options", "message"),
     [
-        ("4", (), "standard input, line 1: '4' is no answer; answers are 0-3 (grade), s (skip hit)"),
-        ("1x", (), "standard input, line 2: 'x' is no answer"),
+        ("4", (), "standard input, line 1: 4 is no answer; answers are 0-3 (grade), s (skip hit)"),
+        ("1x", (), "standard input, line 2: x is no answer"),
         ("u", (), "standard input, line 1: nothing to undo"),
         ("1", ("--measure", "acc@5"), "--measure acc@5: needs answers"),
         ("1", ("--stop-after", 0), "--stop-after"),

@@ -257,7 +257,9 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
     if qrels is not None:
         _note_unjudged(unjudged, qrels, plan)
         _warn_nothing_removed(counts, qrels, plan)
-    return pl.concat(frames), {"runs": counts, "nothing_relevant": _without_relevant(qrels, plan.level)}
+    answerable = None if qrels is None else qrels.filter(pl.col("relevance") >= plan.level)["qid"].n_unique()
+    nothing = 0 if qrels is None or answerable is None else qrels["qid"].n_unique() - answerable
+    return pl.concat(frames), {"runs": counts, "nothing_relevant": nothing}
 
 
 def _values(
@@ -366,13 +368,6 @@ def _passages(plan: Plan, asked: pl.DataFrame) -> dict[str, str]:
     docids = [accuracy.candidates(plan.read(name, depth).head, asked, plan.measures) for name in plan.runs]
     texts = collection.texts_of_hits(plan.corpus, pl.concat(docids).unique())
     return accuracy.passages(texts, plan.answer_match)
-
-
-def _without_relevant(qrels: pl.DataFrame | None, level: int) -> int:
-    """Count the judged queries without a relevant document."""
-    if qrels is None:
-        return 0
-    return qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= level)["qid"].n_unique()
 
 
 def _holds_corpus(run: Path, longest: int) -> bool:

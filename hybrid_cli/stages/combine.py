@@ -61,7 +61,11 @@ def combine(settings: Combine) -> Path:
     if output.up_to_date:
         return output.path
     index = open_dense(settings.index) if settings.index is not None else None
-    recipe = _recipe(settings, index)
+    built_with = model_of(index) if index is not None else None
+    if built_with is not None and kind_of(built_with) == COMBINATION:  # with contract fields such as a truncation
+        recipe = Recipe(settings.combine, settings.weight, composite.read_recipe(built_with).changes)
+    else:
+        recipe = Recipe(settings.combine, settings.weight)
     parts = [
         open_encoder(folder, device=settings.device, overrides=changed)
         for folder, changed in zip(folders, recipe.changes, strict=True)
@@ -77,14 +81,6 @@ def combine(settings: Combine) -> Path:
     first, second = models
     console.note(f"combine: {output.path}: {recipe.combine} of {first} and {recipe.weight:g} times {second}")
     return output.path
-
-
-def _recipe(settings: Combine, index: DenseIndex | None) -> Recipe:
-    """Return the recipe, with the contract fields overridden in an index of the combination, such as a truncation."""
-    folder = model_of(index) if index is not None else None
-    if folder is None or kind_of(folder) != COMBINATION:
-        return Recipe(settings.combine, settings.weight)
-    return Recipe(settings.combine, settings.weight, composite.read_recipe(folder).changes)
 
 
 def _tune(

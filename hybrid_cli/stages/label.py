@@ -91,17 +91,15 @@ def _queries(settings: Label, inputs: dict[str, Path], run: Run | None) -> Queri
     return labels.sentence_queries(inputs["corpus"], inputs.get("questions"), language, settings)
 
 
-def _teacher(settings: Label, inputs: dict[str, Path], run: Run | None) -> Teacher:
+def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labeller:
+    """Open the teacher, or its run on another machine; return a function from queries to their labels."""
+    teacher: Teacher
     if "run" in inputs:
         opened = run or runs.open_run(inputs["run"], by_qid=False)
         queries = collections.read_queries(inputs["queries"])
-        return RunTeacher(inputs["run"], opened, queries, inputs["corpus"], settings)
-    return MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)
-
-
-def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labeller:
-    """Open the teacher, or its run on another machine; return a function from queries to their labels."""
-    teacher = _teacher(settings, inputs, run)
+        teacher = RunTeacher(inputs["run"], opened, queries, inputs["corpus"], settings)
+    else:
+        teacher = MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)
     return lambda asked: labels.labelled(asked, teacher.hits(asked))
 
 

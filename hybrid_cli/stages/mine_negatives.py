@@ -30,7 +30,10 @@ def mine_negatives(settings: MineNegatives) -> Path:
     Raises:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
-    parts = [MinedCollection.of(one) for one in _single(settings)]
+    parts = [
+        MinedCollection.of(settings.of_collection(number).with_depth(collections.document_count(path)))
+        for number, path in enumerate(settings.collections)
+    ]
     recorded = settings if len(parts) > 1 else parts[0].settings
     names = [path.name if len(parts) > 1 else "" for path in settings.collections]
     inputs = {f"{role} {name}".strip(): path for name, part in zip(names, parts, strict=True)
@@ -55,14 +58,6 @@ def mine_negatives(settings: MineNegatives) -> Path:
     depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
     _report(tally, manifest.counts, output.path, [*depths])
     return output.path
-
-
-def _single(settings: MineNegatives) -> list[MineNegatives]:
-    """Return the settings of each collection, with its own inputs and depth."""
-    return [
-        settings.of_collection(number).with_depth(collections.document_count(path))
-        for number, path in enumerate(settings.collections)
-    ]
 
 
 def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:

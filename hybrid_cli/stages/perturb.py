@@ -106,7 +106,7 @@ def _names(settings: Perturb) -> list[str]:
     names = list(dict.fromkeys(each for name in settings.attacks for each in SETS.get(name, (name,))))
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         reason = f"not among the attacks ({', '.join(names)})"
-        raise option_error("attacked_queries", unknown[0], reason, code="unknown-choice", choices=names)
+        raise option_error("attacked_queries", f"{unknown[0]}=...", reason, code="unknown-choice", choices=names)
     computed = tuple(name for name in names if name not in settings.attacked_queries)
     settings.check_facts("the attack is read from --attacked-queries", **facts_of(computed))
     return names
@@ -179,7 +179,9 @@ def _from_file(inputs: Inputs) -> Rewrite:
 
 def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, Any]:
     changed = sum(each.text != text for each, text in zip(attacked, queries["text"], strict=True))
-    own = sum((Counter(each.counts) for each in attacked), Counter[str]())
+    own = Counter[str]()
+    for each in attacked:
+        own.update(each.counts)  # a sum of counters would drop zeros
     unchanged_rate = 1 - changed / max(len(queries), 1)
     return {"queries": len(queries), "changed": changed, "unchanged_rate": unchanged_rate, **own}
 

@@ -45,7 +45,9 @@ def report(settings: Report) -> Path:
     inputs = plan.inputs() | ({"queries": texts.queries, "corpus": texts.corpus} if texts else {})
     reranked = runs.named(settings.reranked)
     inputs |= {f"reranked {name}": folder for name, folder in reranked.items()}
-    inputs |= _index_folders(held) | {f"model {name}": folder for name, folder in curves.items()}
+    folders = dict.fromkeys(index.index for indexes in held.values() for index in indexes)
+    inputs |= {f"index {number}": folder for number, folder in enumerate(folders, 1)}
+    inputs |= {f"model {name}": folder for name, folder in curves.items()}
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
     kinds = {settings.output: Kind.REPORT} | ({settings.png: Kind.FIGURES} if settings.png else {})
@@ -71,25 +73,15 @@ def report(settings: Report) -> Path:
         studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}
         languages = filter(None, map(lineage.language, plan.runs.values()))
         parts = list(sections.sections(found, learned, held, next(languages, BM25Options.language), studies))
+        judged, split = judgments(settings), f", {settings.split}" if settings.split else ""
+        title = judged.stem if judged.is_file() else judged.resolve().name + split
         for output in outputs:
             if not output.up_to_date:
-                _write(output, _title(settings), found, parts)
+                _write(output, title, found, parts)
     return settings.output
 
 
-def _title(settings: Report) -> str:
-    judged = judgments(settings)
-    if judged.is_file():
-        return judged.stem
-    return judged.resolve().name + (f", {settings.split}" if settings.split else "")
-
-
 # -------------------------------------------------------------------------------------------------------------- inputs
-
-
-def _index_folders(held: Mapping[str, Sequence[Held]]) -> dict[str, Path]:
-    folders = dict.fromkeys(index.index for indexes in held.values() for index in indexes)
-    return {f"index {number}": folder for number, folder in enumerate(folders, 1)}
 
 
 def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Held]]:

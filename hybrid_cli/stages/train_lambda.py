@@ -63,21 +63,16 @@ def _train_transformer(settings: TrainLambda) -> Path:
     fixed = {"normalize": False} if settings.base is not None else {}
     contract = start_contract(settings, {**contract_changes(settings), **fixed})
     inputs = {**_inputs(settings), "model": model_input(settings.model)}
-    session = Session(
-        settings, {**inputs, "base": model_input(settings.base)} if settings.base else inputs, contract.to_dict()
-    )
+    inputs |= {"base": model_input(settings.base)} if settings.base else {}
+    session = Session(settings, inputs, contract.to_dict())
     if session.up_to_date:
         return settings.output
     labels = settings.labels
     index = open_lexical(settings.index) if settings.index else None
     base = open_encoder(settings.base) if settings.base is not None else None
     session.seed()  # initializes a projection
-    encoder = load_start(
-        settings.model,
-        settings.layers,
-        settings.device,
-        **asdict(contract if base is None else contract.changed(dim=base.dim)),
-    )
+    fields = asdict(contract if base is None else contract.changed(dim=base.dim))
+    encoder = load_start(settings.model, settings.layers, settings.device, **fields)
     if base is not None:
         encoder.start_at_zero()
     found: dict[str, int] = {}

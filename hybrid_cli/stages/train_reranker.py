@@ -47,14 +47,8 @@ def train_reranker(settings: TrainReranker) -> Path:
         model.save(folder)
         return {"examples": len(examples), "input": asdict(model.input)}
 
-    job = Job(
-        learner,
-        partial(examples.batches, settings),
-        session.steps(len(examples)),
-        save,
-        _validator(settings, model),
-        REMEDY,
-    )
+    steps, batches = session.steps(len(examples)), partial(examples.batches, settings)
+    job = Job(learner, batches, steps, save, _validator(settings, model), REMEDY)
     state = session.train(lambda _: job)
     session.note(state, example=len(examples))
     return settings.output

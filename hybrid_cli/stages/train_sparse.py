@@ -75,24 +75,13 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     steps = session.steps(len(examples))
     relevance = partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
     objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
-    sources = BatchSources(masking=_masking(settings, encoder))
+    form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
+    tokenizer, matches = encoder.document_tower.tokenizer, settings.mask_matches
+    sources = BatchSources(masking=MatchMasking(tokenizer, form, matches) if matches else None)
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
 
     def batches(done: int) -> Iterator[Batch]:
         return ahead(map(learner.prepare, examples.batches(settings, done)))
 
-    return Job(
-        learner,
-        batches,
-        steps,
-        save,
-        validator(encoder, dev_validation(settings, steps, whole=False)),
-        diagnostics.HARDER,
-    )
-
-
-def _masking(settings: TrainSparse, encoder: SparseEncoder) -> MatchMasking | None:
-    if not settings.mask_matches:
-        return None
-    form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
-    return MatchMasking(encoder.document_tower.tokenizer, form, settings.mask_matches)
+    validation = validator(encoder, dev_validation(settings, steps, whole=False))
+    return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
