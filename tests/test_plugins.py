@@ -252,7 +252,7 @@ def test_a_config_file_names_plugins(folder: Path) -> None:
 COMMAND = '''
 from dataclasses import dataclass
 from hybrid_cli import plugins
-from hybrid_cli.settings.options import Settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.stages import stage
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, default_text, has_url, is_list, is_mapping, is_pair, range_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 
 _COLUMNS = 76
 _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
