@@ -91,11 +91,10 @@ def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megaby
     assert (measured.returncode, measured.stderr) == (0, ""), measured.stderr
 
 
-@pytest.mark.parametrize("megabytes", [400, 600])
 @pytest.mark.parametrize(
-    "command",
-    [("fuse", "a.trec", "b.trec", "--method", "rrf", "-o", "x.parquet"),
-     ("evaluate", "a.trec", "b.trec", "--qrels", "qrels.tsv")],
+    ("megabytes", "command"),
+    [(400, ("fuse", "a.trec", "b.trec", "--method", "rrf", "-o", "x.parquet")),
+     (600, ("evaluate", "a.trec", "b.trec", "--qrels", "qrels.tsv"))],
 )  # fmt: skip
 def test_a_limit_that_is_too_low_is_named_in_one_line(folder: Path, megabytes: int, command: tuple[str, ...]) -> None:
     done = limited(megabytes, folder, *command)

@@ -29,7 +29,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.conversion import byte_count, default_text, is_list
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, redeclare, when
 from hybrid_cli.stages import stage
 
 
@@ -50,6 +50,7 @@ class Brew(Writes):
     milk: str | None = option(None, "Milk.")
     foam: bool = option(False, "Foam the milk.", applies=when(milk=GIVEN))
     grinder: str | None = option(None, "Grinder.", applies=when(machine="built-in"))
+    spout: Path | None = option(None, "Spout.", needed=when(foam=True), excluded=when(sizes=GIVEN, cups=POSITIVE))
 
 
 def brew(**values: Any) -> Brew:
@@ -177,6 +178,17 @@ def test_the_variants_of_every_option_can_be_named_also_in_mixins() -> None:
     for name, value in {"fb_docs": 4, "fb_terms": 4, "fb_weight": 0.4}.items():
         with raises("option-does-not-apply", option=name):
             SearchOptions(**{name: value})  # type: ignore[arg-type]
+
+
+def test_an_option_may_be_needed_or_excluded_by_others() -> None:
+    assert brew(milk="oat", foam=True, spout="s").spout == Path("s")
+    with raises("missing-option", option="spout", needed_by="foam") as caught:
+        brew(milk="oat", foam=True)
+    assert str(caught.value) == "--foam: needs --spout"
+    with raises("conflicting-options", option="spout", others=("sizes", "cups")) as caught:
+        brew(spout="s", sizes="1")
+    assert str(caught.value) == "--spout: not with --sizes and --cups above 0"
+    assert "spout" not in brew(spout="s").recorded(), "paths are recorded with their fingerprints"
 
 
 def test_a_default_may_depend_on_another_option() -> None:

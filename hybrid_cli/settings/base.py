@@ -108,7 +108,7 @@ class Settings:
                     yield each, *self._in_words(each)
 
         for name, declared in self.declared().items():
-            flag = spelling(name, declared)
+            flag = name.upper() if declared.positional else spelling(name, declared)
             for condition, others, _ in holding(declared.excluded if name in self.given else ()):
                 raise InputError(
                     f"{flag}: not with {' and '.join(others)}",
