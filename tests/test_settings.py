@@ -50,7 +50,7 @@ class Brew(Writes):
     milk: str | None = option(None, "Milk.")
     foam: bool = option(False, "Foam the milk.", applies=when(milk=GIVEN))
     grinder: str | None = option(None, "Grinder.", applies=when(machine="built-in"))
-    spout: Path | None = option(None, "Spout.", needed=when(foam=True), excluded=when(sizes=GIVEN, cups=POSITIVE))
+    spout: Path | None = option(None, "Spout.", needed=when(milk="condensed"), excluded=when(sizes=GIVEN, cups=POSITIVE))
 
 
 def brew(**values: Any) -> Brew:
@@ -181,10 +181,10 @@ def test_the_variants_of_every_option_can_be_named_also_in_mixins() -> None:
 
 
 def test_an_option_may_be_needed_or_excluded_by_others() -> None:
-    assert brew(milk="oat", foam=True, spout="s").spout == Path("s")
-    with raises("missing-option", option="spout", needed_by="foam") as caught:
-        brew(milk="oat", foam=True)
-    assert str(caught.value) == "--foam: needs --spout"
+    assert brew(milk="condensed", spout="s").spout == Path("s")
+    with raises("missing-option", option="spout", needed_by="milk") as caught:
+        brew(milk="condensed")
+    assert str(caught.value) == "--milk condensed: needs --spout"
     with raises("conflicting-options", option="spout", others=("sizes", "cups")) as caught:
         brew(spout="s", sizes="1")
     assert str(caught.value) == "--spout: not with --sizes and --cups above 0"

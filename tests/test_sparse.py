@@ -398,7 +398,7 @@ def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
     terms = (found > 0).sum(1)  # half of the vocabulary without a start bias
     assert terms.min() > 0
     assert terms.max() < found.shape[1] / 4
-    with pytest.raises(InputError, match="--query-flops: only with --architecture"):
+    with raises("option-does-not-apply", option="query_flops"):
         train_sparse(made / "train.parquet", architecture="deepct", query_flops=0.1, output=tmp_path / "other")
 
 

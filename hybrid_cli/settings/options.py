@@ -141,7 +141,7 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:
 
 def argument(default: Any, help: str, **more: Any) -> Any:
     """Declare a positional argument as the default of a dataclass field; see `Option`."""
-    return declare(Option(default, help, positional=True, recorded=False, **more))
+    return declare(Option(default, help, positional=True, recorded=False, **in_tuples(more)))
 
 
 def inherited(help: str = "", *names: str, **changes: Any) -> Any:
