@@ -30,7 +30,7 @@ from hybrid_cli.settings.options import (
     alternatives,
     declare,
     spelling,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)
