@@ -26,7 +26,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets
@@ -55,7 +55,10 @@ lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
-test: $(SETUP)  ## all tests, on all cores
+test: $(SETUP)  ## all tests except further cases of the slowest ones, on all cores
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
+
+test-all: $(SETUP)  ## all tests, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 hard: $(SETUP)  ## RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)

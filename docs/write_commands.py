@@ -15,7 +15,7 @@ from hybrid_cli.cli.options import DRY_RUN, EVERYWHERE, help_text, in_help_order
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import default_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 
 _HEADING = ("| Option | Value | Default | Description |", "|---|---|---|---|")
 _WRITING = "Commands that write an artifact."

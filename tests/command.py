@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -50,6 +50,11 @@ class Refusal(NamedTuple):
 def refusal(code: str, /, **fields: object) -> Refusal:
     """Return an expected code with some expected fields."""
     return Refusal(code, fields)
+
+
+def cases(values: Iterable[str], *kept: str) -> list[Any]:
+    """Return the values of a parameter: all but `kept` are cases of `make test-all` only."""
+    return [each if each in kept else pytest.param(each, marks=pytest.mark.exhaustive) for each in values]
 
 
 @contextlib.contextmanager

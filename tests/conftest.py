@@ -41,7 +41,12 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers",
 ]  # fmt: skip
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("hybrid")
+settings.register_profile("short", settings.get_profile("hybrid"), max_examples=20)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw fewer examples for `make check` and `make test`, which leave out tests by their marks."""
+    settings.load_profile("short" if config.option.markexpr else "hybrid")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -52,7 +57,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow modules, which `make check` leaves out, and start them first, so that all cores end together."""
     for item in items:
-        if item.path.stem in SLOW:
+        if item.path.stem in SLOW or item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
@@ -76,6 +81,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
     qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
     return prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
+
+
+@pytest.fixture
+def few_feedbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune RM3 on a grid of 36 points instead of 900."""
+    from itertools import product
+
+    from hybrid_cli.workflows import rm3
+
+    monkeypatch.setattr(rm3, "SIZES", (5, 10))
+    monkeypatch.setattr(rm3, "GRID", list(product((5, 10), (5, 10), rm3.SHARES)))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.auto import choose, unfinished
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.settings import VectorIndex
-from hybrid_cli.settings.options import byte_count
+from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.inspect import inspect
 

@@ -18,7 +18,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
-from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.settings.base import command_line
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import recommended
 

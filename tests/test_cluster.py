@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import refused
+from command import cases, raises, refused
 from processes import run
 
 from hybrid_cli import artifacts, cluster
@@ -109,7 +109,7 @@ def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
         assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
 
 
-@pytest.mark.parametrize("work", OTHERS)
+@pytest.mark.parametrize("work", cases(OTHERS, "search, dense"))
 def test_other_sources_have_the_bytes_of_one_process_too(
     work: str, machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +298,7 @@ def import_files(collection: Path, *, files: list[Path], threads: int, **options
     return prepare(PrepareFiles(files, **options))
 
 
-@pytest.mark.parametrize("work", ["encode", "mine_negatives", "prepare"])
+@pytest.mark.parametrize("work", cases(["encode", "mine_negatives", "prepare"], "prepare"))
 def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     work: str,
     machines: Any,
@@ -370,7 +370,7 @@ def test_a_cluster_that_is_not_reached_loses_no_finished_work(
 
 def test_a_search_that_does_not_use_the_cluster_refuses_its_address(made: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"index": made / "bm25", "rm3": True, "tune": True, "folds": 2, "split": "test"}
-    with pytest.raises(InputError, match=r"--ray-address: not with .*--tune"):
+    with raises("option-does-not-apply", option="ray_address"):
         search(made / "collection", **options, ray_address="auto", output=tmp_path / "run.parquet")
 
 

@@ -14,7 +14,6 @@ from small_artifacts import HITS, open_output, run_table, write_run
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.storage import Kind
 
@@ -82,10 +81,10 @@ def test_a_single_run_is_refused(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path, tiny: Path) -> None:
     queries = tiny / "queries.test.parquet"
-    with pytest.raises(InputError, match="a run file is needed here"):
+    with raises("other-kind", path="queries.test.parquet"):
         concat_runs([write_run(tmp_path / "a.parquet"), queries], output=tmp_path / "all.parquet")
     pl.DataFrame({"qid": ["q"]}).write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(InputError, match="has no column 'docid'"):
+    with raises("no-such-column", path="b.parquet", column="docid"):
         concat_runs([write_run(tmp_path / "c.parquet"), tmp_path / "b.parquet"], output=tmp_path / "all.parquet")
 
 

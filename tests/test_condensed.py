@@ -40,4 +40,4 @@ def test_a_note_offers_condensed_lists_for_pooled_judgments(here: Path) -> None:
     assert "without a judgment" not in hybrid(*words).err
     refused = hybrid(*words, "--condensed")
     assert refused.code == 2
-    assert "--condensed: every judged document is relevant" in refused.err
+    assert refused.is_problem("all-judged-relevant", path="run.trec")

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid
+from command import hybrid, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -180,8 +180,8 @@ def test_a_query_encoder_searches_the_teachers_index(
 def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:
     (name,) = given
     typed = {"in_batch": "--no-in-batch", "tied": "--untied"}  # as on the command line
-    spelled = typed.get(name, f"--{name.replace('_', '-')}")
-    with pytest.raises(InputError, match=f"{spelled}: not with --queries-only"):
+    typed.get(name, f"--{name.replace('_', '-')}")
+    with raises("option-does-not-apply"):
         DistillLite(Path("train.parquet"), output=Path("out"), teacher="t", queries_only=True, **given)
 
 

@@ -162,6 +162,7 @@ GIVEN = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("few_feedbacks")
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_reads_every_form(here: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, rows in GIVEN.items():
@@ -170,8 +171,7 @@ def test_every_stage_reads_every_form(here: Path, stage: str, monkeypatch: pytes
     Path("docs.jsonl").write_text('{"id": "007", "text": "a"}\n{"id": "salt", "text": "b"}\n')
     pl.DataFrame([{"qid": "9", "docid": "NA", "rank": 1, "score": 1.0}]).write_parquet("other.parquet")
     results = set[Any]()
-    forms = ("parquet", "indented array", "tsv", "csv", "jsonl")
-    for form in forms[:2] if "--rm3" in command else forms:  # which takes seconds
+    for form in ("parquet", "indented array", "tsv", "csv", "jsonl"):
         folder = here / form.replace(" ", "-")
         folder.mkdir()
         paths = {kind: written(folder, kind, form, {}) for kind in GIVEN}

@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from command import raises
+from command import raises, refusal
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
@@ -126,12 +126,12 @@ def test_other_files_are_refused(tiny: Path, tmp_path: Path) -> None:
     distances.add(random_vectors(12))
     faiss.write_index(distances, str(tmp_path / "l2.faiss"))
     for name, message in (
-        ("text.npy", "not a NumPy array"),
-        ("text.faiss", "no readable FAISS index"),
-        ("l2.faiss", "does not measure the inner product"),
-        ("nothing.npy", "no such file"),
+        ("text.npy", refusal("vectors-unreadable", path="text.npy")),
+        ("text.faiss", refusal("faiss-unreadable", path="text.faiss")),
+        ("l2.faiss", refusal("faiss-metric", path="l2.faiss")),
+        ("nothing.npy", refusal("no-such-file", path="nothing.npy")),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(message):
             encode(tiny, from_vectors=tmp_path / name, output=tmp_path / "index")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, hybrid, raises
+from command import Done, Refusal, hybrid, raises, refusal
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
@@ -361,44 +361,44 @@ def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
 @pytest.mark.parametrize(
     ("answers", "options", "message"),
     [
-        ("4", (), "standard input, line 1: 4 is no answer; answers are 0-3 (grade), s (skip hit)"),
-        ("1x", (), "standard input, line 2: x is no answer"),
-        ("u", (), "standard input, line 1: nothing to undo"),
-        ("1", ("--measure", "acc@5"), "--measure acc@5: needs answers"),
+        ("4", (), refusal("not-an-answer", line=1)),
+        ("1x", (), refusal("not-an-answer", line=2)),
+        ("u", (), refusal("not-an-answer", path="standard input", line=1)),
+        ("1", ("--measure", "acc@5"), refusal("needs-answers", option="measure")),
         ("1", ("--stop-after", 0), "--stop-after"),
-        ("1", ("--depth", 0), "--depth"),
+        ("1", ("--depth", 0), refusal("out-of-range", option="depth")),
     ],
 )
 def test_bad_input_is_one_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, answers: str, options: tuple[object, ...], message: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, answers: str, options: tuple[object, ...], message: str | Refusal
 ) -> None:
     done = judged(monkeypatch, answers, *options)
     assert done.code == 2
-    assert message in done.err
+    assert done.is_problem(message)
     assert len(done.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("mine.parquet", None, "the name must end with .tsv or .txt"),
-        ("mine.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n", "judge adds lines of four"),
-        ("mine.tsv", "not judgments at all, indeed\n", "judgments have three"),
-        ("mine.tsv", "id\ttext\n1\ta", "line 1: 2 columns; judgments have three"),
-        ("mine.tsv", "a note", "line 1: 2 columns; judgments have three"),
-        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tsalt\tgood", "line 2: relevance 'good' is not a whole number"),
-        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tlungs\t0\n", "line 2: query 001 and document lungs are repeated; keep"),
-        ("absent/../tiny", None, "no such folder: absent"),
+        ("mine.parquet", None, refusal("other-suffix", path="mine.parquet")),
+        ("mine.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n", refusal("has-header", path="mine.tsv")),
+        ("mine.tsv", "not judgments at all, indeed\n", refusal("other-width", path="mine.tsv", line=1)),
+        ("mine.tsv", "id\ttext\n1\ta", refusal("other-width", path="mine.tsv", line=1)),
+        ("mine.tsv", "a note", refusal("other-width", path="mine.tsv", line=1)),
+        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tsalt\tgood", refusal("grade-not-a-number", path="mine.tsv", line=2)),
+        ("mine.tsv", "001\t0\tlungs\t3\n001\t0\tlungs\t0\n", refusal("duplicate-id", path="mine.tsv", line=2)),
+        ("absent/../tiny", None, refusal("no-such-folder", path="tiny")),
     ],
 )
 def test_an_output_that_cannot_be_used(
-    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str | Refusal
 ) -> None:
     if content is not None:
         Path(name).write_text(content)
     done = judged(monkeypatch, "1", output=name)
     assert done.code == 2
-    assert message in done.err
+    assert done.is_problem(message)
     assert content is None or Path(name).read_text() == content
     assert not skipped_path(Path(name)).exists()
 
@@ -431,7 +431,7 @@ def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.Monk
         artifacts.lock_growing(Path("mine.tsv"))
         done = judged(monkeypatch, "1")
         assert done.code == 1
-        assert "another hybrid process is writing this output" in done.err
+        assert done.is_problem("locked", path="mine.tsv")
         with raises("locked", HybridError):
             artifacts.lock_growing(Path("mine.tsv"))
     assert judged(monkeypatch, "1").code == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import Refusal, hybrid, raises, refusal
 from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
@@ -16,7 +16,6 @@ from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
-from hybrid_cli.errors import InputError
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
@@ -218,25 +217,25 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "needs one teacher, --index (BM25) or --run"),
-        ("--index {index} --run run.tsv --split test", "needs one teacher"),
-        ("--index {index} --depth 0", "--depth 0: needs a number >= 1"),
-        ("--index {index} --max-queries 0", "--max-queries 0: needs a number >= 1"),
-        ("--run run.tsv", "--run: only with --split, or with --queries"),
-        ("--index {index} --split test --drop-own", "--drop-own: not with --split or --queries"),
-        ("--index {index} --split test --queries-from all", "--queries-from: not with --split or --queries"),
-        ("--index {index} --split test --seed 1", "--seed: only with --max-queries, or with --queries-from"),
-        ("--index {index} --queries-from all --seed 1", "--seed: only with --max-queries, or"),
-        ("--index {index} --split nowhere", "no queries of split 'nowhere'"),
-        ("--index {tiny}", "is a collection (made by `prepare trec`)"),
-        ("--run run.tsv --split test", "1 document not in"),
-        ("--run run.tsv --split train", "has no hits for these 6 queries"),
-        ("--index {index} --queries none.tsv", "none.tsv: no queries"),
-        ("--index {index} --queries-from some", "--queries-from some: unknown; "),
+        ("", refusal("missing-option", option="index")),
+        ("--index {index} --run run.tsv --split test", refusal("conflicting-options", option="index")),
+        ("--index {index} --depth 0", refusal("out-of-range", option="depth")),
+        ("--index {index} --max-queries 0", refusal("out-of-range", option="max_queries")),
+        ("--run run.tsv", refusal("option-does-not-apply", option="run")),
+        ("--index {index} --split test --drop-own", refusal("option-does-not-apply", option="keep_own")),
+        ("--index {index} --split test --queries-from all", refusal("option-does-not-apply", option="queries_from")),
+        ("--index {index} --split test --seed 1", refusal("option-does-not-apply", option="seed")),
+        ("--index {index} --queries-from all --seed 1", refusal("option-does-not-apply", option="seed")),
+        ("--index {index} --split nowhere", refusal("no-such-split", path="collection")),
+        ("--index {tiny}", refusal("other-kind", path="collection")),
+        ("--run run.tsv --split test", refusal("other-corpus", path="run.tsv", id="elsewhere")),
+        ("--run run.tsv --split train", refusal("other-queries", path="run.tsv")),
+        ("--index {index} --queries none.tsv", refusal("no-queries", path="none.tsv")),
+        ("--index {index} --queries-from some", refusal("unknown-choice", option="queries_from")),
     ],
 )
 def test_a_refusal_is_one_line_and_leaves_no_file(
-    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str | Refusal
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(Path("run.tsv"), "001 Q0 007 1 2.0 x", "001 Q0 elsewhere 2 1.0 x")
@@ -244,15 +243,15 @@ def test_a_refusal_is_one_line_and_leaves_no_file(
     before = sorted(Path().iterdir())
     done = hybrid("label", tiny, *words.format(index=index, tiny=tiny).split(), "--output", "labels")
     assert done.code == 2
-    assert message in done.err
+    assert done.is_problem(message)
     assert len(done.err.strip().splitlines()) == 1
     assert sorted(Path().iterdir()) == before
 
 
 def test_settings_made_in_python_are_checked_too() -> None:
-    with pytest.raises(InputError, match="--depth 0: needs a number >= 1"):
+    with raises("out-of-range", option="depth"):
         Label(Path("data"), index=Path("bm25"), output=Path("out"), depth=0)
-    with pytest.raises(InputError, match="--run: only with --split"):
+    with raises("option-does-not-apply", option="run"):
         Label(Path("data"), run=Path("run.parquet"), output=Path("out"))
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from command import raises
 
 from hybrid_cli import artifacts, memory
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.settings import COMMANDS, Combine, Encode, Export
 from hybrid_cli.settings.common import Budgeted
 from hybrid_cli.stages.encode import encode
@@ -91,11 +92,10 @@ def test_long_runs_are_fused_and_measured_under_a_low_limit(folder: Path, megaby
     assert (measured.returncode, measured.stderr) == (0, ""), measured.stderr
 
 
-@pytest.mark.parametrize("megabytes", [400, 600])
 @pytest.mark.parametrize(
-    "command",
-    [("fuse", "a.trec", "b.trec", "--method", "rrf", "-o", "x.parquet"),
-     ("evaluate", "a.trec", "b.trec", "--qrels", "qrels.tsv")],
+    ("megabytes", "command"),
+    [(400, ("fuse", "a.trec", "b.trec", "--method", "rrf", "-o", "x.parquet")),
+     (600, ("evaluate", "a.trec", "b.trec", "--qrels", "qrels.tsv"))],
 )  # fmt: skip
 def test_a_limit_that_is_too_low_is_named_in_one_line(folder: Path, megabytes: int, command: tuple[str, ...]) -> None:
     done = limited(megabytes, folder, *command)
@@ -218,7 +218,7 @@ def test_a_budget_holds_for_one_stage(stored: Path) -> None:
 
 
 def test_an_index_that_does_not_fit_is_refused_before_it_is_built(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(HybridError, match=r"not enough memory: encode: building HNSW64,Flat needs about"):
+    with raises("no-memory", HybridError):
         encode(made / "dense", index_type="hnsw", memory=1_000_000, output=tmp_path / "graph")
     assert not (tmp_path / "graph").exists()
 
@@ -279,9 +279,9 @@ def searched(tiny: Path, made: Path, tiny_bert: Path, tmp_path_factory: pytest.T
 
 
 def test_the_option_is_refused_where_it_has_no_effect(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--memory: only with --tune"):
+    with raises("option-does-not-apply", option="memory"):
         Combine(["a", "b"], memory=1 << 30, output=tmp_path)
-    with pytest.raises(InputError, match=r"--memory: only with --format trec, msmarco or dpr"):
+    with raises("option-does-not-apply", option="memory"):
         Export(tmp_path, form="pyserini", memory=1 << 30, output=tmp_path)
     flat = Encode(tmp_path, index_type="flat", memory=1 << 30, output=tmp_path)
     assert "memory" not in flat.recorded(), "a budget does not change the index"

@@ -10,7 +10,6 @@ import pytest
 from command import raises
 
 from hybrid_cli.encoders.open_encoder import open_encoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
@@ -95,7 +94,7 @@ def test_longer_prefixes_than_the_vectors_are_refused(
     with raises("out-of-range", option="matryoshka_dims", value=99, limit=6):
         train_lambda(tiny, output=tmp_path / "no", **static)
     examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
-    with pytest.raises(InputError, match="--matryoshka-dims: the orthogonality is defined on whole vectors"):
+    with raises("conflicting-options", option="matryoshka_dims"):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss="roc", matryoshka_dims=[4], index=bm25)
 
 

@@ -16,6 +16,7 @@ import urllib.request
 from datetime import timedelta
 from pathlib import Path
 
+import processes
 import pyarrow.fs as pa_fs
 import pytest
 from command import Done, hybrid
@@ -52,11 +53,7 @@ main()
 def killed(command: str, name: str, end: str, after: bool = False) -> None:
     """Run a command in a process that is killed at the transfer of an object with this end of the name."""
     owner = {"put": "remote.Upload", "get_object": "remote"}[name]
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED.format((owner, name, end, after)), *command.split()],
-        capture_output=True,
-        check=False,
-    )
+    ended = processes.run(KILLED.format((owner, name, end, after)), *command.split())
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
@@ -192,6 +189,7 @@ def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: P
 @pytest.mark.parametrize(
     ("end", "after"), [("/docids.parquet", True), ("manifest.json", False), ("manifest.json", True)]
 )
+@pytest.mark.parametrize("any_bucket", ["s3", pytest.param("gs", marks=pytest.mark.exhaustive)], indirect=True)
 def test_an_upload_that_was_killed_is_finished_by_the_same_command(
     any_bucket: Bucket, local: Path, end: str, after: bool
 ) -> None:
@@ -326,9 +324,8 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
     def other_machine() -> None:
         if not codes:
             codes.append(0)
-            words = [sys.executable, "-m", "hybrid_cli", *command, "--fields", "text"]
-            variables = {**os.environ, "HYBRID_CACHE": str(tmp_path / "other")}
-            codes[0] = subprocess.run(words, env=variables, capture_output=True, check=False).returncode
+            cache = str(tmp_path / "other")
+            codes[0] = processes.run(processes.HYBRID, *command, "--fields", "text", HYBRID_CACHE=cache).returncode
 
     def upload_late(self: remote.Upload) -> None:
         other_machine()
@@ -459,17 +456,11 @@ def test_a_training_of_two_processes_uploads_once(bucket: Bucket, tiny_bert: Pat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "hybrid_cli", *words], env={**shared, "RANK": rank, "LOCAL_RANK": rank},
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in "01"
-    ]  # fmt: skip
-    said = [each.communicate(timeout=300)[1] for each in ranks]
-    assert [each.returncode for each in ranks] == [0, 0], said
-    assert ["uploaded to" in each for each in said] == [True, False]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    ranks = [processes.Started(processes.HYBRID, *words, **shared, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    ended = [each.wait() for each in ranks]
+    assert [each.returncode for each in ended] == [0, 0], ended
+    assert ["uploaded to" in each.stderr for each in ended] == [True, False]
     assert "out/dense/manifest.json" in bucket.names("out")
     shutil.rmtree(bucket.mirror)
     assert hybrid("verify", f"{bucket}/out/dense").code == 0

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import raises
+from command import cases, raises
 from gradient_descent import TOLERANCE, errors
 from processes import Started
 from safetensors.torch import load_file
@@ -121,13 +121,20 @@ def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPath
     }
 
 
+CASES = cases(COMMANDS, "plain", "cached", "sparse", "reranker", "lambda", "mlm", "static")  # of each learner
+
+
 @pytest.fixture(scope="module")
-def trained(sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Train with each command in one process, in two, and in two with wrong reductions.
+def trained(
+    request: pytest.FixtureRequest, sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """Train with each selected command in one process, in two, and in two with wrong reductions.
 
     Returns:
         Folder of the encoders and of the gradients of their steps; messages of the two processes.
     """
+    cases = [getattr(each, "callspec", None) for each in request.session.items if each.path == request.path]
+    selected = {each.params.get("name") for each in cases if each is not None}
     folder = tmp_path_factory.mktemp("trained")
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
@@ -139,6 +146,7 @@ def trained(sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         commands = [
             (factors, [part.format(**sources) for part in (*command, *plan, "--output", f"{folder}/{each}-{name}")])
             for each, command in COMMANDS.items()
+            if each in selected
             for name, (factors, plan) in names.items()
         ]
         started = [Started(RUN, json.dumps(commands), **environment) for environment in environments]
@@ -148,7 +156,7 @@ def trained(sources: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     return folder, messages
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", CASES)
 def test_two_processes_give_the_gradients_and_weights_of_one(trained: tuple[Path, str], name: str) -> None:
     folder, messages = trained
     one, two = (torch.load(folder / f"{name}-{processes}.pt") for processes in ("one", "two"))
@@ -161,7 +169,7 @@ def test_two_processes_give_the_gradients_and_weights_of_one(trained: tuple[Path
     assert messages.count(f"{folder / name}-two: ") == 1, "only the first process prints"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_reduction_gives_other_gradients(trained: tuple[Path, str], name: str, fault: str) -> None:
     right, wrong = (torch.load(trained[0] / f"{name}-{each}.pt")[:1] for each in ("one", fault))

@@ -11,12 +11,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid
+from command import Refusal, hybrid, raises, refusal
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import MANIFEST
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
@@ -116,15 +115,15 @@ def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder)
     assert capsys.readouterr().err == f"perturb: {folder} is up to date\n"
-    with pytest.raises(InputError, match="already exists with other options or inputs: seed=0, now 1"):
+    with raises("output-differs", path="q"):
         perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder, seed=1)
-    with pytest.raises(InputError, match="is a part of the perturbed queries"):
+    with raises("inside-artifact", path="shuffle.parquet"):
         perturb(tiny, split="test", attacks=["shuffle"], output=folder / "shuffle.parquet", seed=1, overwrite=True)
     perturb(tiny, split="test", attacks=["shuffle", "word-deletion"], output=folder, overwrite=True)
     assert (folder / "shuffle.parquet").read_bytes() == first
     assert not (folder / "char-swap.parquet").exists()
     (folder / "run.parquet").write_bytes(first)
-    with pytest.raises(InputError, match=r"run\.parquet is not part of the perturbed queries"):
+    with raises("foreign-file", path="q"):
         perturb(tiny, split="test", attacks=["shuffle"], output=folder, overwrite=True)
 
 
@@ -211,28 +210,29 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     file = tmp_path / "other.tsv"
     file.write_text("q1\ta text\n", "utf-8")
 
-    def refused(message: str, *attacks: str, output: str = "q", **options: Any) -> None:
-        with pytest.raises(InputError, match=message):
+    def refused(message: str | Refusal, *attacks: str, output: str = "q", **options: Any) -> None:
+        with raises(message):
             perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, **options)
 
     shuffled = {"shuffle": file}
-    refused("other.tsv: contains none of the queries; its first id is q1", "shuffle", attacked_queries=shuffled)
-    refused(r"--attacked-queries shuffle=\.\.\.: not among the attacks", "char-swap", attacked_queries=shuffled)
-    refused("--synonyms: only with --attack .*; --attack is char-swap,shuffle", "char-swap", "shuffle", synonyms=file)
-    refused("--word-fraction: only with", "shuffle", word_fraction=0.5)
-    refused("--word-fraction 1.5: needs a number between 0 and 1", "char-swap", word_fraction=1.5)
-    refused("--translation: only with --attack back-translation", "char-swap", translation=(tmp_path, tmp_path))
-    refused("--seed: only with .*; the attack is read from --attacked", "shuffle", seed=3, attacked_queries=shuffled)
+    refused(refusal("other-queries", path="other.tsv", id="q1"), "shuffle", attacked_queries=shuffled)
+    refused(refusal("unknown-choice", option="attacked_queries"), "char-swap", attacked_queries=shuffled)
+    refused(refusal("option-does-not-apply", option="synonyms"), "char-swap", "shuffle", synonyms=file)
+    refused(refusal("option-does-not-apply", option="word_fraction"), "shuffle", word_fraction=0.5)
+    refused(refusal("out-of-range", option="word_fraction"), "char-swap", word_fraction=1.5)
+    refused(refusal("option-does-not-apply", option="translation"), "char-swap", translation=(tmp_path, tmp_path))
+    refused(refusal("option-does-not-apply", option="seed"), "shuffle", seed=3, attacked_queries=shuffled)
     translated = {"back-translation": file}
     refused(
-        "--translation-prefix: only with .*; the attack is read from --attacked-queries",
+        refusal("option-does-not-apply", option="translation_prefix"),
         "back-translation",
         translation_prefix=">>es<<",
         attacked_queries=translated,
     )
-    refused("--device: only with", "shuffle", device="cpu")
-    refused("--attack shuffle: is listed twice; list each value once", "shuffle", "shuffle")
-    refused("--synonyms: only with .*, not with --wordnet", "lite", synonyms=file, wordnet=SMALL)
-    refused("gone: no such file", "synonym-replacement", synonyms=tmp_path / "gone")
-    refused(r"q\.parquet: several attacks need a folder; pass --output without", "lite", output="q.parquet")
+    refused(refusal("option-does-not-apply", option="device"), "shuffle", device="cpu")
+    refused(refusal("repeated-value", option="attacks"), "shuffle", "shuffle")
+    refused(refusal("repeated-value", option="attack"), "char-swap", "lite")
+    refused(refusal("option-does-not-apply", option="synonyms"), "lite", synonyms=file, wordnet=SMALL)
+    refused(refusal("no-such-file", path="gone"), "synonym-replacement", synonyms=tmp_path / "gone")
+    refused(refusal("conflicting-options", option="output"), "lite", output="q.parquet")
     assert not list(tmp_path.glob("q*/*"))

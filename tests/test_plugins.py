@@ -115,7 +115,9 @@ def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
     found = json.loads(done.out)
     assert {run["run"]: run["means"]["First1@3"] for run in found["runs"]} == {"a": 1.0, "b": 0.0}
     assert artifacts.read_manifest(folder / "measured.parquet").versions["hybrid-example"] == "1.2"
-    refused("evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", words="did you mean First1")
+    refused(
+        "evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", problem="invalid-value", option="measures"
+    )
 
 
 @pytest.mark.usefixtures("installed")
@@ -145,11 +147,13 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     manifest = artifacts.read_manifest(folder / "out")
     assert (manifest.options["loss"], manifest.versions["hybrid-example"]) == ("cosine", "1.2")
     assert manifest.options["loss_options"] == {"weight": "0.5", "squared": "true"}
-    refused(*words, "--loss-option", "weight=0.6", "--loss-option", "squared=true", words="--overwrite")
+    refused(
+        *words, "--loss-option", "weight=0.6", "--loss-option", "squared=true", problem="output-differs", path="out"
+    )
     unknown = refused(*words, "--overwrite", "--loss-option", "wieght=1", problem="unknown-parameter")
     assert unknown.fields == {"name": "wieght", "choices": ["weight", "squared"]}
-    refused(*words, "--overwrite", "--loss-option", "weight=much", words="--loss-option weight much: needs a number")
-    refused(*words, "--overwrite", "--xi", "2", words="--xi: only with --loss margin or residual-margin")
+    refused(*words, "--overwrite", "--loss-option", "weight=much", problem="not-a-number", option="weight")
+    refused(*words, "--overwrite", "--xi", "2", problem="option-does-not-apply", option="xi")
 
 
 def test_a_loss_returns_terms(folder: Path, tiny_bert: Path) -> None:
@@ -177,8 +181,8 @@ def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
     assert len(runs.read_run(folder / "cut.parquet")) == 2
     assert artifacts.read_manifest(folder / "cut.parquet").versions["hybrid-example"] == "1.2"
     left_alone("cut.parquet", *words)
-    refused(*words, "--keep", "1", words="--overwrite")
-    refused("cut-run", "a.trec", "--keep", "0", "--output", "x.parquet", words="--keep 0: needs a number >= 1")
+    refused(*words, "--keep", "1", problem="output-differs", path="cut.parquet")
+    refused("cut-run", "a.trec", "--keep", "0", "--output", "x.parquet", problem="out-of-range", option="keep")
 
 
 @pytest.mark.usefixtures("installed")
@@ -234,8 +238,8 @@ def test_a_file_adds_entries_for_one_call(folder: Path) -> None:
     assert (source["path"], source["kind"]) == ("last.py", "file")
     left_alone("fused.parquet", *words, "--plugin", "last.py")
     (folder / "last.py").write_text(METHOD.replace("[-1]", "[0]"), "utf-8")
-    refused(*words, "--plugin", "last.py", words="--overwrite")
-    refused(*words, words="--method last: unknown")
+    refused(*words, "--plugin", "last.py", problem="output-differs", path="fused.parquet")
+    refused(*words, problem="unknown-choice", option="method")
     assert not plugins.files()
 
 
@@ -252,7 +256,7 @@ def test_a_config_file_names_plugins(folder: Path) -> None:
 COMMAND = '''
 from dataclasses import dataclass
 from hybrid_cli import plugins
-from hybrid_cli.settings.options import Settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.stages import stage
 
 @dataclass(frozen=True)

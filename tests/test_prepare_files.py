@@ -374,10 +374,10 @@ def test_wrong_judgments_are_refused_with_their_line(tmp_path: Path) -> None:
     docs = write_docs(tmp_path)
     queries = write_lines(tmp_path / "queries.tsv", "1\tone")
     for rows, message in (
-        (["qid,docid,relevance", "1,a,1.5"], "line 2: relevance '1.5' is not a whole number"),
-        (["qid,docid,relevance", "1,z,1"], "line 2: judgments of documents that are not in the corpus"),
-        (["qid,docid", "1,a"], "no column known for the relevance"),
+        (["qid,docid,relevance", "1,a,1.5"], refusal("grade-not-a-number", path="qrels.csv", line=2)),
+        (["qid,docid,relevance", "1,z,1"], refusal("dangling-judgments", path="qrels.csv", line=2)),
+        (["qid,docid", "1,a"], refusal("no-such-column", path="qrels.csv")),
     ):
         qrels = write_lines(tmp_path / "qrels.csv", *rows)
-        with pytest.raises(InputError, match=message):
+        with raises(message):
             prepare(PrepareFiles([docs], queries=[str(queries)], qrels=[str(qrels)], output=tmp_path / "made"))

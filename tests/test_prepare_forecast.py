@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from command import raises
 
 from hybrid_cli import console
 from hybrid_cli.collections import forecast
@@ -124,10 +125,9 @@ def test_a_collection_that_does_not_fit_is_refused_before_it_is_read(
 ) -> None:
     monkeypatch.setattr(forecast, "ID_BYTES", 1 << 50)
     files = json_lines(tmp_path)
-    words = r"not enough memory: prepare: about [\d,]+ {} needs about .*smaller inputs{}$"
-    with pytest.raises(HybridError, match=words.format("documents", "")):
+    with raises("no-memory", HybridError):
         prepare(PrepareFiles(files, output=tmp_path / "made"))
-    with pytest.raises(HybridError, match=words.format("passages", ", or use --sample")):
+    with raises("no-memory", HybridError):
         prepare(PrepareFiles(files, split_passages=10, output=tmp_path / "made"))
     assert [path.name for path in tmp_path.iterdir()] == ["docs.jsonl"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import hybrid
+from command import Refusal, hybrid, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import (
@@ -20,7 +20,6 @@ from tiny_collection import (
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.source import passages
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PreparePythonDocs, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
@@ -110,7 +109,7 @@ def test_a_sample_larger_than_the_corpus_is_the_corpus(tmp_path: Path) -> None:
 def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
     folder = write_graded(tmp_path / "beir")
     write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q10\tmissing\t1", "unknown\td1\t1")
-    with pytest.raises(InputError, match=r"not in the corpus: 1 \(missing\)"):
+    with raises("dangling-judgments", path="train.tsv", line=2):
         prepare(PrepareBeir(folder, sample=20, output=tmp_path / "made"))
     made = prepare(PrepareBeir(folder, sample=20, on_dangling="drop", output=tmp_path / "made"))
     assert counts_of(made)["judgments"]["train"] == 1
@@ -119,18 +118,18 @@ def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sample", "12"], "--sample 12: the queries have 13 relevant documents; use a larger sample"),
-        (["--sample", "0"], "--sample 0: needs a number >= 1"),
-        (["--sample-queries", "dev=2"], "no queries of split 'dev'; splits: test, train"),
-        (["--sample-queries", "test=many"], "needs a whole number"),
-        (["--seed", "1"], "--seed: only with --sample, or with --sample-queries"),
+        (["--sample", "12"], refusal("out-of-range", option="sample")),
+        (["--sample", "0"], refusal("out-of-range", option="sample")),
+        (["--sample-queries", "dev=2"], refusal("no-such-split", option="sample_queries")),
+        (["--sample-queries", "test=many"], refusal("not-a-number", option="sample_queries")),
+        (["--seed", "1"], refusal("option-does-not-apply", option="seed")),
     ],
 )
-def test_an_unusable_sample_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
+def test_an_unusable_sample_is_refused(tmp_path: Path, options: list[str], message: str | Refusal) -> None:
     folder = write_graded(tmp_path / "beir")
     done = hybrid("prepare", "beir", folder, "--output", tmp_path / "made", *options)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert message in done.err
+    assert done.is_problem(message)
     assert not (tmp_path / "made").exists()
 
 
@@ -138,7 +137,7 @@ def test_the_docstring_task_can_be_sampled(tmp_path: Path) -> None:
     settings = PreparePythonDocs(
         package=["rich"], only=True, sample=30, sample_queries={"test": 5}, output=tmp_path / "made"
     )
-    with pytest.raises(InputError, match=r"--sample 30: the queries have \d+ relevant documents"):
+    with raises("out-of-range", option="sample"):
         prepare(settings)
     small = {"train": 5, "dev": 5, "test": 5}
     made = prepare(settings.changed(sample_queries=small))

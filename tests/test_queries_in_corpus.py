@@ -93,6 +93,7 @@ def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
     assert measured(data, fused) == [1]
 
 
+@pytest.mark.usefixtures("few_feedbacks")
 def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
     arguments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +105,25 @@ def commands(index: Path, tiny: Path, out: Path) -> tuple[list[list[Any]], list[
     ]
 
 
-def test_no_command_asks_the_hub_for_a_recorded_model(
-    index: Path,
-    tiny: Path,
-    hub: tuple[str, list[str]],
-    tmp_path: Path,
+def test_no_command_and_no_model_folder_asks_the_hub(
+    index: Path, tiny: Path, tiny_bert: Path, hub: tuple[str, list[str]], tmp_path: Path
 ) -> None:
+    """All in one process, whose start takes seconds."""
     (tmp_path / "ids.txt").write_text(f"{open_dense(index).docids[0]}\n")
     needing, others = commands(index, tiny, tmp_path)
-    done = run([*needing, *others], hub[0], tmp_path)
+    folders = changed_folders(tiny_bert, tmp_path)
+    encoding = [
+        ["encode", tiny, "--model", tmp_path / name, "--output", tmp_path / f"{name}-index"] for name in folders
+    ]
+    done = run([*needing, *others, *encoding], hub[0], tmp_path)
     assert (done["attempts"], hub[1]) == ([], [])
-    for each in done["found"][: len(needing)]:
+    results = iter(done["found"])
+    for each in islice(results, len(needing)):
         assert (each["problem"], each["fields"].get("model")) == ("recorded-model-missing", NAME), each
-    assert [each for each in done["found"][len(needing) :] if each["code"]] == []
+    assert [each for each in islice(results, len(others)) if each["code"]] == []
+    codes = dict(zip(folders, (each["code"] for each in results), strict=True))
+    assert {name for name, code in codes.items() if code == 0} <= {"code", "tokenizer", "module"}
+    assert set(codes.values()) <= {0, 2}
 
 
 def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
@@ -126,13 +133,14 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
     hub: tuple[str, list[str]],
     tmp_path: Path,
 ) -> None:
-    model = cache(tmp_path, tiny_bert)
-    command = [["search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "run.parquet"]]
-    assert run(command, hub[0], tmp_path)["found"][0]["code"] == 0
-    (model / "config.json").write_text((model / "config.json").read_text() + "\n")
-    command[0][-1] = tmp_path / "other.parquet"
-    done = run(command, hub[0], tmp_path)
-    assert done["found"][0]["problem"] == "recorded-model-changed"
+    cache(tmp_path, tiny_bert)
+    other = shutil.copytree(index, tmp_path / "other")
+    record(other, artifacts.fingerprint(tiny_bert).replace("1", "2"))
+    search = ["search", tiny, "--split", "test", "--index"]
+    outputs = [tmp_path / "run.parquet", tmp_path / "other.parquet"]
+    words = [[*search, each, "--output", output] for each, output in zip((index, other), outputs, strict=True)]
+    done = run(words, hub[0], tmp_path)
+    assert (done["found"][0]["code"], done["found"][1]["problem"]) == (0, "recorded-model-changed")
     assert (done["attempts"], hub[1]) == ([], [])
 
 
@@ -147,10 +155,8 @@ def test_a_name_on_the_command_line_may_be_downloaded(
     assert any(NAME in path for path in hub[1])
 
 
-def test_no_model_folder_makes_a_connection(
-    tiny: Path, tiny_bert: Path, hub: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    """Names of the hub in the files of a model: kernels, code, base models, tokenizers."""
+def changed_folders(tiny_bert: Path, folder: Path) -> list[str]:
+    """Write models with names of the hub in their files: kernels, code, base models, tokenizers."""
     changes: dict[str, dict[str, Any]] = {
         "kernel": {"config.json": {"_attn_implementation": NAME}},
         "code": {
@@ -166,14 +172,9 @@ def test_no_model_folder_makes_a_connection(
         "module": {"sentence_bert_config.json": {"tokenizer_name_or_path": NAME}},
     }
     for name, files in changes.items():
-        shutil.copytree(tiny_bert, tmp_path / name)
+        shutil.copytree(tiny_bert, folder / name)
         for file, content in files.items():
-            path = tmp_path / name / file
+            path = folder / name / file
             stored = json.loads(path.read_text()) if path.is_file() else {}
             path.write_text(json.dumps({**stored, **content}))
-    words = [["encode", tiny, "--model", tmp_path / name, "--output", tmp_path / f"{name}-index"] for name in changes]
-    done = run(words, hub[0], tmp_path)
-    assert (done["attempts"], hub[1]) == ([], [])
-    codes = dict(zip(changes, (each["code"] for each in done["found"]), strict=True))
-    assert {name for name, code in codes.items() if code == 0} <= {"code", "tokenizer", "module"}
-    assert set(codes.values()) <= {0, 2}
+    return list(changes)

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, refused
+from command import Refusal, hybrid, raises, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
@@ -24,7 +24,6 @@ from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.lineage import corpus_of, queries_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.storage import Kind
@@ -214,7 +213,7 @@ def test_the_report_shows_quality_and_cost_by_depth(
     ]
     costs = [row["ms"] for row in rows if row["stage"] == "bm25"]
     assert costs[0] == 0 < costs[1] < costs[2]
-    with pytest.raises(InputError, match=r"is a run .*reranked runs are needed here"):
+    with raises("other-kind", path="dense.parquet"):
         report(given, output=tmp_path / "no.html", split="test", reranked=[str(made / "dense.parquet")])
 
 
@@ -238,25 +237,28 @@ def test_hits_beyond_the_run_are_noted(place: Path) -> None:
     [
         (
             "dense.parquet --depths 5,500",
-            "--depths 500: dense.parquet has at most 12 hits per query; pass depths up to",
+            refusal("out-of-range", option="depths"),
         ),
-        ("dense.parquet --depths 5,5", "--depths 5: is listed twice; list each value once"),
-        ("dense.parquet --depths 5 --top-k 3", "--top-k: not with --depths; --depths is 5"),
-        ("nothing.parquet", "nothing.parquet: no such file; a run file is needed here"),
-        ("train.parquet", "train.parquet: holds training examples"),
-        ("dense.parquet --model model", "has no ranking head"),
-        ("dense.parquet --model nothing", "nothing: no such"),
-        ("dense.parquet --collection other", "was searched in another corpus"),
-        ("foreign.parquet", "foreign.parquet: its corpus is not recorded, or is gone; pass --collection"),
-        ("foreign.parquet --collection collection", "its queries are not recorded, or have changed; pass --queries"),
-        ("foreign.parquet --collection collection --split test", "has no document moonstone and 1 more of foreign"),
+        ("dense.parquet --depths 5,5", refusal("repeated-value", option="depths")),
+        ("dense.parquet --depths 5 --top-k 3", refusal("option-does-not-apply", option="top_k")),
+        ("nothing.parquet", refusal("no-such-file", path="nothing.parquet")),
+        ("train.parquet", refusal("other-kind", path="train.parquet")),
+        ("dense.parquet --model model", refusal("no-ranking-head", path="model")),
+        ("dense.parquet --model nothing", refusal("no-such-model")),
+        ("dense.parquet --collection other", refusal("other-corpus", path="dense.parquet")),
+        ("foreign.parquet", refusal("corpus-missing", option="collection")),
+        ("foreign.parquet --collection collection", refusal("queries-missing", option="queries")),
+        (
+            "foreign.parquet --collection collection --split test",
+            refusal("other-corpus", path="foreign.parquet", id="moonstone"),
+        ),
         (
             "foreign.parquet --collection collection --split train",
-            "its queries are not those of collection/queries.train.parquet",
+            refusal("unknown-id", id="001"),
         ),
     ],
 )
-def test_unusable_input_is_refused(place: Path, words: str, complaint: str) -> None:
+def test_unusable_input_is_refused(place: Path, words: str, complaint: str | Refusal) -> None:
     rows = [("001", "007", 1, 2.0), ("001", "moonstone", 2, 1.0), ("002", "rock", 1, 1.0)]
     pl.DataFrame(rows, schema=runs.SCHEMA, orient="row").write_parquet("foreign.parquet")
     other = Path("other")
@@ -264,7 +266,7 @@ def test_unusable_input_is_refused(place: Path, words: str, complaint: str) -> N
     pl.DataFrame({"docid": ["007"], "title": [""], "text": ["x"]}).write_parquet(other / "corpus.parquet")
     model = [] if "--model" in words else ["--model", "reranker"]
     output = "out" if "--depths" in words else "out.parquet"
-    refused("rerank", *words.split(), *model, "--output", output, words=complaint)
+    refused("rerank", *words.split(), *model, "--output", output, problem=complaint)
 
 
 def test_a_query_without_text_keeps_its_order(place: Path) -> None:
@@ -287,4 +289,4 @@ def test_an_up_to_date_run_is_kept_and_a_changed_model_is_noticed(place: Path, r
     (Path("other-reranker") / "manifest.json").unlink()
     config = Path("other-reranker/config.json")
     config.write_text(config.read_text("utf-8").replace("1e-12", "1e-11"), "utf-8")
-    assert "input 'model' has changed" in hybrid(*words, "other-reranker").err
+    assert hybrid(*words, "other-reranker").is_problem("output-differs", path="out.parquet")

@@ -13,13 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, raises
+from command import Refusal, hybrid, raises, refusal
 from safetensors.torch import load_file, save_file
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages.train_reranker import train_reranker
@@ -163,7 +162,7 @@ def test_sentence_transformers_reads_the_output(reranker: Path) -> None:
     np.testing.assert_allclose(ours, theirs.predict(pairs), atol=1e-5)
     assert np.ptp(ours) > 1e-3
     done = hybrid("export", reranker, "--format", "sentence-transformers", "--output", reranker.parent / "exported")
-    assert f"CrossEncoder('{reranker}') of sentence-transformers opens it as it is" in done.err
+    assert done.is_problem("unknown-choice", option="format")
 
 
 @pytest.mark.parametrize("labels", [1, 2])
@@ -258,20 +257,23 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
                 "modules.json": '[{"type": "sentence_transformers.Transformer"}, '
                 '{"type": "sentence_transformers.LogitScore"}]'
             },
-            "has the modules LogitScore",
+            refusal("module-unsupported", path="copy"),
         ),
-        ({"config_sentence_transformers.json": '{"default_prompt_name": "query"}'}, "has a default prompt"),
-        ({"reranker.json": '{"max_length": 20, "query_max_len": 18}'}, "leave no room for a document"),
-        ({"reranker.json": '{"most": 20}'}, "unknown field"),
+        (
+            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'},
+            refusal("default-prompt", path="copy"),
+        ),
+        ({"reranker.json": '{"max_length": 20, "query_max_len": 18}'}, refusal("out-of-range", path="reranker.json")),
+        ({"reranker.json": '{"most": 20}'}, refusal("json-unknown-field", path="reranker.json")),
     ],
 )
 def test_files_that_are_not_supported_are_refused(
-    reranker: Path, tmp_path: Path, files: dict[str, str], words: str
+    reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal
 ) -> None:
     copy = changed(reranker, tmp_path / "copy")
     for name, content in files.items():
         (copy / name).write_text(content, "utf-8")
-    with pytest.raises(InputError, match=words):
+    with raises(words):
         CrossEncoder.load(copy)
 
 

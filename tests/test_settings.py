@@ -28,17 +28,8 @@ from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.settings.conversion import default_text, is_list
-from hybrid_cli.settings.options import (
-    GIVEN,
-    REQUIRED,
-    By,
-    argument,
-    byte_count,
-    option,
-    redeclare,
-    when,
-)
+from hybrid_cli.settings.conversion import byte_count, default_text, is_list
+from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, redeclare, when
 from hybrid_cli.stages import stage
 
 
@@ -59,6 +50,9 @@ class Brew(Writes):
     milk: str | None = option(None, "Milk.")
     foam: bool = option(False, "Foam the milk.", applies=when(milk=GIVEN))
     grinder: str | None = option(None, "Grinder.", applies=when(machine="built-in"))
+    spout: Path | None = option(
+        None, "Spout.", needed=when(milk="condensed"), excluded=when(sizes=GIVEN, cups=POSITIVE)
+    )
 
 
 def brew(**values: Any) -> Brew:
@@ -188,6 +182,17 @@ def test_the_variants_of_every_option_can_be_named_also_in_mixins() -> None:
             SearchOptions(**{name: value})  # type: ignore[arg-type]
 
 
+def test_an_option_may_be_needed_or_excluded_by_others() -> None:
+    assert brew(milk="condensed", spout="s").spout == Path("s")
+    with raises("missing-option", option="spout", needed_by="milk") as caught:
+        brew(milk="condensed")
+    assert str(caught.value) == "--milk condensed: needs --spout"
+    with raises("conflicting-options", option="spout", others=("sizes", "cups")) as caught:
+        brew(spout="s", sizes="1")
+    assert str(caught.value) == "--spout: not with --sizes and --cups above 0"
+    assert "spout" not in brew(spout="s").recorded(), "paths are recorded with their fingerprints"
+
+
 def test_a_default_may_depend_on_another_option() -> None:
     assert (brew().water, brew(method="espresso").water, brew(water=1).water) == (0.25, 0.04, 1.0)
     assert default_text(Brew.declared()["water"]) == "0.25; 0.04 for espresso"
@@ -209,7 +214,7 @@ def test_settings_can_be_changed_copied_and_pickled() -> None:
 
 
 def test_a_declaration_can_be_repeated_with_another_default_or_the_same() -> None:
-    again = redeclare(Brew, "cups", 4)
+    again = redeclare(Brew, "cups", default=4)
     assert again.metadata["option"].default == 4
     assert again.metadata["option"].help == Brew.declared()["cups"].help
     kept = redeclare(Brew, "cups", help="Cups.", applies=when(method="filter")).metadata["option"]
@@ -339,17 +344,15 @@ SAME_NAME = {  # options of several commands with one name and another meaning
 }
 
 
-PLACES = {"option": 0, "argument": 0, "redeclare": 2}  # of the default among the arguments
-
-
-def declarations(tree: ast.Module) -> Iterator[tuple[str, str, list[ast.expr]]]:
-    """Yield the options of all classes: name, function of the declaration, its arguments."""
+def declarations(tree: ast.Module) -> Iterator[tuple[str, str, ast.expr]]:
+    """Yield the options of all classes with a default: name, class, default."""
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node in owner.body:
             match node:
-                case ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name(function), arguments)):
-                    if function in PLACES:
-                        yield name, function, arguments
+                case ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name(function), arguments, keywords)):
+                    defaults = [each.value for each in keywords if each.arg == "default"]
+                    first = function == "argument" or function.endswith("option")
+                    yield from ((name, owner.name, each) for each in (arguments[:1] if first else defaults))
 
 
 def literals(default: ast.expr) -> Iterator[object]:
@@ -384,8 +387,7 @@ def test_a_default_is_written_once() -> None:
     written = Counter(
         (name, repr(value))
         for file in (root / "settings").glob("*.py")
-        for name, function, arguments in declarations(ast.parse(file.read_text("utf-8")))
-        for default in arguments[PLACES[function] :][:1]
+        for name, _, default in declarations(ast.parse(file.read_text("utf-8")))
         for value in literals(default)
         if value
     )
@@ -397,11 +399,10 @@ def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
     repeated = []
     for file in Path(inspect.getfile(Settings)).parent.glob("[a-z]*.py"):
         module = vars(import_module(f"hybrid_cli.settings.{file.stem}"))
-        for name, function, arguments in declarations(ast.parse(file.read_text("utf-8"))):
-            match function, arguments:
-                case "redeclare", [ast.Name(base), ast.Constant(str(inherited)), default]:
-                    before = module[base].declared()[inherited].default
-                    repeated += [f"{file.name}: {name}" for value in literals(default) if value == before]
+        for name, owner, default in declarations(ast.parse(file.read_text("utf-8"))):
+            bases = [each for each in module[owner].__mro__[1:] if issubclass(each, Settings)]
+            before = next((each.declared()[name].default for each in bases if name in each.declared()), None)
+            repeated += [f"{file.name}: {name}" for value in literals(default) if value is not None and value == before]
     assert not repeated
 
 

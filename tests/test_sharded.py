@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid
+from command import Refusal, hybrid, refusal
 
 from hybrid_cli import artifacts, open_index, storage
 from hybrid_cli.artifacts import Manifest
@@ -120,21 +120,21 @@ def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--index missing-*", "missing-*: no index has such a name"),
-        ("--index damaged", "damaged: shard 1 of 0 to 2 is missing; restore it"),
-        ("--index mixed-*", "mixed-2: has other statistics than mixed-0"),
-        ("--index twice-*", "twice-*: contains a shard twice"),
-        ("--index bm25*", "bm25: has statistics of its own documents only"),
-        ("--index dense-*", "document 007 is in dense-0 too"),
-        ("--index type-*", "type-1: has index type SQ8, type-0 has Flat"),
-        ("--index encoder-*", "encoder-1: has vectors of another encoder than encoder-0"),
-        ("--index kind-*", "kind-1: is a lexical index, kind-0 is a dense index"),
-        ("--index shards --rm3", "--rm3: not with shards"),
-        ("--index shards --engine lucene", "--engine lucene: not with shards"),
-        ("--exact --index dense-all,shards", "--exact: shards has shards"),
+        ("--index missing-*", refusal("no-such-file", path="missing-*")),
+        ("--index damaged", refusal("missing-shard", path="damaged")),
+        ("--index mixed-*", refusal("other-statistics", path="mixed-2")),
+        ("--index twice-*", refusal("repeated-input", path="twice-*")),
+        ("--index bm25*", refusal("other-statistics", path="bm25")),
+        ("--index dense-*", refusal("duplicate-id", path="dense-all", id="007")),
+        ("--index type-*", refusal("other-index-type", path="type-1")),
+        ("--index encoder-*", refusal("other-encoder", path="encoder-1")),
+        ("--index kind-*", refusal("other-kind", path="kind-1")),
+        ("--index shards --rm3", refusal("option-does-not-apply", option="rm3")),
+        ("--index shards --engine lucene", refusal("option-does-not-apply", option="engine lucene")),
+        ("--exact --index dense-all,shards", refusal("conflicting-options", option="exact")),
     ],
 )
-def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str) -> None:
+def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str | Refusal) -> None:
     for target, sources in {
         "damaged": {"": "shards"},
         "mixed": {"-0": "shards/shard-00000", "-1": "shards/shard-00001", "-2": "others/shard-00002"},
@@ -148,7 +148,7 @@ def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str
     shutil.rmtree("damaged/shard-00001")
     done = hybrid("search", "tiny", "--split", "test", *words.split(), "--output", "out.parquet")
     assert done.code == 2
-    assert message in done.err
+    assert done.is_problem(message)
     assert done.err.count("\n") == 1, done.err
 
 
@@ -156,16 +156,18 @@ def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
     searched("shards")
     shutil.copy("run.parquet", "copy.parquet")
     for command, message in {
-        "fuse a=run.parquet b=copy.parquet --missing exact --index shards,bm25": "shards: is a sharded lexical index",
-        "fuse a=run.parquet b=copy.parquet --missing exact --index bm25,bm25": "run.parquet: was searched in shards",
-        "append shards/shard-00000 tiny --replace": "shards/shard-00000: is a shard",
-        "mine-negatives tiny --split train --index shards": "shards: is a sharded lexical index",
-        "index-bm25 tiny --shards 13": "--shards 13: tiny/corpus.parquet has 12 documents",
-        "index-bm25 tiny --shards 2 --language pl": "--shards: not with --language pl",
+        "fuse a=run.parquet b=copy.parquet --missing exact --index shards,bm25": refusal("other-kind", path="shards"),
+        "fuse a=run.parquet b=copy.parquet --missing exact --index bm25,bm25": refusal(
+            "no-exact-scores", path="run.parquet"
+        ),
+        "append shards/shard-00000 tiny --replace": refusal("other-kind", path="shard-00000"),
+        "mine-negatives tiny --split train --index shards": refusal("other-kind", path="shards"),
+        "index-bm25 tiny --shards 13": refusal("out-of-range", option="shards"),
+        "index-bm25 tiny --shards 2 --language pl": refusal("option-does-not-apply", option="shards"),
     }.items():
         done = hybrid(*command.split(), "--output", "out.parquet")
         assert done.code == 2, (command, done)
-        assert message in done.err
+        assert done.is_problem(message)
         assert done.err.count("\n") == 1, done.err
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import Refusal, hybrid, raises, refusal
 from tiny_collection import counts_of
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
@@ -141,22 +140,26 @@ def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, r"collection: several splits \(test, train\); pass --split NAME, or all"),
-        ({"splits": ["nowhere"]}, "no queries of split 'nowhere'; splits: test, train"),
-        ({"splits": ["test"], "folds": 1}, "--folds 1: needs a number >= 2"),
-        ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, "--seed: not with --folds-file"),
-        ({"splits": ["test"], "folds": 6}, "--folds 6: more than 5 judged queries"),
+        ({}, refusal("missing-option", option="split")),
+        ({"splits": ["nowhere"]}, refusal("no-such-split", path="collection")),
+        ({"splits": ["all", "test"]}, refusal("conflicting-options", option="split")),
+        ({"splits": ["test"], "folds": 1}, refusal("out-of-range", option="folds")),
+        ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, refusal("option-does-not-apply", option="seed")),
+        ({"splits": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
         (
             {"splits": ["test"], "folds_file": [["001", "t1"], ["002"]]},
-            r"folds\.json: unknown: 1 query \(t1\)",
+            refusal("unknown-id", path="folds.json", id="t1"),
         ),
-        ({"splits": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5}, "has 2 folds; --folds is 5"),
+        (
+            {"splits": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5},
+            refusal("conflicting-options", option="folds"),
+        ),
     ],
 )
-def test_unusable_folds_are_refused(tiny: Path, tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+def test_unusable_folds_are_refused(tiny: Path, tmp_path: Path, settings: dict[str, Any], words: str | Refusal) -> None:
     file = tmp_path / "folds.json"
     file.write_text(json.dumps(settings.get("folds_file")))
-    with pytest.raises(InputError, match=words):
+    with raises(words):
         split(tiny, output=tmp_path / "folds", **settings | ({"folds_file": file} if "folds_file" in settings else {}))
     assert not (tmp_path / "folds").exists()
 
@@ -164,7 +167,7 @@ def test_unusable_folds_are_refused(tiny: Path, tmp_path: Path, settings: dict[s
 def test_a_query_in_two_splits_is_refused(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     pl.read_parquet(tiny / "queries.test.parquet").head(1).write_parquet(source / "queries.train.parquet")
-    with pytest.raises(InputError, match="query 001 is in the splits test and train"):
+    with raises("duplicate-query", option="split", id="001"):
         split(source, splits=["all"], output=tmp_path / "folds")
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid
+from command import Refusal, hybrid, raises, refusal
 from small_artifacts import HITS, foreign, open_output, run_table, scratch_in, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.errors import InputError
 
 # --------------------------------------------------------------------------------------------------------- shared files
 
@@ -98,7 +97,7 @@ def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_an_output_in_a_read_only_folder_is_refused_at_once(read_only: Path) -> None:
-    with without_privileges(), pytest.raises(InputError, match="read-only: not writable; name another output"):
+    with without_privileges(), raises("not-writable", path="read-only"):
         open_output(Path("deep/new.parquet"))
 
 
@@ -151,13 +150,13 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_output(tmp_path: Path) -> Non
 def test_scores_that_are_not_finite_are_refused_with_row_and_ids(tmp_path: Path, bad: float | None) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table()))
     frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
-    with pytest.raises(InputError, match=r"x\.parquet: 1 score not finite.* row 2 \(query q1, document b\)"):
+    with raises("score-not-finite", path="x.parquet"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
 def test_a_duplicate_document_is_refused_with_row_and_ids(tmp_path: Path) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table([*HITS, ("q1", "b", 3, 0.5)])))
-    with pytest.raises(InputError, match=r"x\.parquet: query q1 lists document b more than once \(row 2\)"):
+    with raises("duplicate-id", path="x.parquet"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
@@ -166,7 +165,7 @@ def test_a_hit_without_an_id_is_refused(tmp_path: Path, column: str) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(
         pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise(column).alias(column)
     )
-    with pytest.raises(InputError, match=rf"x\.parquet, row 2: {column} is missing"):
+    with raises("missing-value", path="x.parquet"):
         runs.read_run(foreign(tmp_path / "x.parquet", frame))
 
 
@@ -181,14 +180,16 @@ def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", "run.trec, line 3: 4 fields; a TREC run has six"),
-        (b"q1 Q0 \xff 1 5 t\n", "run.trec, line 1: not a TREC run"),
-        (b"PAR1\x00\x01\x01\xfe\n", "run.trec: is not a complete Parquet file"),
-        (b"q1 Q0 a 1 high t\n", "score not finite"),
-        (b"\n \n", "run.trec: not a TREC run: the file is empty"),
+        (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", refusal("other-width", path="run.trec", line=3)),
+        (b"q1 Q0 \xff 1 5 t\n", refusal("not-utf-8", path="run.trec", line=1)),
+        (b"PAR1\x00\x01\x01\xfe\n", refusal("not-parquet", path="run.trec")),
+        (b"q1 Q0 a 1 high t\n", refusal("score-not-finite", path="run.trec")),
+        (b"\n \n", refusal("empty-run", path="run.trec")),
     ],
 )
-def test_a_file_that_is_no_trec_run_is_refused_with_its_line(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_trec_run_is_refused_with_its_line(
+    tmp_path: Path, content: bytes, words: str | Refusal
+) -> None:
     (tmp_path / "run.trec").write_bytes(content)
-    with pytest.raises(InputError, match=words):
+    with raises(words):
         runs.read_run(tmp_path / "run.trec")

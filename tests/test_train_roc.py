@@ -16,7 +16,6 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -187,12 +186,12 @@ def test_the_control_changes_the_orthogonality_alone(
     assert curve(control, "nll")[0] == curve(roc, "nll")[0]
     assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
     train_dense(examples, output=tmp_path / "one", **{**plan, "batch_size": 1}, ortho_control=True)
-    with pytest.raises(InputError, match="--ortho-control: needs --ortho-weight above 0"):
+    with raises("missing-option", option="ortho_weight"):
         train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll", "index": None}, ortho_control=True)
 
 
 def test_orthogonality_without_an_index_is_refused(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs the BM25 vectors of --index; or pass --ortho-weight 0"):
+    with raises("missing-option", option="index"):
         train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **ROC)
 
 
@@ -201,7 +200,7 @@ def test_a_start_model_with_another_projection_is_refused(
 ) -> None:
     plan = {**ROC, "max_steps": 1, "index": index}
     first = train_dense(examples, output=tmp_path / "first", model=str(tiny_bert), **plan)
-    with pytest.raises(InputError, match="dim 16, seed 0, version 1; now dim 8, seed 0, version 1"):
+    with raises("other-projection", path="first"):
         train_dense(examples, output=tmp_path / "narrow", model=str(first), **plan, dim=8)
     assert not (tmp_path / "narrow").exists()
     train_dense(examples, output=tmp_path / "same", model=str(first), **plan)

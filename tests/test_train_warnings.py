@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
     examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, options = interrupted
-    with pytest.raises(InputError, match=r"left a checkpoint: learning_rate=0\.001, now 0\.01; repeat its command"):
+    with raises("checkpoint-of-another-call", path="x"):
         train_dense(examples, **{**options, "learning_rate": 1e-2})
     assert (tmp_path / ".x.partial" / layout.CHECKPOINT).is_dir()
     capsys.readouterr()
@@ -142,7 +142,7 @@ def test_checkpoints_may_be_stored_more_often_unless_negatives_are_mined_at_them
     assert "is up to date" in capsys.readouterr().err
     plan = {**options, "loss": "nll", "dynamic_negatives": 1, "output": tmp_path / "mined"}
     train_dense(examples, **plan)
-    with pytest.raises(InputError, match="checkpoint_steps=2, now 1"):
+    with raises("output-differs", path="mined"):
         train_dense(examples, **{**plan, "checkpoint_steps": 1})
 
 
@@ -248,5 +248,5 @@ def test_values_that_are_not_finite_are_named_with_their_step(
         next(iter(tensors.values())).fill_(float("nan"))
         save_file(tensors, start / layout.WEIGHTS, {"format": "pt"})
     plan = {**PLAN, "max_steps": 3, "learning_rate": rate, "warmup": 0.0}
-    with pytest.raises(HybridError, match=message + r".*--precision fp32$"):
+    with raises("values-not-finite", HybridError):
         train_dense(examples, output=tmp_path / "x", model=str(start), **plan)

@@ -140,7 +140,7 @@ def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, mod
     (tmp_path / "pickled").mkdir()
     with raises("no-weights"):
         attacked(tiny, output, (tmp_path / "pickled", models[1]))
-    with pytest.raises(InputError, match="no such file or folder"):
+    with raises("no-such-file", path="nothing"):
         attacked(tiny, output, (tmp_path / "nothing", models[1]))
     with pytest.raises(
         MissingResource, match="--translation THERE BACK with two folders, or --attacked-queries back-tr"

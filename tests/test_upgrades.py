@@ -1,4 +1,4 @@
-"""Artifacts of other versions of hybrid: absent options, changed defaults, options and fields that are unknown here."""
+"""Artifacts of other versions of hybrid: absent options, options and fields that are unknown here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts import MANIFEST, Manifest
-from hybrid_cli.settings import COMMANDS, Fuse, IndexBm25, Settings, TrainDense
+from hybrid_cli.settings import COMMANDS, IndexBm25, TrainDense
 from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.training import checkpoints, loop
 
@@ -62,6 +62,13 @@ def without(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {other: value for other, value in options.items() if other != name}
 
 
+def defaults(manifest: Manifest) -> set[str]:
+    """Return the options of a manifest that have their defaults."""
+    others = {name: without(manifest.options, name) for name in manifest.options}
+    completed = {name: artifacts.options_of(replace(manifest, options=rest), [name]) for name, rest in others.items()}
+    return {name for name, value in manifest.options.items() if completed[name].get(name) == value}
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_an_option_that_a_manifest_lacks_had_its_default(here: Path, name: str) -> None:
     """Each option in turn was unknown to the version that made the output."""
@@ -70,7 +77,7 @@ def test_an_option_that_a_manifest_lacks_had_its_default(here: Path, name: str) 
     kind = next(each for each in COMMANDS if each.command == manifest.stage)
     tried = 0
     for option, declared in kind.declared().items():
-        if option not in manifest.options or kind.default_in("", option, manifest.options) != manifest.options[option]:
+        if option not in defaults(manifest):
             continue
         assert declared.recorded
         change_manifest(path, options=without(manifest.options, option))
@@ -87,49 +94,10 @@ def test_an_absent_option_with_another_value_is_another_call(fused: Path) -> Non
     assert "rrf_k=60.0, now 7.0" in done.err
 
 
-def declare(monkeypatch: pytest.MonkeyPatch, kind: type[Settings], name: str, **changes: Any) -> None:
-    """Change the declaration of an option, as a later version of hybrid would."""
-    monkeypatch.setitem(kind.declared(), name, replace(kind.declared()[name], **changes))  # type: ignore[arg-type]
-
-
-def test_a_changed_default_is_named_and_its_old_value_keeps_the_output(
-    fused: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declare(monkeypatch, Fuse, "rrf_k", default=30.0, before={"0.3.0": 60.0})
-    call = (*STAGES["rrf.parquet"], "--output", fused)
-    done = refused(*call, "--rrf-k", 30, problem="output-differs")
-    assert "the default of --rrf-k changed from 60 to 30 in 0.3.0: --rrf-k 60 keeps the output;" in done.err
-    assert "the default" not in refused(*call, "--rrf-k", 31, problem="output-differs").err
-    assert "is up to date" in hybrid(*call, "--rrf-k", 60).err
-
-
-def test_an_absent_option_had_the_default_of_its_version(fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    declare(monkeypatch, Fuse, "rrf_k", default=30.0, before={"0.3.0": 60.0, "0.5.0": 45.0})
-    options = without(artifacts.read_manifest(fused).options, "rrf_k")
-    call = (*STAGES["rrf.parquet"], "--output", fused)
-    for version, value in {"0.2.0": 60, "0.3.0": 45, "0.4.1": 45, "0.5.0": 30, "1.0": 30}.items():
-        change_manifest(fused, options=options, versions={"hybrid": version})
-        assert "is up to date" in hybrid(*call, "--rrf-k", value).err
-        refused(*call, "--rrf-k", value + 1, problem="output-differs")
-
-
 def test_a_default_by_another_option_is_that_of_the_recorded_one() -> None:
     recorded = Manifest(Kind.ENCODER, "train-dense", {"loss": "roc"}, {}, versions={"hybrid": "0.2.0"})
     wanted = TrainDense(Path("x"), output=Path("y"), loss="roc", index=Path("z")).recorded()
     assert artifacts.options_of(recorded, ["ortho_weight"])["ortho_weight"] == wanted["ortho_weight"]
-
-
-def test_a_fact_that_older_manifests_lack_and_a_removed_option_have_declared_values(
-    fused: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = (*STAGES["rrf.parquet"], "--output", fused)
-    manifest = artifacts.read_manifest(fused)
-    change_manifest(fused, options=manifest.options | {"removed": 2})
-    assert "removed=2, now None" in refused(*call, problem="output-differs").err
-    monkeypatch.setattr(Fuse, "absent", {"removed": 2})
-    assert "is up to date" in hybrid(*call).err
-    change_manifest(fused, options=manifest.options | {"removed": 3})
-    refused(*call, problem="output-differs")
 
 
 def test_an_option_of_a_newer_hybrid_is_named_with_its_version(fused: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid
+from command import hybrid, refusal
 from small_artifacts import HITS, open_output, write_folder, write_run
 from test_damage import flip
 
@@ -86,10 +86,14 @@ def test_all_artifacts_in_a_folder_are_verified(chain: Path, tmp_path: Path) -> 
     assert set(states(Path("deep"))) == {"deep/index"}
     assert set(states(tmp_path)) == {str(tmp_path / name) for name in ("deep/index", "first.parquet", "second.parquet")}
     Path("empty").mkdir()
-    for path, words in (("empty", "contains no artifact"), ("topics.tsv", "has no manifest"), ("gone", "no such file")):
+    for path, words in (
+        ("empty", refusal("no-artifact", path="empty")),
+        ("topics.tsv", refusal("no-artifact", path="topics.tsv")),
+        ("gone", refusal("no-such-file", path="gone")),
+    ):
         done = hybrid("verify", path)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert words in done.err
+        assert done.is_problem(words)
 
 
 def test_json_lists_problems(chain: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import raises
 from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.errors import InputError
 from hybrid_cli.training.pretraining import IGNORED, Pieces, WholeWordMasking, pieces
 
 TEXT = (
@@ -98,5 +98,5 @@ def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
 def test_a_tokenizer_without_mask_token_is_refused() -> None:
     other = AutoTokenizer.from_pretrained(resolve("minilm"))
     other.mask_token = None
-    with pytest.raises(InputError, match="the model has no mask token; use one like BERT"):
+    with raises("tokenizer-without-mask"):
         WholeWordMasking(other, 0.15)

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.history import changed_defaults, completed, same_call, unknown_options
+from hybrid_cli.artifacts.history import completed, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
@@ -258,7 +258,7 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
             role for role in {**before.inputs, **now.inputs} if _content(before, role) != _content(now, role)
         ),
     }
-    changes = _changes(before.key(), now.key(), changed_defaults(before, now))
+    changes = _changes(before.key(), now.key())
     return "output-differs", f"already exists with other options or inputs: {changes}", fields
 
 
@@ -266,16 +266,11 @@ def _content(made: Manifest, role: str) -> str | None:
     return made.inputs.get(role, {}).get("fingerprint")
 
 
-def _changes(before: str, now: str, defaults: Mapping[str, str] | None = None) -> str:
-    """Return the options and inputs that differ between the keys of two calls of a stage, in words.
-
-    Args:
-        before, now: keys.
-        defaults: option -> words, for options whose default has changed.
-    """
+def _changes(before: str, now: str) -> str:
+    """Return the options and inputs that differ between the keys of two calls of a stage, in words."""
     (*_, options, inputs), (*_, new_options, new_inputs) = json.loads(before), json.loads(now)
     changed = [
-        (defaults or {}).get(name) or f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
+        f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
         for name in sorted({*options, *new_options})
         if options.get(name) != new_options.get(name)
     ]

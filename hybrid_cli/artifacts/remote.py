@@ -35,8 +35,8 @@ from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import opened, refuse_unsafe_name
 from hybrid_cli.json_files import read_object
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.conversion import URL, has_url
-from hybrid_cli.settings.options import Settings
 from hybrid_cli.storage import MANIFEST, Kind, disk, files
 from hybrid_cli.threads import ThreadPool
 

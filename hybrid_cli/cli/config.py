@@ -18,7 +18,7 @@ from hybrid_cli.presets import experiments
 from hybrid_cli.settings import Settings, command_names
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.settings.conversion import bare_type, has_url
-from hybrid_cli.settings.declaration import bare_name
+from hybrid_cli.settings.options import bare_name
 
 _LARGEST = 1 << 20  # bytes; the parser reads about 200,000 a second
 

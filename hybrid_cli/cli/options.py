@@ -24,8 +24,16 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, plain, range_text
-from hybrid_cli.settings.declaration import GENERAL, REQUIRED, Option, spelling
+from hybrid_cli.settings.conversion import (
+    bare_type,
+    default_text,
+    is_list,
+    is_mapping,
+    is_pair,
+    plain,
+    range_text,
+)
+from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 from hybrid_cli.version import __version__
 
 _COLUMNS = 76

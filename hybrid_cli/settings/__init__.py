@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Report, Verify
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Judge, Report, Verify
 from hybrid_cli.settings.auto import Auto
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.data import (
     READERS,
     PrepareBeir,
@@ -16,20 +17,16 @@ from hybrid_cli.settings.data import (
     PreparePythonDocs,
     PrepareTevatron,
     PrepareTrec,
+    Split,
 )
-from hybrid_cli.settings.dense import Combine, Encode, VectorIndex
-from hybrid_cli.settings.folds import Split
+from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
 from hybrid_cli.settings.fusion import ConcatRuns, Fuse
-from hybrid_cli.settings.judging import Judge
 from hybrid_cli.settings.mining import Label, MineNegatives
-from hybrid_cli.settings.models import ConvertCheckpoint, Presets
-from hybrid_cli.settings.options import Settings
 from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker
-from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
+from hybrid_cli.settings.retrieval import Append, Delete, IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.sparse import TrainSparse
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
-from hybrid_cli.settings.updates import Append, Delete
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Auto,
@@ -99,53 +96,3 @@ ALL_COMMANDS: Registry[Command] = Registry(
 def command_names() -> list[str]:
     """Return the names of all commands, of plugins too."""
     return [*ALL_COMMANDS, *(f"prepare {entry.name}" for entry in READERS.others())]
-
-
-__all__ = [
-    "ALL_COMMANDS",
-    "COMMANDS",
-    "READERS",
-    "Append",
-    "Auto",
-    "Combine",
-    "Command",
-    "ConcatRuns",
-    "ConvertCheckpoint",
-    "Delete",
-    "DistillLite",
-    "Doctor",
-    "Encode",
-    "Evaluate",
-    "Export",
-    "Fuse",
-    "IndexBm25",
-    "Inspect",
-    "Judge",
-    "Label",
-    "MineNegatives",
-    "Perturb",
-    "PrepareBeir",
-    "PrepareDpr",
-    "PrepareFiles",
-    "PrepareIrds",
-    "PrepareMsmarco",
-    "PreparePythonDocs",
-    "PrepareTevatron",
-    "PrepareTrec",
-    "Presets",
-    "Pretrain",
-    "Report",
-    "Rerank",
-    "Search",
-    "SearchOptions",
-    "Settings",
-    "Split",
-    "TrainDense",
-    "TrainLambda",
-    "TrainReranker",
-    "TrainSparse",
-    "VectorIndex",
-    "Verify",
-    "as_command",
-    "command_names",
-]

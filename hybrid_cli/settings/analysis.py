@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,9 +17,10 @@ from hybrid_cli.evaluation.options import (
     Significance,
     SignificanceTest,
 )
-from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, Seeded, Writes
-from hybrid_cli.settings.declaration import Condition
-from hybrid_cli.settings.options import GIVEN, REQUIRED, Settings, argument, option, redeclare, when
+from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, ReadsFiles, Seeded, Writes, as_names
+from hybrid_cli.settings.fusion import FUSION
+from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 ExportFormat = Literal[
@@ -29,6 +31,7 @@ ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
 SEVERAL_RUNS = "two or more runs"  # fact
 ACC = "acc@k"  # fact: a measure that searches texts for answers is among the measures
+_measure_option = partial(option, panel=MEASURED)
 
 
 @dataclass(frozen=True)
@@ -42,66 +45,40 @@ class Comparison(Budgeted, Seeded):
     )
     _: KW_ONLY
     split: str | None = option(None, "Split of the collection.")
-    qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.", recorded=False)
-    measures: Sequence[str] = option(
-        MEASURES,
-        "Measures in the spelling of trec_eval or ir_measures.",
-        "--measures",
-        "-m",
-        panel=MEASURED,
-        parse=MEASURE,
+    qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.")
+    measures: Sequence[str] = _measure_option(
+        MEASURES, "Measures in the spelling of trec_eval or ir_measures.", "--measures", "-m", parse=MEASURE
     )
-    relevance_level: int = option(
-        LEVEL, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1, panel=MEASURED
+    relevance_level: int = _measure_option(
+        LEVEL, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1
     )
-    remove_query: bool | None = option(
-        None,
-        "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).",
-        "--remove-query/--keep-query",
-        panel=MEASURED,
-        shown="remove them if the queries of the collection are documents of its corpus",
-        recorded=False,  # the resolved value is
-    )
-    residual_qrels: Path | None = option(
+    remove_query: bool | None = _measure_option(
+        None, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", "--remove-query/--keep-query",
+        shown="remove them if the queries of the collection are documents of its corpus", recorded=False
+    )  # fmt: skip
+    residual_qrels: Path | None = _measure_option(
         None,
         "Qrels of an earlier round: remove these documents of each query from runs and judgments before measuring "
         "(residual collection; TREC-COVID).",
-        panel=MEASURED,
-        recorded=False,
     )
-    answer_match: AnswerMatch = option(
-        ANSWER_MATCH, "acc@k: matching of answers.", panel=MEASURED, applies=when(measured=ACC)
-    )
-    queries: Path | None = option(
-        None, "Texts and answers of the queries; overrides the collection's.", panel=MEASURED, recorded=False
-    )
-    corpus: Path | None = option(
-        None, "Texts of the documents; overrides the collection's.", panel=MEASURED, recorded=False
-    )
+    answer_match: AnswerMatch = _measure_option(ANSWER_MATCH, "acc@k: matching of answers.", applies=when(measured=ACC))
+    queries: Path | None = _measure_option(None, "Texts and answers of the queries; overrides the collection's.")
+    corpus: Path | None = _measure_option(None, "Texts of the documents; overrides the collection's.")
     baseline: Sequence[str] = option(
-        (),
-        "Runs that the others are tested against.",
-        panel=TESTS,
-        shown="the runs of --complement, or the first run",
+        (), "Runs that the others are tested against.", panel=TESTS, shown="the runs of --complement, or the first run"
     )
     test: SignificanceTest = option(
-        Significance.test,
-        "Significance test: paired t-test, or sign-flip permutation test.",
-        panel=TESTS,
-        applies=when(compared=SEVERAL_RUNS),
-    )
+        Significance.test, "Significance test: paired t-test, or sign-flip permutation test.", panel=TESTS,
+        applies=when(compared=SEVERAL_RUNS)
+    )  # fmt: skip
     correction: Correction = option(
-        Significance.correction,
-        "Correction over the comparisons of one measure.",
-        panel=TESTS,
-        applies=when(compared=SEVERAL_RUNS),
-    )
+        Significance.correction, "Correction over the comparisons of one measure.", panel=TESTS,
+        applies=when(compared=SEVERAL_RUNS)
+    )  # fmt: skip
     complement: tuple[str, str] | None = option(
-        None,
-        "Two runs, by name or path, to compare: shows the queries that only one of them answers.",
-        metavar="DENSE SPARSE",
-        panel=COMPLEMENT,
-    )
+        None, "Two runs, by name or path, to compare: shows the queries that only one of them answers.",
+        metavar="DENSE SPARSE", panel=COMPLEMENT
+    )  # fmt: skip
     show_queries: int = option(
         5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
     )
@@ -146,65 +123,45 @@ class Evaluate(MayWrite, Comparison):
 
     restricted: ClassVar[Mapping[type[Settings], Condition]] = {Comparison: _SINGLE}
 
-    inputs: Sequence[NameOrPath] = redeclare(Comparison, "inputs")
+    inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
-    measures: Sequence[str] = redeclare(Comparison, "measures")
-    test: SignificanceTest = redeclare(Comparison, "test", applies=_TESTED)
-    correction: Correction = redeclare(Comparison, "correction", applies=_TESTED)
-    seed: int = redeclare(
-        Comparison, "seed", help="Random seed of the bootstrap and of the permutation test.", applies=_DRAWS
-    )
-    queries: Path | None = redeclare(Comparison, "queries", applies=_TEXTS)
-    corpus: Path | None = redeclare(Comparison, "corpus", applies=_TEXTS)
-    complement: tuple[str, str] | None = redeclare(
-        Comparison, "complement", applies=when(robustness=False, over_seeds=False, aggregate=False)
-    )
-    show_queries: int = redeclare(
-        Comparison, "show_queries", applies=when(complement=GIVEN, form=("table", "json", "markdown"))
-    )
-    condensed: bool = option(
-        False,
-        "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        panel=MEASURED,
-        applies=when(complement=None, aggregate=False),
-    )
+    measures: Sequence[str] = inherited()
+    test: SignificanceTest = inherited(applies=_TESTED)
+    correction: Correction = inherited(applies=_TESTED)
+    seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
+    queries: Path | None = inherited(applies=_TEXTS)
+    corpus: Path | None = inherited(applies=_TEXTS)
+    complement: tuple[str, str] | None = inherited(applies=when(robustness=False, over_seeds=False, aggregate=False))
+    show_queries: int = inherited(applies=when(complement=GIVEN, form=("table", "json", "markdown")))
+    condensed: bool = _measure_option(
+        False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
+        applies=when(complement=None, aggregate=False)
+    )  # fmt: skip
     overlap_with: str | None = option(
-        None,
-        "Run, by name or path: adds the rank-biased overlap of each run with this run.",
-        panel=COMPLEMENT,
-        applies=_SINGLE,
-        recorded=False,
-    )
+        None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
+        applies=_SINGLE, recorded=False
+    )  # fmt: skip
     robustness: bool = option(
-        False,
-        "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.",
-        panel=STUDIES,
-        applies=when(over_seeds=False, complement=None, aggregate=False),
-    )
+        False, "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.", panel=STUDIES,
+        applies=when(over_seeds=False, complement=None, aggregate=False)
+    )  # fmt: skip
     over_seeds: bool = option(
-        False,
-        "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
-        "--baseline then names rows; its default is none.",
-        panel=STUDIES,
-        applies=when(robustness=False, complement=None, aggregate=False),
-    )
+        False, "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
+        "--baseline then names rows; its default is none.", panel=STUDIES,
+        applies=when(robustness=False, complement=None, aggregate=False)
+    )  # fmt: skip
     aggregate: bool = option(
         False,
         "Inputs are files of `--output`, one per collection (`name=file`): prints the means over the collections and "
         "over all queries. COLLECTION/PART names a part, such as a forum of CQADupStack; parts are averaged first.",
-        panel=STUDIES,
-        recorded=False,
-    )
+        panel=STUDIES, recorded=False
+    )  # fmt: skip
     roc_against: str | None = option(
-        None,
-        "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
-        panel=STUDIES,
-        applies=when(over_seeds=True),
-    )
+        None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
+        panel=STUDIES, applies=when(over_seeds=True)
+    )  # fmt: skip
     form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = redeclare(
-        MayWrite, "output", help="Parquet file for the values of all queries.", applies=_SINGLE
-    )
+    output: Path | None = inherited("Parquet file for the values of all queries.", applies=_SINGLE)
 
     def _has_several_runs(self) -> bool:
         return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
@@ -229,27 +186,19 @@ class Report(Writes, Comparison):
     )
 
     _: KW_ONLY
-    show_queries: int = redeclare(Comparison, "show_queries", 10)
+    show_queries: int = inherited(default=10)
     model: Sequence[NameOrPath] = option(
-        (),
-        "Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).",
-        metavar="FOLDER",
-        recorded=False,
-    )
+        (), "Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).",
+        metavar="FOLDER"
+    )  # fmt: skip
     index: Sequence[str] = option(
-        (),
-        "Index of a run whose manifest records no index; may be repeated.",
-        metavar="RUN=FOLDER",
-        recorded=False,
+        (), "Index of a run whose manifest records no index; may be repeated.", metavar="RUN=FOLDER", recorded=False
     )
     reranked: Sequence[NameOrPath] = option(
-        (),
-        "Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits "
-        "(`name=folder` names it).",
-        metavar="FOLDER",
-        recorded=False,
-    )
-    png: Path | None = option(None, "Folder for the figures as PNG files.", recorded=False)
+        (), "Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits "
+        "(`name=folder` names it).", metavar="FOLDER"
+    )  # fmt: skip
+    png: Path | None = option(None, "Folder for the figures as PNG files.")
 
 
 @dataclass(frozen=True)
@@ -275,17 +224,12 @@ class Inspect(Budgeted, MayWrite):
     )
     _: KW_ONLY
     memory_table: Path | None = option(
-        None,
-        "Compare the indexes of the runs on the queries of this collection (LITE, table 2).",
-        metavar="COLLECTION",
-        recorded=False,
+        None, "Compare the indexes of the runs on the queries of this collection (LITE, table 2).", metavar="COLLECTION"
     )
     split: str | None = option(None, "Split of the collection.", applies=when(memory_table=GIVEN))
     form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = redeclare(
-        MayWrite, "output", help="Parquet file for the memory table.", applies=when(memory_table=GIVEN)
-    )
-    memory: int | None = redeclare(Budgeted, "memory", applies=when(memory_table=GIVEN))
+    output: Path | None = inherited("Parquet file for the memory table.", applies=when(memory_table=GIVEN))
+    memory: int | None = inherited(applies=when(memory_table=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -331,34 +275,22 @@ class Export(Budgeted, Writes):
     _: KW_ONLY
     form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
     collection: Path | None = option(
-        None,
-        "Texts, questions and answers.",
-        applies=when(form=("dpr", *ENGINES)),
-        recorded=False,
-        shown="for an index, its corpus",
+        None, "Texts, questions and answers.", applies=when(form=("dpr", *ENGINES)), shown="for an index, its corpus"
     )
     split: str | None = option(
-        None,
-        "Split of the collection. For an index, its queries are written too, with terms and vectors.",
-        applies=when(form=("dpr", *ENGINES)),
-    )
-    dense: Path | None = option(None, "Dense index of the same documents.", applies=when(form=ENGINES), recorded=False)
+        None, "Split of the collection. For an index, its queries are written too, with terms and vectors.",
+        applies=when(form=("dpr", *ENGINES))
+    )  # fmt: skip
+    dense: Path | None = option(None, "Dense index of the same documents.", applies=when(form=ENGINES))
     model: str | None = option(
-        None,
-        "Query encoder; required if the encoder has moved since indexing.",
-        applies=when(form=ENGINES, dense=GIVEN, split=GIVEN),
-        recorded=False,
-    )
+        None, "Query encoder; required if the encoder has moved since indexing.",
+        applies=when(form=ENGINES, dense=GIVEN, split=GIVEN), recorded=False
+    )  # fmt: skip
     hits: int | None = option(
-        None,
-        "Hits written per query.",
-        "--hits",
-        "-k",
-        minimum=1,
-        shown="all",
-        applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN),
-    )
-    memory: int | None = redeclare(Budgeted, "memory", applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN))
+        None, "Hits written per query.", "--hits", "-k", minimum=1, shown="all",
+        applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN)
+    )  # fmt: skip
+    memory: int | None = inherited(applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN))
     tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
 
 
@@ -369,3 +301,51 @@ class Doctor(Settings):
     command = "doctor"
     panel = ANALYSIS
     examples = ("hybrid doctor",)
+
+
+TWO_RUNS = "two runs"  # fact
+
+
+@dataclass(frozen=True)
+class Judge(ReadsFiles, Budgeted, Seeded):
+    """Judge the pooled hits of runs in the terminal, one key per hit.
+
+    The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,
+    1 partly relevant, 2 relevant, 3 fully relevant; measures count grades from 1 as relevant. Queries on which the runs
+    disagree come first. Each answer is saved at once; the same command continues after an interruption. With two runs,
+    the screen also shows the fusion weights within one standard error of the best.
+
+    If standard input or output is not a terminal, answers are read from the lines of standard input.
+    """
+
+    command = "judge"
+    panel = FUSION
+    examples = (
+        "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
+        "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
+    )
+
+    collection: Path = argument(REQUIRED, "Collection with the texts of queries and documents.")
+    runs: Sequence[NameOrPath] = argument(
+        REQUIRED, "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
+    )
+    _: KW_ONLY
+    output: Path = option(
+        REQUIRED, "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.", "--output",
+        "-o"
+    )  # fmt: skip
+    split: str | None = option(None, "Split of the collection.")
+    stop_after: int = option(20, "Number of judged queries at which the command ends.", minimum=1)
+    depth: int = option(5, "Hits pooled from each run.", minimum=1)
+    order: Literal["disagreement", "random"] = option(
+        "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
+    )
+    measure: str = option(
+        "nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE,
+        applies=when(compared=TWO_RUNS)
+    )  # fmt: skip
+    seed: int = inherited("Random seed of the order of queries and hits.")
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether there are two runs, to which a weight belongs."""
+        return {**super().values(), "compared": TWO_RUNS if len(as_names(self.runs)) == 2 else ""}

@@ -7,13 +7,12 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, PseudoQueries
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
 from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareRows
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
 
 START = "Start"
-TRAINING = "training"  # fact: not --max-steps 0
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         REQUIRED, "Files of documents, or folders of text files, as for `prepare files`."
     )
     _: KW_ONLY
-    output: Path = redeclare(Writes, "output", help="Folder of all outputs.")
-    queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN))
-    qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN))
+    output: Path = inherited("Folder of all outputs.")
+    queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN), recorded=True)
+    qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
     split_passages: int | None = redeclare(Prepare, "split_passages")
@@ -53,36 +52,24 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     minutes: float = option(
         30.0,
         "Planned time of all stages. It limits the training alone: the number of steps is chosen once, from the speed "
-        "of the first steps and an estimate for the other stages, and stored in `steps.json`.",
-        above=0,
-        applies=when(max_steps=None),
-    )
+        "of the first steps and an estimate for the other stages, and stored in `steps.json`.", above=0,
+        applies=when(max_steps=None)
+    )  # fmt: skip
     max_steps: int | None = option(
-        None,
-        "Number of training steps; 0 keeps the start model.",
-        minimum=0,
-        shown="as many as --minutes allows; with fewer than 200 judged queries, 0",
-    )
-    layers: int | None = redeclare(StartModel, "layers", applies=when(steps=TRAINING))
+        None, "Number of training steps; 0 keeps the start model.", minimum=0,
+        shown="as many as --minutes allows; with fewer than 200 judged queries, 0"
+    )  # fmt: skip
+    layers: int | None = inherited(excluded=when(max_steps=0))
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
-        None,
-        "Texts of the documents that become queries.",
-        panel=PSEUDO,
+        None, "Texts of the documents that become queries.", panel=PSEUDO,
         shown="title if most documents have one, else sentence; another kind if this one gives under 50 queries",
-    )
+        excluded=when(qrels=GIVEN, max_steps=0)
+    )  # fmt: skip
 
     def check(self) -> None:
-        """Refuse options of a training that does not take place."""
+        """Refuse a path that `--index` would split."""
         super().check()
         if "," in str(self.output):
-            raise InputError(
-                f"--output {self.output}: a comma separates indexes in --index; name another folder",
-                code="invalid-name", option="output", value=self.output,
-            )  # fmt: skip
-        self.check_facts("--max-steps 0 keeps the start model", steps=TRAINING if self.max_steps != 0 else "")
-        if self.pseudo_queries is not None and self.qrels is not None and self.max_steps == 0:
-            raise InputError(
-                "--pseudo-queries: not with --qrels and --max-steps 0, which use judged queries only; omit it",
-                code="conflicting-options", option="pseudo_queries", others=("qrels", "max_steps"),
-            )  # fmt: skip
+            reason = "a comma separates indexes in --index; name another folder"
+            raise option_error("output", self.output, reason, code="invalid-name")

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hybrid_cli import input_files, memory
+from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import INT8 as INT8
 from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
-from hybrid_cli.errors import InputError
+from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (
     GENERAL,
     GIVEN,
+    POSITIVE,
     REQUIRED,
     By,
-    Settings,
-    byte_count,
+    inherited,
     option,
     parsed_by,
     redeclare,
@@ -46,18 +48,8 @@ class ReadsFiles(Settings):
     limits: Mapping[str, int] = option(
         {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
         "compressed file after 256 MiB of its content (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
-        metavar="NAME=N", recorded=False,
+        metavar="NAME=N", recorded=False, choices=[each.name for each in fields(input_files.Limits)]
     )  # fmt: skip
-
-    def check(self) -> None:
-        """Refuse limits that do not exist."""
-        super().check()
-        known = [each.name for each in fields(input_files.Limits)]
-        if unknown := sorted(set(self.limits) - set(known)):
-            raise InputError(
-                f"--limits {unknown[0]}: unknown limit; choices: {', '.join(known)}", code="unknown-limit",
-                value=unknown[0],
-            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +63,15 @@ class Overwrites(ReadsFiles):
 class Writes(Overwrites):
     """A command that always writes an artifact."""
 
-    output: Path = option(REQUIRED, "Output path.", "--output", "-o", recorded=False)
+    output: Path = option(REQUIRED, "Output path.", "--output", "-o")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MayWrite(Overwrites):
     """A command that prints its result, and writes it with `--output`."""
 
-    output: Path | None = option(None, "Output path.", "--output", "-o", recorded=False)
-    overwrite: bool = redeclare(Overwrites, "overwrite", applies=when(output=GIVEN))
+    output: Path | None = option(None, "Output path.", "--output", "-o")
+    overwrite: bool = inherited(applies=when(output=GIVEN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +100,10 @@ class Budgeted(Settings):
     """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts."""
 
     memory: int | None = option(
-        None, "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
+        None,
+        "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
         "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory",
-        recorded=False,
+        recorded=False
     )  # fmt: skip
 
 
@@ -133,32 +126,23 @@ ONE_MODEL, TWO_MODELS = "one model", "two models"
 class EncoderContract(encoders.EncoderContract, Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
 
+    option_panel = ENCODER
+
     preset: str | None = option(
-        None,
-        "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
-        panel=ENCODER,
-        choices=registered("hybrid_cli.encoders.checkpoints.presets", "PRESETS"),
-        recorded=False,
-    )
+        None, "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
+        choices=registered("hybrid_cli.encoders.checkpoints.presets", "PRESETS"), recorded=False
+    )  # fmt: skip
     pooling: Pooling | None = option(
         None,
         "Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number of "
-        "tokens, or mean weighted by the position.",
-        panel=ENCODER,
-        shown="the model's",
-    )
-    normalize: bool | None = option(None, "Normalize vectors to length 1.", panel=ENCODER, shown="the model's")
-    query_prefix: str | None = option(None, "Text put before every query.", panel=ENCODER, shown="the model's")
-    doc_prefix: str | None = option(None, "Text put before every document.", panel=ENCODER, shown="the model's")
-    title_separator: str | None = option(
-        None, "Text between title and body; DPR uses ' [SEP] '.", panel=ENCODER, shown="the model's"
-    )
-    query_max_len: int | None = option(
-        None, "Maximum tokens of a query.", panel=ENCODER, minimum=1, shown="the model's"
-    )
-    doc_max_len: int | None = option(
-        None, "Maximum tokens of a document.", panel=ENCODER, minimum=1, shown="the model's"
-    )
+        "tokens, or mean weighted by the position.", shown="the model's"
+    )  # fmt: skip
+    normalize: bool | None = option(None, "Normalize vectors to length 1.", shown="the model's")
+    query_prefix: str | None = option(None, "Text put before every query.", shown="the model's")
+    doc_prefix: str | None = option(None, "Text put before every document.", shown="the model's")
+    title_separator: str | None = option(None, "Text between title and body; DPR uses ' [SEP] '.", shown="the model's")
+    query_max_len: int | None = option(None, "Maximum tokens of a query.", minimum=1, shown="the model's")
+    doc_max_len: int | None = option(None, "Maximum tokens of a document.", minimum=1, shown="the model's")
 
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
@@ -170,82 +154,39 @@ TEMPERATURE = "1, or 0.05 for vectors of length 1"
 class Optimization(training.Optimization, Seeded):
     """Options of the optimizer."""
 
-    seed: int = redeclare(Seeded, "seed")
+    option_panel = OPTIMIZATION
+
+    seed: int = inherited()
     epochs: int | None = option(
-        None, "Passes over the training data.", panel=OPTIMIZATION, minimum=1,
-        shown="1, or as many as --max-steps needs",
-    )  # fmt: skip
-    max_steps: int | None = option(
-        None, "Number of steps; fewer if --epochs ends first.",
-        panel=OPTIMIZATION, minimum=1,
-    )  # fmt: skip
-    batch_size: int = option(training.Optimization.batch_size, "Queries per batch.", panel=OPTIMIZATION, minimum=1)
-    accumulate: int = option(
-        training.Optimization.accumulate,
-        "Batches per step; in-batch negatives stay within a batch.",
-        panel=OPTIMIZATION,
-        minimum=1,
+        None, "Passes over the training data.", minimum=1, shown="1, or as many as --max-steps needs"
     )
+    max_steps: int | None = option(None, "Number of steps; fewer if --epochs ends first.", minimum=1)
+    batch_size: int = inherited("Queries per batch.", minimum=1)
+    accumulate: int = inherited("Batches per step; in-batch negatives stay within a batch.", minimum=1)
     chunk_size: int | None = option(
-        None,
-        "Texts encoded at once, with gradient caching: less memory, the same gradient.",
-        panel=OPTIMIZATION,
-        minimum=1,
-        shown="the whole batch",
+        None, "Texts encoded at once, with gradient caching: less memory, the same gradient.", minimum=1,
+        shown="the whole batch"
+    )  # fmt: skip
+    learning_rate: float = inherited("Peak learning rate.", "--learning-rate", "--lr", minimum=0)
+    warmup: float = inherited(
+        "Fraction of the steps with a rising rate.", minimum=0, maximum=1, applies=when(warmup_steps=None)
     )
-    learning_rate: float = option(
-        training.Optimization.learning_rate,
-        "Peak learning rate.",
-        "--learning-rate",
-        "--lr",
-        panel=OPTIMIZATION,
-        minimum=0,
-    )
-    warmup: float = option(
-        training.Optimization.warmup,
-        "Fraction of the steps with a rising rate.",
-        panel=OPTIMIZATION,
-        minimum=0,
-        maximum=1,
-        applies=when(warmup_steps=None),
-    )
-    warmup_steps: int | None = option(
-        None, "Number of steps with a rising rate, in place of `--warmup`.", panel=OPTIMIZATION, minimum=0
-    )
-    schedule: Schedule = option(
-        training.Optimization.schedule,
+    warmup_steps: int | None = option(None, "Number of steps with a rising rate, in place of `--warmup`.", minimum=0)
+    schedule: Schedule = inherited(
         "Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each epoch "
-        "after the first `--halve-after` (RoC); `constant`.",
-        panel=OPTIMIZATION,
+        "after the first `--halve-after` (RoC); `constant`."
     )
-    halve_after: int = option(
-        training.Optimization.halve_after,
-        "Epochs before the rate is halved.",
-        panel=OPTIMIZATION,
-        minimum=0,
-        applies=when(schedule="halve"),
-    )
+    halve_after: int = inherited("Epochs before the rate is halved.", minimum=0, applies=when(schedule="halve"))
     keep_epochs: bool = option(
-        False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.", panel=OPTIMIZATION
+        False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output."
     )
-    weight_decay: float = option(
-        training.Optimization.weight_decay,
-        "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.",
-        panel=OPTIMIZATION,
-        minimum=0,
+    weight_decay: float = inherited(
+        "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.", minimum=0
     )
-    clip: float = option(training.Optimization.clip, "Maximum norm of the gradient.", panel=OPTIMIZATION, above=0)
-    precision: Precision = option(
-        training.Optimization.precision,
-        "Precision of the forward pass; `auto` is bf16 where the device supports it.",
-        panel=OPTIMIZATION,
-    )
-    checkpoint_steps: int = option(
-        training.Optimization.checkpoint_steps,
-        "Steps between two checkpoints; training resumes from the last one.",
-        panel=OPTIMIZATION,
-        minimum=1,
-        recorded=False,  # by the training, only if it changes the result
+    clip: float = inherited("Maximum norm of the gradient.", above=0)
+    precision: Precision = inherited("Precision of the forward pass; `auto` is bf16 where the device supports it.")
+    checkpoint_steps: int = inherited(
+        "Steps between two checkpoints; training resumes from the last one.", minimum=1, recorded=False
     )
 
 
@@ -253,12 +194,8 @@ class Optimization(training.Optimization, Seeded):
 class Sampling(Optimization, training.Sampling):
     """Optimization on mined examples."""
 
-    negatives: int = option(
-        training.Sampling.negatives,
-        "Hard negatives per query, drawn again in every epoch.",
-        panel=OPTIMIZATION,
-        minimum=1,
-        maximum=10_000,
+    negatives: int = inherited(
+        "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1, maximum=10_000
     )
 
 
@@ -271,188 +208,167 @@ class Training(Threaded, OnDevice, Optimization, Writes):
 class StartModel(Settings):
     """The start model of a training."""
 
-    model: str = option(
-        encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", panel=ENCODER, recorded=False
-    )
-    layers: int | None = option(
-        None, "Keep the first N transformer layers of the start model.", panel=ENCODER, minimum=1, shown="all"
-    )
+    option_panel = ENCODER
+
+    model: str = option(encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", recorded=False)
+    layers: int | None = option(None, "Keep the first N transformer layers of the start model.", minimum=1, shown="all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(EncoderContract, StartModel):
     """The encoder to train; defaults come from the start model."""
 
+    option_panel = ENCODER
+
     tied: bool | None = option(
-        None, "One tower for queries and documents, or two.", "--tied/--untied", panel=ENCODER, shown="the model's"
+        None, "One tower for queries and documents, or two.", "--tied/--untied", shown="the model's"
     )
     markers: Markers | None = option(
         None,
         "Query and document markers: `replace` puts them in place of [CLS] (DualRM), `prepend` after [CLS] (CLEAR).",
-        panel=ENCODER,
         shown="the model's",
     )
-    dim: int | None = option(None, "Dimensions of a linear projection.", panel=ENCODER, minimum=1, shown="the model's")
+    dim: int | None = option(None, "Dimensions of a linear projection.", minimum=1, shown="the model's")
     projection_norm: bool | None = option(
-        None, "LayerNorm after the projection.", panel=ENCODER, shown="the model's",
-        applies=(when(dim=GIVEN), when(start=PROJECTION)),
-    )  # fmt: skip
+        None, "LayerNorm after the projection.", shown="the model's", applies=(when(dim=GIVEN), when(start=PROJECTION))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation(training.Validation, Settings):
     """Validation during training."""
 
-    dev: Path | str | None = option(
-        None, "Training examples of a dev split, for validation on their corpus.", panel=VALIDATION, recorded=False
-    )
-    dev_queries: int = option(
-        training.Validation.dev_queries,
-        "Number of dev queries: the first ones of the split.",
-        panel=VALIDATION,
-        minimum=1,
-        applies=when(dev=GIVEN),
+    option_panel = VALIDATION
+
+    dev: Path | str | None = option(None, "Training examples of a dev split, for validation on their corpus.")
+    dev_queries: int = inherited(
+        "Number of dev queries: the first ones of the split.", minimum=1, applies=when(dev=GIVEN)
     )
     eval_steps: int | None = option(
-        None, "Steps between two validations.", panel=VALIDATION, minimum=1, shown="a tenth of all steps",
-        applies=when(dev=GIVEN),
-    )  # fmt: skip
-    keep: Keep = option(
-        training.Validation.keep,
-        "Keep the weights of the best validation, or the last ones.",
-        panel=VALIDATION,
-        applies=when(dev=GIVEN),
+        None, "Steps between two validations.", minimum=1, shown="a tenth of all steps", applies=when(dev=GIVEN)
     )
+    keep: Keep = inherited("Keep the weights of the best validation, or the last ones.", applies=when(dev=GIVEN))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleValidation(Validation):
     """Validation on mined examples."""
 
-    dev: Path | None = redeclare(Validation, "dev")
-    eval_steps: int | None = redeclare(
-        Validation, "eval_steps", shown="a tenth of all steps, at least dev documents / documents of a step"
-    )
+    dev: Path | None = inherited()
+    eval_steps: int | None = inherited(shown="a tenth of all steps, at least dev documents / documents of a step")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood(Settings):
     """Options of the negative log-likelihood."""
 
-    temperature: float | None = option(
-        None, "Divisor of the dense scores.", panel=OBJECTIVE, above=0, shown=TEMPERATURE
-    )
+    option_panel = OBJECTIVE
+
+    temperature: float | None = option(None, "Divisor of the dense scores.", above=0, shown=TEMPERATURE)
     in_batch: bool = option(
-        True, "Use the documents of the other queries in the batch as negatives.", "--in-batch/--no-in-batch",
-        panel=OBJECTIVE,
-    )  # fmt: skip
+        True, "Use the documents of the other queries in the batch as negatives.", "--in-batch/--no-in-batch"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
 
-    loss: str = option(training.LOSS, "Loss.", panel=OBJECTIVE, choices=LOSSES)
+    option_panel = OBJECTIVE
+
+    loss: str = option(training.LOSS, "Loss.", choices=LOSSES)
     loss_options: Mapping[str, str] = option(
         {}, "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
-        "--loss-option", panel=OBJECTIVE, metavar="NAME=VALUE",
+        "--loss-option", metavar="NAME=VALUE"
     )  # fmt: skip
-    xi: float = option(
-        training.XI, "Margin of a pair with equal scores by the scorer.", panel=OBJECTIVE, applies=when(loss=MARGINS)
-    )
+    xi: float = option(training.XI, "Margin of a pair with equal scores by the scorer.", applies=when(loss=MARGINS))
     scorer: str = option(
-        BM25,
-        "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).",
-        panel=OBJECTIVE,
-        recorded=False,
-        applies=when(loss=RESIDUALS),
-    )
+        BM25, "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).",
+        recorded=False, applies=when(loss=RESIDUALS)
+    )  # fmt: skip
     scorer_weight: float = option(
         By("scorer", {BM25: 0.1}, 1.0),
         "Weight of the scorer's scores in the sum (lambda_train), relative to the dense scores divided by "
-        "`--temperature`.",
-        panel=OBJECTIVE,
-        minimum=0,
-        shown="0.1 for `bm25`; 1 for an encoder",
-        applies=when(loss=RESIDUALS),
-    )
+        "`--temperature`.", minimum=0, shown="0.1 for `bm25`; 1 for an encoder", applies=when(loss=RESIDUALS),
+        needed=when(scorer_schedule="learned")
+    )  # fmt: skip
     scorer_schedule: ScorerSchedule = option(
         "fixed",
         "Weight of the scorer during training. `fixed`: `--scorer-weight` in every step; `anneal`: linear rise from 0 "
         "to `--scorer-weight`; `random`: uniform draw between 0 and `--scorer-weight` for each batch; `learned`: "
-        "trained, starting from `--scorer-weight`.",
-        panel=OBJECTIVE,
-        applies=when(loss=RESIDUALS),
-    )
+        "trained, starting from `--scorer-weight`.", applies=when(loss=RESIDUALS)
+    )  # fmt: skip
     temperature: float | None = redeclare(
         Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
     in_batch: bool = redeclare(
-        Likelihood,
-        "in_batch",
-        By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
+        Likelihood, "in_batch", default=By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
         shown="`in-batch`; `no-in-batch` for margin, residual-margin",
-        applies=when(loss=(*MARGINS, "nll", "roc", "residual-nll")),
-    )
+        applies=when(loss=(*MARGINS, "nll", "roc", "residual-nll"))
+    )  # fmt: skip
     ortho_weight: float = option(
-        By("loss", {"roc": 1.0}, 0.0),
-        "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
-        panel=OBJECTIVE,
-        minimum=0,
-    )
+        By("loss", {"roc": 1.0}, 0.0), "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
+        minimum=0, needed=when(ortho_control=True)
+    )  # fmt: skip
     ortho_control: bool = option(
         False,
         "Control experiment for `--ortho-weight`: each query and document gets the BM25 vector of another one, always "
         "the same, so that the orthogonality has no meaning.",
-        panel=OBJECTIVE,
     )
     mask_matches: float = option(
         By("loss", {"roc": 0.15}, 0.0),
-        "Fraction of the query's words that are masked in documents during training (RoC).",
-        panel=OBJECTIVE, minimum=0, maximum=1,
+        "Fraction of the query's words that are masked in documents during training (RoC).", minimum=0, maximum=1
     )  # fmt: skip
     index: Path | None = option(
         None,
         "Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer "
-        "bm25`, and RoC in the learning curve with `--dev`.",
-        panel=OBJECTIVE,
-        recorded=False,
-    )
+        "bm25`, and RoC in the learning curve with `--dev`.", needed=when(ortho_weight=POSITIVE)
+    )  # fmt: skip
     matryoshka_dims: Sequence[int] = option(
-        (), "Lengths of vector prefixes that are trained in addition: `32,64,128`.", panel=OBJECTIVE, minimum=1
-    )
+        (), "Lengths of vector prefixes that are trained in addition: `32,64,128`.", minimum=1,
+        excluded=when(ortho_weight=POSITIVE)
+    )  # fmt: skip
     boost: str | None = option(
         None,
         "Encoder or ensemble to extend by one learner. Mine the training examples with this encoder or ensemble, so "
-        "that the learner is trained on its errors.",
-        panel=BOOSTING,
-        recorded=False,
-    )
+        "that the learner is trained on its errors.", panel=BOOSTING, recorded=False
+    )  # fmt: skip
 
     def parameters(self) -> dict[str, Any]:
         """Return the options that apply, by name: the keyword arguments of a loss are among them."""
         return {name: getattr(self, name) for name in self.declared() if self.applies(name)}
 
-    def check(self) -> None:
-        """Refuse options that exclude each other."""
-        super().check()
-        if self.scorer_schedule == "learned" and not self.scorer_weight:
-            raise InputError(
-                "--scorer-schedule learned: needs a start above 0; raise --scorer-weight",
-                code="missing-option", option="scorer_weight", needed_by="scorer_schedule",
-            )  # fmt: skip
-        if self.ortho_weight and self.index is None:
-            raise InputError(
-                f"--ortho-weight {self.ortho_weight:g}: needs the BM25 vectors of --index; or pass --ortho-weight 0",
-                code="missing-option", option="index", needed_by="ortho_weight",
-            )  # fmt: skip
-        if self.ortho_control and not self.ortho_weight:
-            raise InputError(
-                "--ortho-control: needs --ortho-weight above 0",
-                code="missing-option", option="ortho_weight", needed_by="ortho_control",
-            )  # fmt: skip
-        if self.ortho_weight and self.matryoshka_dims:
-            raise InputError(
-                "--matryoshka-dims: the orthogonality is defined on whole vectors; pass --ortho-weight 0",
-                code="conflicting-options", option="matryoshka_dims", others=("ortho_weight",),
-            )  # fmt: skip
+
+@dataclass(frozen=True, kw_only=True)
+class OnCluster(Settings, Workers):
+    """A command that can compute on a Ray cluster."""
+
+    option_panel = GENERAL
+
+    ray_address: str | None = inherited(
+        "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster of this machine, or "
+        "`local` to start one. Its machines need the inputs under the same paths.", recorded=False
+    )  # fmt: skip
+    ray_workers: int = inherited(
+        "Blocks in progress on the Ray cluster at a time. Each block uses one core.", minimum=1, maximum=65536,
+        applies=when(ray_address=GIVEN), recorded=False
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadedOnCluster(OnCluster, Threaded):
+    """A command that can compute on a Ray cluster, with several threads for each block."""
+
+    ray_workers: int = inherited(
+        "Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core without "
+        "`--threads`."
+    )
+
+    @property
+    def cores(self) -> int:
+        """Number of cores of a block on a cluster."""
+        return self.threads or 1
+
+    def of_worker(self) -> Self:
+        """Return the settings for a process that computes blocks; on a cluster, it has one thread by default."""
+        return self if self.ray_address is None else self.changed(threads=self.cores)

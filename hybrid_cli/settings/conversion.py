@@ -13,10 +13,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.declaration import REQUIRED, Option, shown_value, spelling
+from hybrid_cli.settings.options import REQUIRED, Option, shown_value, spelling
 
-_NO_BUCKET = re.compile(r"(s3|gs)://(/|$)")
-_OTHER_URL = re.compile(r"(?!(s3|gs):)[A-Za-z][A-Za-z0-9+.-]+:/")  # libraries open such paths as URLs
+_UNUSABLE_PATHS = {  # what a path must not begin with -> what it needs; libraries open `~` and other URLs themselves
+    re.compile(r"$"): "a path",
+    re.compile(r"(s3|gs)://(/|$)"): "a bucket, as in s3://BUCKET/KEY",
+    re.compile(r"~(/|$)"): "the home folder in place of ~, as in $HOME/NAME",
+    re.compile(r"(?!(s3|gs):)[A-Za-z][A-Za-z0-9+.-]+:/"): "a path, or a URL that begins with s3:// or gs://",
+}
 # A path in an object store, with text before it as in `run:s3://BUCKET/KEY`; a Path has lost its second slash.
 URL = re.compile(r"(?P<before>@|[^\s/@]+[=:])?(?P<scheme>s3|gs):/{1,2}(?P<key>[^/].*)", re.DOTALL)
 LARGEST = 2**31 - 1  # of whole numbers: Lucene and FAISS count in 32 bits
@@ -76,12 +80,9 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return _mapping(declared, get_args(kind)[1], value)
         return _one(declared, kind, value)
     except (ValueError, TypeError) as error:
-        wrong, reason = (error.item, error.reason) if isinstance(error, _BadItem) else (value, error)
-        known = reason if isinstance(reason, Unusable) else Unusable(str(reason), code="invalid-value")
-        raise InputError(
-            f"{spelling(name, declared)} {_text(wrong)}: {reason}",
-            code=known.code, option=name, value=wrong, **known.fields,
-        ) from None  # fmt: skip
+        known = _about(value, error)
+        text = f"{spelling(name, declared)} {_text(known.fields['value'])}: {error}"
+        raise InputError(text, code=known.code, option=name, **known.fields) from None
 
 
 class Unusable(ValueError):
@@ -90,24 +91,23 @@ class Unusable(ValueError):
     Functions that parse values may raise another `ValueError`, whose code is `invalid-value`.
     """
 
-    def __init__(self, reason: str, *, code: str, **fields: object) -> None:
+    def __init__(self, reason: str, *, code: str = "invalid-value", **fields: object) -> None:
         super().__init__(reason)
         self.code, self.fields = code, fields
 
 
-class _BadItem(ValueError):
-    """Raised for an unusable item of a list; the message quotes only this item."""
-
-    def __init__(self, item: Any, reason: Exception) -> None:
-        super().__init__(str(reason))
-        self.item, self.reason = item, reason
+def _about(value: Any, error: Exception) -> Unusable:
+    """Return the error of a value; that of an item of a list quotes only the item."""
+    known = error if isinstance(error, Unusable) else Unusable(str(error))
+    known.fields.setdefault("value", value)
+    return known
 
 
 def _item(declared: Option, kind: Any, item: Any) -> Any:
     try:
         return _one(declared, kind, item)
     except (ValueError, TypeError) as error:
-        raise _BadItem(item, error) from None
+        raise _about(item, error) from None
 
 
 def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
     if kind is int or get_origin(kind) is Literal or declared.choices is not None:
         for place, item in enumerate(items):
             if item in items[:place]:
-                raise _BadItem(item, Unusable("is listed twice; list each value once", code="repeated-value"))
+                raise Unusable("is listed twice; list each value once", code="repeated-value", value=item)
     return tuple(items)
 
 
@@ -139,6 +139,10 @@ def _items(value: Any) -> list[Any]:
 
 
 def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
+    """Convert the values of `NAME=VALUE`; the choices of a mapping are its names."""
+    if (names := declared.allowed()) is not None:
+        declared = replace(declared, choices=None)
+        return {_chosen(name, names): item for name, item in _mapping(declared, kind, value).items()}
     if isinstance(value, Mapping):
         return {str(name): _one(declared, kind, item) for name, item in value.items()}
     what = (declared.metavar or "NAME=FILE").partition("=")[0]
@@ -146,16 +150,11 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
     for item in _items(value):
         name, equals, rest = str(item).partition("=")
         if not equals or not name or not rest:
-            raise _BadItem(item, Unusable(f"needs {declared.metavar or 'NAME=FILE'}", code="needs-a-name"))
+            raise Unusable(f"needs {declared.metavar or 'NAME=FILE'}", code="needs-a-name", value=item)
         if name in found:
-            raise Unusable(
-                f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name",
-                code="repeated-value",
-            )
-        try:
-            found[name] = _one(declared, kind, rest)
-        except (ValueError, TypeError) as error:
-            raise _BadItem(item, error) from None
+            reason = f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name"
+            raise Unusable(reason, code="repeated-value")
+        found[name] = _item(declared, kind, rest)
     return found
 
 
@@ -173,15 +172,11 @@ def _one(declared: Option, kind: Any, value: Any) -> Any:
     if kind in (int, float):
         return _number(declared, kind, value)
     if kind is Path:
-        if not isinstance(value, str | PathLike) or str(value) == "":
-            raise Unusable("needs a path", code="not-a-path")
-        if _NO_BUCKET.match(str(value)):
-            raise Unusable("needs a bucket, as in s3://BUCKET/KEY", code="not-a-path")
-        if Path(value).parts[:1] == ("~",):  # libraries open it below the home folder
-            raise Unusable("needs the home folder in place of ~, as in $HOME/NAME", code="not-a-path")
-        if _OTHER_URL.match(str(Path(value))):
-            raise Unusable("needs a path, or a URL that begins with s3:// or gs://", code="not-a-path")
-        return Path(_valid(str(value)))
+        path = str(value) if isinstance(value, str | PathLike) else ""
+        for pattern, needed in _UNUSABLE_PATHS.items():
+            if pattern.match(path) or (path and pattern.match(str(Path(path)))):
+                raise Unusable(f"needs {needed}", code="not-a-path")
+        return Path(_valid(path))
     if kind is str:
         if isinstance(value, bool) or not isinstance(value, str | PathLike | int | float):
             raise Unusable("needs a text; in a config file, put it in quotes", code="not-a-text")
@@ -223,9 +218,8 @@ def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int 
         raise Unusable("needs a finite number", code="not-a-number")
     if wanted := range_text(declared):
         low, high, above = declared.minimum, declared.maximum, declared.above
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise Unusable(f"needs a number {wanted}", code="out-of-range", minimum=low, maximum=high, above=above)
-        if above is not None and number <= above:
+        too_low = (low is not None and number < low) or (above is not None and number <= above)
+        if too_low or (high is not None and number > high):
             raise Unusable(f"needs a number {wanted}", code="out-of-range", minimum=low, maximum=high, above=above)
     if declared.parse is None and abs(number) > LARGEST:
         raise Unusable(f"needs a number <= {LARGEST}", code="out-of-range", maximum=LARGEST)

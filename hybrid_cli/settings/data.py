@@ -19,11 +19,10 @@ from hybrid_cli.collections.options import (
     PseudoQueries,
     SampleFrom,
 )
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import option_error
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.cluster import OnCluster
-from hybrid_cli.settings.common import Seeded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
+from hybrid_cli.settings.common import OnCluster, Seeded, Writes
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
 from hybrid_cli.settings.signature import settings_of
 
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
@@ -58,61 +57,38 @@ class Prepare(Seeded, Writes, options.Import):
     sample: int | None = option(
         None,
         "Keep a random sample of N documents that includes all documents judged relevant for the queries; judgments of "
-        "documents outside of the sample are dropped.",
-        metavar="N",
-        panel=SAMPLE,
-        minimum=1,
-        shown="all documents",
-    )
+        "documents outside of the sample are dropped.", metavar="N", panel=SAMPLE, minimum=1, shown="all documents"
+    )  # fmt: skip
     sample_queries: Mapping[str, int] = option(
         {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
     )
     split_passages: int | None = option(
         None,
         "Split each document into passages of N words with its title, named DOCID#0, DOCID#1, ...; judgments of a "
-        "document hold for its passages. `concat-runs --max-per doc` returns from passages to documents.",
-        metavar="N",
-        panel=PASSAGES,
-        minimum=1,
-        shown="whole documents",
-        recorded=False,  # recorded by the source, only if set
-    )
+        "document hold for its passages. `concat-runs --max-per doc` returns from passages to documents.", metavar="N",
+        panel=PASSAGES, minimum=1, shown="whole documents", recorded=False,
+        excluded=when(on_duplicate=("first", "last"))
+    )  # fmt: skip
     passage_stride: int | None = option(
-        None,
-        "Words between the starts of two passages.",
-        metavar="N",
-        panel=PASSAGES,
-        minimum=1,
-        shown="their length, without overlap",
-        recorded=False,
-        applies=when(split_passages=GIVEN),
-    )
+        None, "Words between the starts of two passages.", metavar="N", panel=PASSAGES, minimum=1,
+        shown="their length, without overlap", recorded=False, applies=when(split_passages=GIVEN)
+    )  # fmt: skip
     pseudo_queries: PseudoQueries | None = option(
         None,
         "Extract a query from every document: the title, the first sentence, a random sentence, or a random heading. "
         "The query is removed from the document, and the document is relevant to the query. The queries form the "
-        "splits `train` and `dev`; queries of the source are omitted.",
-        panel=PSEUDO,
-        recorded=False,  # recorded by the source, only if set
+        "splits `train` and `dev`; queries of the source are omitted.", panel=PSEUDO, recorded=False,
+        excluded=when(on_duplicate="last")
+    )  # fmt: skip
+    pseudo_train: int = inherited(
+        "Maximum number of training queries.", panel=PSEUDO, minimum=0, applies=when(pseudo_queries=GIVEN)
     )
-    pseudo_train: int = option(
-        options.Import.pseudo_train,
-        "Maximum number of training queries.",
-        panel=PSEUDO,
-        minimum=0,
-        applies=when(pseudo_queries=GIVEN),
-    )
-    pseudo_dev: int = option(
-        options.Import.pseudo_dev,
-        "Maximum number of dev queries; with training queries, at most a fifth of all.",
-        panel=PSEUDO,
-        minimum=1,
-        applies=when(pseudo_queries=GIVEN),
-    )
-    seed: int = redeclare(
-        Seeded,
-        "seed",
-        help="Random seed of the sample and of the pseudo-queries.",
+    pseudo_dev: int = inherited(
+        "Maximum number of dev queries; with training queries, at most a fifth of all.", panel=PSEUDO, minimum=1,
+        applies=when(pseudo_queries=GIVEN)
+    )  # fmt: skip
+    seed: int = inherited(
+        "Random seed of the sample and of the pseudo-queries.",
         applies=(when(sample=GIVEN), when(sample_queries=GIVEN), when(pseudo_queries=GIVEN)),
     )
 
@@ -121,45 +97,24 @@ class Prepare(Seeded, Writes, options.Import):
 class PrepareRows(Prepare, options.Rows):
     """A source whose rows may repeat or contradict each other."""
 
-    on_duplicate: OnDuplicate = option(
-        options.Rows.on_duplicate,
-        "Rows with the same id: stop with an error, keep the first row, or keep the last row.",
+    on_duplicate: OnDuplicate = inherited(
+        "Rows with the same id: stop with an error, keep the first row, or keep the last row."
     )
-    on_dangling: OnDangling = option(
-        options.Rows.on_dangling,
+    on_dangling: OnDangling = inherited(
         "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
         applies=when(pseudo_queries=None),
-    )  # fmt: skip
-
-    def check(self) -> None:
-        """Refuse pseudo-queries of rows that are replaced later."""
-        super().check()
-        if self.pseudo_queries is not None and self.on_duplicate == "last":
-            raise InputError(
-                "--pseudo-queries: not with --on-duplicate last; pass --on-duplicate first",
-                code="conflicting-options", option="pseudo_queries", others=("on_duplicate",),
-            )  # fmt: skip
-        if self.split_passages is not None and self.on_duplicate != "error":
-            raise InputError(
-                f"--split-passages: not with --on-duplicate {self.on_duplicate}, which would mix passages of two "
-                "versions of a document; remove the repeated documents",
-                code="conflicting-options", option="split_passages", others=("on_duplicate",),
-            )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareDocumentFiles(OnCluster, PrepareRows):
     """A source that may have its documents in several files."""
 
-    ray_address: str | None = redeclare(
-        OnCluster,
-        "ray_address",
-        help="Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster "
-        "of this machine, or `local` to start one. Its machines need the files under the same paths.",
+    ray_address: str | None = inherited(
+        "Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster "
+        "of this machine, or `local` to start one. Its machines need the files under the same paths."
     )
-    ray_workers: int = redeclare(
-        OnCluster, "ray_workers", help="Files read on the Ray cluster at a time, each on one core and in memory."
-    )
+    ray_workers: int = inherited("Files read on the Ray cluster at a time, each on one core and in memory.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +134,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
 
     package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
     only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
-    seed: int = redeclare(Seeded, "seed", help="Random seed of the splits, the sample and the pseudo-queries.")
+    seed: int = inherited("Random seed of the splits, the sample and the pseudo-queries.", applies=())
 
 
 @dataclass(frozen=True)
@@ -214,60 +169,43 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
     qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)
     document_columns: Mapping[str, str] = option(
-        {},
-        "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
-        metavar="FIELD=COLUMN",
-        shown="by their names",
-    )
+        {}, "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
+        metavar="FIELD=COLUMN", shown="by their names"
+    )  # fmt: skip
     query_columns: Mapping[str, str] = option(
         {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names",
-        applies=when(queries=GIVEN),
+        applies=when(queries=GIVEN), choices=("id", "text", "answers")
     )  # fmt: skip
     qrels_columns: Mapping[str, str] = option(
         {}, "Columns of judgments: `qid`, `docid`, `relevance`.", metavar="FIELD=COLUMN", shown="by their names",
-        applies=when(qrels=GIVEN),
+        applies=when(qrels=GIVEN), choices=("qid", "docid", "relevance")
     )  # fmt: skip
-    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
+    on_dangling: OnDangling = inherited(applies=_QRELS)
     header: bool | None = option(
         None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name",
-        applies=when(inputs=DELIMITED),
+        applies=when(inputs=DELIMITED)
     )  # fmt: skip
     quoted: bool | None = option(
         None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only",
-        applies=when(inputs=DELIMITED),
+        applies=when(inputs=DELIMITED)
     )  # fmt: skip
 
     def check(self) -> None:
-        """Refuse files of queries as documents, unknown fields, and names that `index-bm25 --fields` cannot take."""
+        """Refuse files of queries as documents, and names that `index-bm25 --fields` cannot take."""
         super().check()
         for option_name in ("queries", "qrels"):
             astray = [path for path in self.documents if Path(path).name.startswith(f"{option_name}.")]
             if astray and getattr(self, option_name):
-                raise InputError(
-                    f"{astray[0]}: was passed as documents; repeat --{option_name} for each file, or separate files "
-                    "by commas",
-                    code="other-role", path=astray[0], option=option_name,
-                )  # fmt: skip
+                reason = "was passed as documents; repeat the option for each file, or separate files by commas"
+                raise option_error(option_name, astray[0], reason, code="other-role", path=astray[0])
         for name in self.other_fields:
             if name in _RESERVED or not name.isidentifier():
-                raise InputError(
-                    f"--document-columns {name}: a field needs a name of letters, digits and '_', other than "
-                    f"{' and '.join(_RESERVED)}",
-                    code="invalid-name", option="document_columns", value=name,
-                )  # fmt: skip
+                reason = f"a field needs a name of letters, digits and '_', other than {' and '.join(_RESERVED)}"
+                raise option_error("document_columns", name, reason, code="invalid-name")
         if self.pseudo_queries is not None and self.other_fields:
-            raise InputError(
-                f"--pseudo-queries: not with the field '{self.other_fields[0]}', which may repeat the query; pass only "
-                "id, title and text with --document-columns",
-                code="conflicting-options", option="pseudo_queries", others=("document_columns",),
-            )  # fmt: skip
-        fields = {"query_columns": ("id", "text", "answers"), "qrels_columns": ("qid", "docid", "relevance")}
-        for name, known in fields.items():
-            if unknown := sorted(set(getattr(self, name)) - set(known)):
-                raise InputError(
-                    f"--{name.replace('_', '-')} {unknown[0]}: unknown field; choices: {', '.join(known)}",
-                    code="unknown-choice", option=name, value=unknown[0], choices=known,
-                )  # fmt: skip
+            reason = f"not with the field '{self.other_fields[0]}', which may repeat the query"
+            others = ("document_columns",)
+            raise option_error("pseudo_queries", None, reason, code="conflicting-options", others=others)
 
 
 @dataclass(frozen=True)
@@ -306,16 +244,13 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
 
     corpus: Path = argument(REQUIRED, "collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.")
     _: KW_ONLY
-    queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE", recorded=False)
-    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
+    queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE")
+    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
     triples: Mapping[str, Path] = option(
-        {},
-        "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
-        metavar="SPLIT=FILE", recorded=False,
+        {}, "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
+        metavar="SPLIT=FILE"
     )  # fmt: skip
-    on_dangling: OnDangling = redeclare(
-        PrepareRows, "on_dangling", applies=(_QRELS, when(triples=GIVEN, pseudo_queries=None))
-    )
+    on_dangling: OnDangling = inherited(applies=(_QRELS, when(triples=GIVEN, pseudo_queries=None)))
 
 
 @dataclass(frozen=True)
@@ -335,32 +270,18 @@ class PrepareDpr(PrepareRows, options.Dpr):
     corpus: Path = argument(REQUIRED, "psgs_w100.tsv, plain or gzipped.")
     _: KW_ONLY
     questions: Mapping[str, Path] = option(
-        {},
-        "Questions and answers of each split (.csv with tabs, .jsonl or .json).",
-        metavar="SPLIT=FILE", recorded=False,
-    )  # fmt: skip
-    training: Mapping[str, Path] = option(
-        {},
-        "Training JSON of each split: questions, answers and positive passages.",
-        metavar="SPLIT=FILE", recorded=False,
-    )  # fmt: skip
-    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(training=GIVEN, pseudo_queries=None))
-    sample_from: SampleFrom = option(
-        options.Dpr.sample_from,
-        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
-        "rank, and then random ones (a collection like RoC's NQ of 250,000 passages).",
-        panel=SAMPLE,
-        applies=when(sample=GIVEN),
+        {}, "Questions and answers of each split (.csv with tabs, .jsonl or .json).", metavar="SPLIT=FILE"
     )
-
-    def check(self) -> None:
-        """Refuse contexts without a training file."""
-        super().check()
-        if self.sample_from == "contexts" and not self.training:
-            raise InputError(
-                "--sample-from contexts: needs the hard negatives of --training",
-                code="missing-option", option="training", needed_by="sample_from",
-            )  # fmt: skip
+    training: Mapping[str, Path] = option(
+        {}, "Training JSON of each split: questions, answers and positive passages.", metavar="SPLIT=FILE",
+        needed=when(sample_from="contexts")
+    )  # fmt: skip
+    on_dangling: OnDangling = inherited(applies=when(training=GIVEN, pseudo_queries=None))
+    sample_from: SampleFrom = inherited(
+        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
+        "rank, and then random ones (a collection like RoC's NQ of 250,000 passages).", panel=SAMPLE,
+        applies=when(sample=GIVEN)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -381,7 +302,7 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
 
     training: Mapping[str, Path] = argument(REQUIRED, "Training file of each split.", metavar="SPLIT=FILE...")
     _: KW_ONLY
-    corpus: Path | None = option(None, "JSON lines of docid, title and text; needed for ids.", recorded=False)
+    corpus: Path | None = option(None, "JSON lines of docid, title and text; needed for ids.")
 
 
 @dataclass(frozen=True)
@@ -397,29 +318,22 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
 
     corpus: Path = argument(REQUIRED, "Documents in SGML or JSON lines: a file, or a folder of files.")
     _: KW_ONLY
-    topics: Mapping[str, Path] = option(
-        {}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE", recorded=False
-    )
-    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE", recorded=False)
-    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=_QRELS)
-    topic_fields: Sequence[str] = option(
-        options.Trec.topic_fields,
+    topics: Mapping[str, Path] = option({}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE")
+    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
+    on_dangling: OnDangling = inherited(applies=_QRELS)
+    topic_fields: Sequence[str] = inherited(
         "Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other tags, such "
-        "as `disease,gene`.",
-        applies=when(topics=GIVEN, topic_format=SGML_TOPICS),
-    )
+        "as `disease,gene`.", applies=when(topics=GIVEN, topic_format=SGML_TOPICS)
+    )  # fmt: skip
     text_fields: Sequence[str] = option(
         (),
         "More fields of SGML documents that become text, such as `byline,subject`; `all` for all. A note counts the "
-        "words of other fields.",
-        applies=when(document_format=SGML),
-    )
-    encoding: str = option(
-        options.Trec.encoding,
+        "words of other fields.", applies=when(document_format=SGML)
+    )  # fmt: skip
+    encoding: str = inherited(
         "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
-        parse=text_encoding,
-        applies=when(inputs=SGML),
-    )
+        parse=text_encoding, applies=when(inputs=SGML)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -434,10 +348,9 @@ class PrepareIrds(PrepareRows, options.Irds):
     examples = ("hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco",)
 
     ids: Sequence[str] = argument(
-        REQUIRED,
-        "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
-        metavar="[SPLIT=]ID...",
-    )
+        REQUIRED, "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
+        metavar="[SPLIT=]ID..."
+    )  # fmt: skip
 
 
 def prepare_with(name: str, added: Any) -> type[Prepare]:
@@ -470,3 +383,31 @@ READERS: Registry[type[Prepare]] = Registry(
     },
     prepare_with,
 )
+
+
+@dataclass(frozen=True)
+class Split(Seeded, Writes):
+    """Split the judged queries into folds for cross-validation.
+
+    Writes a collection over the same documents with the splits `test-1`, `dev-1`, `train-1`, `test-2`, ... Split
+    `test-i` is fold i of the queries, `dev-i` the next fold, `train-i` all other folds. Split `all` contains all judged
+    queries. One index serves all folds.
+
+    With `--no-dev`, `train-i` contains all queries outside of fold i: 200 of 250 with five folds (RoC on Robust04).
+    """
+
+    command = "split"
+    panel = DATA
+    examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
+
+    collection: Path = argument(REQUIRED, "Collection with judgments.")
+    _: KW_ONLY
+    folds: int = option(5, "Number of folds; with `--folds-file`, the number of folds required in the file.", minimum=2)
+    folds_file: Path | None = option(
+        None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold."
+    )
+    splits: Sequence[str] = option(
+        (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
+    )
+    dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
+    seed: int = inherited("Random seed of the folds.", applies=when(folds_file=None))

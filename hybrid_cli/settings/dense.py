@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.encoders.options import CombineMode, Combining, EncodingPrecision, Pooling
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
-from hybrid_cli.settings.cluster import OnCluster, ThreadedOnCluster
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
     ENCODER,
@@ -23,25 +24,19 @@ from hybrid_cli.settings.common import (
     EncoderContract,
     NameOrPath,
     OnDevice,
+    Overwrites,
     Seeded,
     StartModel,
+    ThreadedOnCluster,
     Writes,
     as_names,
 )
-from hybrid_cli.settings.options import (
-    GIVEN,
-    REQUIRED,
-    argument,
-    option,
-    redeclare,
-    when,
-)
-from hybrid_cli.settings.retrieval import FAISS_DEVICE, IndexBm25, SearchOptions
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.retrieval import FAISS_DEVICE, RETRIEVAL, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
 HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
 HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
-RETRIEVAL = "Retrieval"
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
 IMPORTED = "Vectors of other tools"
 
@@ -59,77 +54,52 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 class VectorIndex(Budgeted, Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index."""
 
+    option_panel = INDEX
+
     index_type: str | None = option(
-        None,
-        "Index type. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in INDEX_TYPES.items()) + ".",
-        choices=INDEX_TYPES,
-        panel=INDEX,
-        applies=_DOCUMENTS,
-        shown="flat; binary for a model trained with --loss bpr",
-    )
+        None, "Index type. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in INDEX_TYPES.items()) + ".",
+        choices=INDEX_TYPES, applies=_DOCUMENTS, shown="flat; binary for a model trained with --loss bpr"
+    )  # fmt: skip
     factory: str | None = option(
-        None,
-        "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
-        panel=INDEX,
-        applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE),
-    )
-    m: int = option(
-        options.VectorIndex.m, "Links per vector of an HNSW graph.", "--M", panel=INDEX, minimum=2, maximum=1024,
-        applies=when(index_type=HNSW),
+        None, "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
+        applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE)
     )  # fmt: skip
-    ef_construction: int = option(
-        options.VectorIndex.ef_construction,
-        "Size of the candidate list during the construction of an HNSW graph.", panel=INDEX, minimum=1,
-        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
-    )  # fmt: skip
-    ef_search: int = option(
-        options.VectorIndex.ef_search,
-        "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.",
-        panel=INDEX,
-        minimum=1,
-        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY)),
+    m: int = inherited(
+        "Links per vector of an HNSW graph.", "--M", minimum=2, maximum=1024, applies=when(index_type=HNSW)
     )
+    ef_construction: int = inherited(
+        "Size of the candidate list during the construction of an HNSW graph.", minimum=1,
+        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
+    )  # fmt: skip
+    ef_search: int = inherited(
+        "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.", minimum=1,
+        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
+    )  # fmt: skip
     nlist: int | None = option(
-        None, "Number of inverted lists.", panel=INDEX, minimum=1, applies=when(index_type="ivf"),
-        shown="4 times the square root of the documents",
+        None, "Number of inverted lists.", minimum=1, applies=when(index_type="ivf"),
+        shown="4 times the square root of the documents"
     )  # fmt: skip
-    nprobe: int = option(
-        options.VectorIndex.nprobe,
-        "Number of inverted lists searched per query; `search --nprobe` overrides it.", panel=INDEX, minimum=1,
-        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
+    nprobe: int = inherited(
+        "Number of inverted lists searched per query; `search --nprobe` overrides it.", minimum=1,
+        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY))
     )  # fmt: skip
     pq_bytes: int | None = option(
-        None, "Bytes of a product code.", panel=INDEX, minimum=1, applies=when(index_type=("pq", "opq", "auto")),
-        shown="a quarter of the dimensions",
+        None, "Bytes of a product code.", minimum=1, applies=when(index_type=("pq", "opq", "auto")),
+        shown="a quarter of the dimensions"
     )  # fmt: skip
-    memory: int | None = redeclare(
-        Budgeted,
-        "memory",
-        help="Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
-        "that does not fit is refused.",
-        applies=when(encoder=OF_DENSE),
-        recorded=True,
-    )
-    min_recall: float = option(
-        options.VectorIndex.min_recall,
-        "Minimum recall of the exact top 100 hits.",
-        panel=INDEX,
-        minimum=0,
-        maximum=1,
-        applies=when(index_type="auto"),
+    memory: int | None = inherited(
+        "Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
+        "that does not fit is refused.", applies=when(encoder=OF_DENSE), recorded=True
+    )  # fmt: skip
+    min_recall: float = inherited(
+        "Minimum recall of the exact top 100 hits.", minimum=0, maximum=1, applies=when(index_type="auto")
     )
     faiss_device: str = redeclare(
-        SearchOptions,
-        "faiss_device",
-        help=f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
-        panel=INDEX,
-        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)),
-        recorded=False,
-    )
-    seed: int = redeclare(
-        Seeded,
-        "seed",
-        help="Random seed of training samples and recall checks.",
+        SearchOptions, "faiss_device", help=f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
+        panel=INDEX, applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)), recorded=False
+    )  # fmt: skip
+    seed: int = inherited(
+        "Random seed of training samples and recall checks.",
         applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)),
     )
 
@@ -144,6 +114,9 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
         """Return the options for the manifest; a budget changes the result only with index type `auto`."""
         found = super().recorded(**facts)
         return found if self.index_type == "auto" else {name: each for name, each in found.items() if name != "memory"}
+
+
+_tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -167,50 +140,32 @@ class Combine(Budgeted, OnDevice, Writes):
     weight: float = option(
         Combining.weight, "Weight of the second encoder, on the query side.", applies=when(tune=None)
     )
-    tune: Path | None = option(
-        None, "Collection with judged queries, which select the weight.", panel=TUNING, recorded=False
-    )
+    tune: Path | None = option(None, "Collection with judged queries, which select the weight.", panel=TUNING)
     split: str | None = redeclare(
         IndexBm25, "split", help="Split of the collection in `--tune`.", applies=when(tune=GIVEN)
     )
-    index: Path | None = option(
-        None,
-        "Index of the same two models, built by `encode` with any weight.",
-        panel=TUNING,
-        applies=when(tune=GIVEN),
-        recorded=False,
+    index: Path | None = _tuning_option(
+        None, "Index of the same two models, built by `encode` with any weight.", needed=when(tune=GIVEN)
     )
-    measure: str = option("R@100", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=GIVEN))
-    depth: int = option(
-        100,
-        "Top-ranked documents of each encoder alone; both encoders score all of them.",
-        panel=TUNING,
-        minimum=1,
-        applies=when(tune=GIVEN),
+    measure: str = _tuning_option("R@100", "Measure to maximize.", parse=MEASURE)
+    depth: int = _tuning_option(
+        100, "Top-ranked documents of each encoder alone; both encoders score all of them.", minimum=1
     )
-    memory: int | None = redeclare(Budgeted, "memory", applies=when(tune=GIVEN))
-    grid: Literal["scaled", "reciprocal", "log"] = option(
+    memory: int | None = inherited(applies=when(tune=GIVEN))
+    grid: Literal["scaled", "reciprocal", "log"] = _tuning_option(
         "scaled",
         "Candidate weights. `scaled`: shares of .05 to .95 in units of the standard deviation of each encoder's "
         "scores; selects the middle of those within one standard error of the best. `reciprocal`: .1 to 10 (SPAR), and "
         "`log`: .001 to 1000; select the best, and are extended if it is an end point.",
-        panel=TUNING,
-        applies=when(tune=GIVEN),
     )
 
     def check(self) -> None:
-        """Require two models, and an index for tuning."""
+        """Require two models."""
         super().check()
         if len(self.models) != 2:
             raise InputError(
-                f"combine: needs two encoders, got {len(self.models)}",
-                code="number-of-values", option="models", found=len(self.models), expected=2,
-            )  # fmt: skip
-        if self.tune is not None and self.index is None:
-            raise InputError(
-                "--tune: needs --index, the index that `hybrid encode` built with both models",
-                code="missing-option", option="index", needed_by="tune",
-            )  # fmt: skip
+                f"combine: needs two encoders, got {len(self.models)}", code="number-of-values", option="models"
+            )
 
 
 @dataclass(frozen=True)
@@ -233,17 +188,15 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     )
 
     collection: Path | None = argument(
-        None, "A collection or corpus, or a dense index to rebuild with another index type."
+        None, "A collection or corpus, or a dense index to rebuild with another index type.", needed=when(queries=None)
     )
     _: KW_ONLY
     model: Sequence[NameOrPath] | NameOrPath = option(
-        (StartModel.model,),
-        "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
-        applies=when(input=TEXTS),
-        recorded=False,
-    )
+        (StartModel.model,), "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
+        applies=when(input=TEXTS)
+    )  # fmt: skip
     queries: Path | None = option(
-        None, "File of queries to encode, in place of a corpus.", applies=when(collection=None), recorded=False
+        None, "File of queries to encode, in place of a corpus.", applies=when(collection=None)
     )
     split: str | None = option(
         None, "Encode the queries of this split of the collection.", applies=when(input=TEXTS), recorded=False
@@ -252,129 +205,125 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         None,
         "Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products. With the "
         "`--model` that computed them, `search` encodes queries; else it needs query vectors, imported in the same "
-        "way.",
-        panel=IMPORTED,
-        applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE),
-        recorded=False,
-    )
+        "way.", panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
+    )  # fmt: skip
     ids: Path | None = option(
-        None,
-        "Ids of the vectors, one per line.",
-        panel=IMPORTED,
-        applies=when(from_vectors=GIVEN),
-        shown="in the order of the documents or queries",
-        recorded=False,
-    )
+        None, "Ids of the vectors, one per line.", panel=IMPORTED, applies=when(from_vectors=GIVEN),
+        shown="in the order of the documents or queries"
+    )  # fmt: skip
     concat_with: Path | None = option(
-        None,
-        "Second dense index of the same corpus; both are combined without encoding.",
-        panel=COMBINED,
-        applies=when(input=DENSE_INDEX),
-        recorded=False,
-    )
+        None, "Second dense index of the same corpus; both are combined without encoding.", panel=COMBINED,
+        applies=when(input=DENSE_INDEX)
+    )  # fmt: skip
     combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED, applies=_COMBINED)
     weight: float = redeclare(
-        Combine,
-        "weight",
-        help="Weight of the second encoder, on the query side; `search --weight` overrides it.",
-        panel=COMBINED,
-        applies=_COMBINED,
-    )
+        Combine, "weight", help="Weight of the second encoder, on the query side; `search --weight` overrides it.",
+        panel=COMBINED, applies=_COMBINED
+    )  # fmt: skip
     truncate_dim: int | None = option(
-        None,
-        "Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.",
-        panel=ENCODER,
-        minimum=1,
-        applies=when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None),
-        shown="all",
-    )
-    device: str = redeclare(
-        OnDevice,
-        "device",
+        None, "Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.",
+        panel=ENCODER, minimum=1,
+        applies=when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None), shown="all"
+    )  # fmt: skip
+    device: str = inherited(
         applies=(
-            when(input=TEXTS, encoder=OF_TRANSFORMER),
-            when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
-            when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
-        ),
-    )
+        when(input=TEXTS, encoder=OF_TRANSFORMER),
+        when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
+        when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
+        ), excluded=when(devices=GIVEN)
+    )  # fmt: skip
     devices: Sequence[str] = option(
         (),
         "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
-        "`--threads` on CPUs, write the same bytes as one device.",
-        panel=COMPUTATION,
-        applies=when(input=TEXTS, from_vectors=None, ray_address=None),
-        recorded=False,
-    )
-    ray_address: str | None = redeclare(OnCluster, "ray_address", applies=when(input=TEXTS, from_vectors=None))
+        "`--threads` on CPUs, write the same bytes as one device.", panel=COMPUTATION,
+        applies=when(input=TEXTS, from_vectors=None, ray_address=None), recorded=False
+    )  # fmt: skip
+    ray_address: str | None = inherited(applies=when(input=TEXTS, from_vectors=None))
     recall_check: bool = option(
-        False,
-        "Measure and store the recall of an approximate index against exact search.",
-        panel=INDEX,
-        applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE),
-        recorded=False,
-    )
-    preset: str | None = redeclare(EncoderContract, "preset", applies=_VECTORS)
-    pooling: Pooling | None = redeclare(EncoderContract, "pooling", applies=_VECTORS)
-    normalize: bool | None = redeclare(EncoderContract, "normalize", applies=_VECTORS)
-    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRACT)
-    doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix", applies=_CONTRACT)
-    title_separator: str | None = redeclare(EncoderContract, "title_separator", applies=_CONTRACT)
-    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", applies=_CONTRACT)
-    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", applies=_CONTRACT)
+        False, "Measure and store the recall of an approximate index against exact search.", panel=INDEX,
+        applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE), recorded=False
+    )  # fmt: skip
+    preset: str | None = inherited(applies=_VECTORS)
+    pooling: Pooling | None = inherited(applies=_VECTORS)
+    normalize: bool | None = inherited(applies=_VECTORS)
+    query_prefix: str | None = inherited(applies=_CONTRACT)
+    doc_prefix: str | None = inherited(applies=_CONTRACT)
+    title_separator: str | None = inherited(applies=_CONTRACT)
+    query_max_len: int | None = inherited(applies=_CONTRACT)
+    doc_max_len: int | None = inherited(applies=_CONTRACT)
     dtype: EncodingPrecision = option(
         "auto",
         "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8`: 8-bit "
         "weights of a transformer on a CPU, for those without bf16; `search` then encodes queries in fp32.",
-        panel=COMPUTATION,
-        applies=when(input=TEXTS, encoder=OF_TRANSFORMER),
-    )
-    vector_dtype: VectorType = option(
-        options.Shards.vector_dtype,
-        "Type of the stored vectors.",
-        panel=COMPUTATION,
-        applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN)),
-    )
-    shard_size: int = option(
-        options.Shards.shard_size,
-        "Texts per shard; an interruption loses at most one shard.",
-        panel=COMPUTATION,
-        minimum=1,
-        applies=(when(input=TEXTS), when(concat_with=GIVEN)),
-    )
+        panel=COMPUTATION, applies=when(input=TEXTS, encoder=OF_TRANSFORMER)
+    )  # fmt: skip
+    vector_dtype: VectorType = inherited(
+        "Type of the stored vectors.", panel=COMPUTATION,
+        applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN))
+    )  # fmt: skip
+    shard_size: int = inherited(
+        "Texts per shard; an interruption loses at most one shard.", panel=COMPUTATION, minimum=1,
+        applies=(when(input=TEXTS), when(concat_with=GIVEN))
+    )  # fmt: skip
     batch_tokens: int | None = option(
-        None,
-        "Tokens per batch, padding included; changes vectors by rounding only.",
-        panel=COMPUTATION,
-        minimum=1,
-        applies=when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None),
-        shown="1024 on a CPU, 65536 on a GPU",
-        recorded=False,
-    )
+        None, "Tokens per batch, padding included; changes vectors by rounding only.", panel=COMPUTATION, minimum=1,
+        applies=when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None), shown="1024 on a CPU, 65536 on a GPU",
+        recorded=False
+    )  # fmt: skip
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and the number of models."""
         return {**super().values(), "models": TWO_MODELS if len(as_names(self.model)) == 2 else ONE_MODEL}
 
     def check(self) -> None:
-        """Refuse more than two models, or a command without input."""
+        """Refuse more than two models."""
         super().check()
-        if (count := len(as_names(self.model))) > 2:
-            raise InputError(
-                f"--model: needs one or two encoders, got {count}",
-                code="number-of-values", option="model", found=count, expected=2,
-            )  # fmt: skip
-        if self.collection is None and self.queries is None:
-            raise InputError(
-                "encode: needs a collection, a dense index, or a file with --queries",
-                code="missing-option", option="collection", needed_by="encode",
-            )  # fmt: skip
-        if self.devices and "device" in self.given:
-            raise InputError(
-                f"--device {self.device}: not with --devices, which names all devices",
-                code="conflicting-options", option="device", others=("devices",),
-            )  # fmt: skip
+        if len(as_names(self.model)) > 2:
+            raise option_error("model", self.model, "needs one or two encoders", code="number-of-values")
 
     def contract(self) -> dict[str, Any]:
         """Return the options that override fields of the encoder's contract."""
         names = ("truncate_dim", *(name for name in EncoderContract.declared() if name != "preset"))
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True)
+class Presets(Settings):
+    """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
+
+    command = "presets"
+    panel = RETRIEVAL
+    examples = ("hybrid presets",)
+
+
+@dataclass(frozen=True)
+class ConvertCheckpoint(Overwrites):
+    """Convert a checkpoint to safetensors, or join the towers or learners of a published encoder.
+
+    Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a separate process, tensors only; a file with other
+    objects is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
+    """
+
+    command = "convert-checkpoint"
+    panel = RETRIEVAL
+    examples = (
+        "hybrid convert-checkpoint downloads/ance models/ance",
+        "hybrid convert-checkpoint dpr-question models/dpr --documents dpr-context",
+        "hybrid convert-checkpoint lambda.ckpt models/lambda --base google-bert/bert-base-uncased",
+        "hybrid convert-checkpoint one.ckpt models/drboost --learners two.ckpt,three.ckpt "
+        "--base google-bert/bert-base-uncased",
+    )
+
+    checkpoint: NameOrPath = argument(REQUIRED, "Pickled file, model folder, or Hugging Face id.")
+    output: Path = argument(REQUIRED, "Folder of the converted checkpoint.")
+    _: KW_ONLY
+    documents: NameOrPath | None = option(
+        None, "Document encoder, if CHECKPOINT is the query encoder of two published checkpoints."
+    )
+    learners: Sequence[NameOrPath] = option(
+        (), "Further learners of an ensemble with CHECKPOINT as its first, each with both towers; their vectors are "
+        "concatenated (DrBoost).", applies=when(documents=None)
+    )  # fmt: skip
+    base: NameOrPath | None = option(
+        None, "Model with configuration and tokenizer, for a file without config.json next to it."
+    )

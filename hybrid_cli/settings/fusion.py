@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, parsed_by, redeclare, registered, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
 from hybrid_cli.settings.retrieval import TUNING
 
 FUSION = "Fusion"
@@ -25,10 +25,11 @@ _NO_METHOD = "no --method"  # fact
 class WeightTuning(Seeded):
     """Options of tuning a fusion, with `--tune`."""
 
+    option_panel = TUNING
+
     methods: Sequence[str] = option(
         Tuning.methods,
         "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
-        panel=TUNING,
         applies=when(tune=GIVEN, named=_NO_METHOD),
     )
     grid: Grid | Literal["auto"] = option(
@@ -37,30 +38,21 @@ class WeightTuning(Seeded):
         "scores; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and their reciprocals; `auto`: "
         "scaled for sums of raw scores, else linear. If an end point is best, `log` and "
         "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
-        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).",
-        panel=TUNING,
-        applies=when(tune=GIVEN),
-    )
+        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).", applies=when(tune=GIVEN)
+    )  # fmt: skip
     step: float = option(
-        Tuning.step,
-        "Distance between weights of the grids `linear` and `scaled`.",
-        panel=TUNING,
-        above=0,
-        maximum=1,
-        applies=when(tune=GIVEN, grid=("auto", "linear", "scaled")),
-    )
+        Tuning.step, "Distance between weights of the grids `linear` and `scaled`.", above=0, maximum=1,
+        applies=when(tune=GIVEN, grid=("auto", "linear", "scaled"))
+    )  # fmt: skip
     folds: int = option(
-        Tuning.folds, "Folds of the queries for the held-out score.", panel=TUNING, minimum=2, applies=when(tune=GIVEN)
+        Tuning.folds, "Folds of the queries for the held-out score.", minimum=2, applies=when(tune=GIVEN)
     )
     prior_queries: float = option(
         Tuning.prior_queries,
         "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
-        "curves.",
-        panel=TUNING,
-        minimum=0,
-        applies=when(tune=GIVEN),
-    )
-    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", applies=when(tune=GIVEN))
+        "curves.", minimum=0, applies=when(tune=GIVEN)
+    )  # fmt: skip
+    seed: int = inherited("Random seed of the folds.", applies=when(tune=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -87,65 +79,45 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     )
     _: KW_ONLY
     method: str = option(
-        METHOD,
-        "Fusion method; names of ranx are also accepted.",
+        METHOD, "Fusion method; names of ranx are also accepted.",
         choices=registered("hybrid_cli.fusion.methods", "METHODS"),
-        parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
-    )
+        parse=parsed_by("hybrid_cli.fusion.methods", "method_name")
+    )  # fmt: skip
     weights: str | Sequence[float] | None = option(
         None,
         "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
-        "the method and its parameters.",
-        parse=str,
-        shown="equal",
-        applies=when(tune=False),
-    )
+        "the method and its parameters.", parse=str, shown="equal", applies=when(tune=False)
+    )  # fmt: skip
     normalize: Normalization | None = option(
         None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
     rrf_k: float = option(
-        RRF_K,
-        "Constant k in 1 / (k + rank).",
-        above=-1,
-        maximum=MOST_K,
-        applies=(when(method="rrf"), when(tune=GIVEN, tried=RRF)),
-    )
+        RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K,
+        applies=(when(method="rrf"), when(tune=GIVEN, tried=RRF))
+    )  # fmt: skip
     depth: int = option(HITS, "Hits read from each run.", minimum=1)
     hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
     missing: Missing | None = option(
         None,
         "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
-        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.",
-        panel=ABSENT,
-        shown="the method's",
-    )
+        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.", panel=ABSENT,
+        shown="the method's"
+    )  # fmt: skip
     index: Sequence[Path] = option(
-        (),
-        "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.",
-        panel=ABSENT,
-        recorded=False,
-        applies=_EXACT,
+        (), "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.", panel=ABSENT, applies=_EXACT
     )
     queries: Path | None = option(
-        None,
-        "Queries or collection; overrides the paths recorded in the runs.",
-        panel=ABSENT,
-        recorded=False,
-        applies=_EXACT,
+        None, "Queries or collection; overrides the paths recorded in the runs.", panel=ABSENT, applies=_EXACT
     )
-    qrels: Path | None = option(
-        None, "Qrels or collection; prints the score of each run.", panel=COMPARED, recorded=False
-    )
+    qrels: Path | None = option(None, "Qrels or collection; prints the score of each run.", panel=COMPARED)
     split: str | None = option(
-        None,
-        "Split of the collection in `--qrels` or `--queries`.",
-        panel=COMPARED,
-        applies=(when(qrels=GIVEN), when(queries=GIVEN)),
-    )
+        None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED,
+        applies=(when(qrels=GIVEN), when(queries=GIVEN))
+    )  # fmt: skip
     measure: str = option(
         "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
     )
-    device: str = redeclare(OnDevice, "device", applies=_EXACT)
+    device: str = inherited(applies=_EXACT)
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
     def values(self) -> dict[str, Any]:

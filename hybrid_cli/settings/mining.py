@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.collections.options import QueriesFrom
-from hybrid_cli.errors import InputError
-from hybrid_cli.settings.cluster import ThreadedOnCluster
-from hybrid_cli.settings.common import Budgeted, Seeded, Writes
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.settings.common import Budgeted, Seeded, ThreadedOnCluster, Writes
 from hybrid_cli.settings.conversion import LARGEST
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, redeclare, when
-from hybrid_cli.settings.retrieval import refuse_replaced_split
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
+from hybrid_cli.settings.retrieval import REPLACED
 from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, RUN, Labeling, Mining, Source
 
 TRAINING = "Training"
@@ -52,80 +51,51 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     collection: Sequence[Path] | Path = argument(REQUIRED, "Collections with corpus, queries and qrels.")
     _: KW_ONLY
-    split: str | None = option(None, "Split of the collection.", recorded=False)
-    queries: Path | None = option(None, "Queries file; replaces the collection's.", recorded=False)
-    qrels: Path | None = option(None, "Qrels file; replaces the collection's.", recorded=False)
+    split: str | None = option(None, "Split of the collection.", recorded=False, excluded=REPLACED)
+    queries: Path | None = option(None, "Queries file; replaces the collection's.")
+    qrels: Path | None = option(None, "Qrels file; replaces the collection's.")
     sources: Sequence[str] = option(
         (BM25,),
         "`bm25`, `random` (uniform over the corpus), `run:PATH` (also a fused run), or `given:PATH`, the negatives of "
         "a training file (DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: "
         "`bm25:6,random:2`. Several collections need one file each, in order: `given:nq.json:1,given:webq.json:1`.",
-        panel=SOURCES,
-        metavar="SOURCE,...",
-    )
+        panel=SOURCES, metavar="SOURCE,..."
+    )  # fmt: skip
     index: Sequence[Path] | Path | None = option(
-        (),
-        "Lexical index: for the source `bm25`, and for exact lexical scores. Several collections need one index, "
-        "or one each if their corpora differ.",
-        panel=SOURCES,
-        recorded=False,
-    )
+        (), "Lexical index: for the source `bm25`, and for exact lexical scores. Several collections need one index, "
+        "or one each if their corpora differ.", panel=SOURCES
+    )  # fmt: skip
     positives: Literal["all", "first"] = option(
         "all",
         "Relevant documents of a query that become examples: all, or the first of the judgments (DPR's gold passage).",
     )
     depth: int | None = option(
-        None,
-        "Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000 "
-        "documents, 1,000 from 9 million on.",
-        panel=SOURCES,
-        minimum=1,
-        metavar="INT|auto",
-        shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks",
-        automatic="auto",
-        applies=_RANKED,
-    )
-    skip_top: int = option(
-        Mining.skip_top,
-        "Number of top ranks to skip; they often hold unjudged positives.",
-        panel=SOURCES,
-        minimum=0,
-        applies=_RANKED,
+        None, "Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000 "
+        "documents, 1,000 from 9 million on.", panel=SOURCES, minimum=1, metavar="INT|auto",
+        shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks", automatic="auto",
+        applies=_RANKED
+    )  # fmt: skip
+    skip_top: int = inherited(
+        "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
     )
     num_negatives: int | None = option(
-        None,
-        "Negatives per example.",
-        panel=SOURCES,
-        minimum=1,
-        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}",
-        recorded=False,
-    )
-    prob: float = option(
-        Mining.prob,
+        None, "Negatives per example.", panel=SOURCES, minimum=1,
+        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}", recorded=False
+    )  # fmt: skip
+    prob: float = inherited(
         "Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random "
-        "negatives.",
-        panel=SOURCES,
-        minimum=0,
-        maximum=1,
-        applies=_RANKED,
-    )
-    seed: int = redeclare(Seeded, "seed")
-    exclude_same_text: bool = option(
-        Mining.exclude_same_text,
+        "negatives.", panel=SOURCES, minimum=0, maximum=1, applies=_RANKED
+    )  # fmt: skip
+    seed: int = inherited()
+    exclude_same_text: bool = inherited(
         "Drop candidates with the same text as a positive, ignoring white space.",
-        "--exclude-same-text/--keep-same-text",
-        panel=FILTERS,
-    )
-    answer_filter: bool = option(
-        Mining.answer_filter, "Drop candidates whose text contains an answer to the query.", panel=FILTERS
-    )
+        "--exclude-same-text/--keep-same-text", panel=FILTERS
+    )  # fmt: skip
+    answer_filter: bool = inherited("Drop candidates whose text contains an answer to the query.", panel=FILTERS)
     relative_margin: float | None = option(
-        None,
-        "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
-        panel=FILTERS,
-        above=0,
-        applies=_RANKED,
-    )
+        None, "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
+        panel=FILTERS, above=0, applies=_RANKED
+    )  # fmt: skip
     max_score: float | None = option(
         None, "Drop candidates with a score above this value.", panel=FILTERS, applies=_RANKED
     )
@@ -146,53 +116,33 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         names = [source.name for source in self.plan()]
         if BM25 in names and not self.indexes:
             raise InputError(
-                "--sources bm25: needs --index, a lexical index of the collection (`hybrid index-bm25`)",
-                code="missing-option", option="index", needed_by="sources",
-            )  # fmt: skip
+                "--sources bm25: needs --index", code="missing-option", option="index", needed_by="sources"
+            )
         self.check_facts(f"--sources is {','.join(self.sources)}", **self._facts())
         if self.depth is not None and self.skip_top >= self.depth:
-            raise InputError(
-                f"--skip-top {self.skip_top}: leaves no rank of --depth {self.depth}; raise --depth",
-                code="out-of-range", option="skip_top", value=self.skip_top, maximum=self.depth,
-            )  # fmt: skip
+            raise option_error("skip_top", self.skip_top, f"leaves no rank of --depth {self.depth}")
         self._check_several()
-        refuse_replaced_split(self.split, self.queries, self.qrels)
 
     def _check_several(self) -> None:
         """Refuse options that belong to one collection, and ambiguous collections or indexes."""
         if len(self.indexes) not in (0, 1, len(self.collections)):
-            raise InputError(
-                f"--index: {len(self.indexes)} indexes for {len(self.collections)} collections; pass one, or one each",
-                code="number-of-values", option="index", found=len(self.indexes), expected=len(self.collections),
-            )  # fmt: skip
+            reason = f"pass one index, or one for each of the {len(self.collections)} collections"
+            raise option_error("index", self.indexes, reason, code="number-of-values")
         if len(self.collections) == 1:
             return
         if own := [source.name for source in self.plan() if source.run]:
-            raise InputError(
-                f"--sources {own[0]}: only with one collection, whose query ids it has",
-                code="conflicting-options", option="sources", value=own[0], others=("collections",),
-            )  # fmt: skip
+            raise option_error("sources", own[0], "only with one collection", code="conflicting-options")
         files = sum(_is_given(item) for item in self.sources)
         if files not in (0, len(self.collections)):
-            raise InputError(
-                f"--sources given: needs one file for each of the {len(self.collections)} collections, in order; got "
-                f"{files}",
-                code="number-of-values", option="sources", found=files, expected=len(self.collections),
-            )  # fmt: skip
+            reason = f"pass one file for each of the {len(self.collections)} collections, in order"
+            raise option_error("sources", self.sources, reason, code="number-of-values")
         if self.queries is not None or self.qrels is not None:
-            raise InputError(
-                "--queries and --qrels: only with one collection; --split names those of each collection",
-                code="conflicting-options", option="queries", others=("collections",),
-            )  # fmt: skip
-        if colon := [path.name for path in self.collections if ":" in path.name]:
-            raise InputError(
-                f"mine-negatives: a colon ends the name of a set in its query ids; rename '{colon[0]}'",
-                code="invalid-name", value=colon[0],
-            )  # fmt: skip
-        name, times = Counter(path.name for path in self.collections).most_common(1)[0]
-        if times > 1:
-            raise InputError(f"mine-negatives: {times} collections are named '{name}'; their ids are kept apart by the "
-                             "name, so rename one", code="duplicate-name", name=name)  # fmt: skip
+            reason = "only with one collection; --split names those of each collection"
+            raise InputError(f"--queries and --qrels: {reason}", code="conflicting-options", option="queries")
+        for name, times in Counter(path.name for path in self.collections).items():
+            if times > 1 or ":" in name:
+                reason = "the names of collections are put before their ids: each needs its own, without a colon"
+                raise InputError(f"mine-negatives {name}: {reason}; rename one", code="invalid-name", value=name)
 
     def of_collection(self, number: int) -> MineNegatives:
         """Return the settings of one collection, with its index and the training file of its negatives."""
@@ -232,22 +182,15 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         default = (self.num_negatives or NUM_NEGATIVES) if len(items) == 1 else None
         sources = [_source(item, default) for item in items]
         if len(items) < len(self.sources) and len({_numbered(each)[1] for each in self.sources if _is_given(each)}) > 1:
-            raise InputError(
-                f"--sources {text}: needs the same number of negatives for each file",
-                code="number-of-values", option="sources", value=text,
-            )  # fmt: skip
+            reason = "needs the same number of negatives for each file"
+            raise option_error("sources", text, reason, code="number-of-values")
         name, times = Counter(source.name for source in sources).most_common(1)[0]
         if times > 1:
-            raise InputError(
-                f"--sources {text}: {name} is listed {times} times; list each source once",
-                code="repeated-value", option="sources", value=name,
-            )  # fmt: skip
+            raise option_error("sources", name, "is listed twice; list each source once", code="repeated-value")
         total = sum(source.count for source in sources)
         if self.num_negatives is not None and total != self.num_negatives:
-            raise InputError(
-                f"--sources {text}: the numbers add up to {total}, but --num-negatives is {self.num_negatives}",
-                code="conflicting-options", option="sources", value=total, others=("num_negatives",),
-            )  # fmt: skip
+            reason = f"the numbers add up to {total}, but --num-negatives is {self.num_negatives}"
+            raise option_error("sources", text, reason, code="conflicting-options", others=("num_negatives",))
         return sources
 
     @property
@@ -267,15 +210,11 @@ def _source(item: str, default: int | None) -> Source:
     count = default if number is None else number
     prefix, _, path = name.partition(":")
     if prefix not in (BM25, RANDOM) and (prefix not in (RUN, GIVEN_FILE) or not path):
-        raise InputError(
-            f"--sources {item}: unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N",
-            code="unknown-choice", option="sources", value=item,
-        )  # fmt: skip
+        reason = "unknown; choices: bm25:N, random:N, run:PATH:N, given:PATH:N"
+        raise option_error("sources", item, reason, code="unknown-choice")
     if count is None or not 1 <= count <= LARGEST or (prefix in (BM25, RANDOM) and path):
-        raise InputError(
-            f"--sources {item}: needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2",
-            code="out-of-range", option="sources", value=item,
-        )  # fmt: skip
+        reason = f"needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2"
+        raise option_error("sources", item, reason)
     if name in (BM25, RANDOM):
         return Source(name, count)
     if prefix == GIVEN_FILE:
@@ -312,56 +251,36 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     collection: Path = argument(REQUIRED, "Collection; its corpus provides the sentences and the passages.")
     _: KW_ONLY
-    index: Path | None = option(None, "BM25: a lexical index of the collection.", panel=TEACHER, recorded=False)
+    index: Path | None = option(
+        None, "BM25: a lexical index of the collection.", panel=TEACHER, needed=when(run=None), excluded=when(run=GIVEN)
+    )
     run: Path | None = option(
-        None,
-        "Another ranking: a run of the given queries.",
-        panel=TEACHER,
-        recorded=False,
-        applies=(when(split=GIVEN), when(queries=GIVEN)),
-    )
-    queries_from: QueriesFrom = option(
-        Labeling.queries_from,
+        None, "Another ranking: a run of the given queries.", panel=TEACHER,
+        applies=(when(split=GIVEN), when(queries=GIVEN))
+    )  # fmt: skip
+    queries_from: QueriesFrom = inherited(
         "`all`: every sentence of three words or more; `sampled`: fewer sentences of later passages of a title, as in "
-        "SPAR (appendix A); `cropped`: sampled sentences, cut to the length of a training query.",
-        panel=QUERIES,
-        applies=_SENTENCES,
-    )
+        "SPAR (appendix A); `cropped`: sampled sentences, cut to the length of a training query.", panel=QUERIES,
+        applies=_SENTENCES
+    )  # fmt: skip
     split: str | None = option(
         None, "Split of the collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
     )
     queries: Path | None = option(
-        None, "Queries file or collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
+        None, "Queries file or collection, whose queries replace the sentences.", panel=QUERIES
     )
     max_queries: int | None = option(
         None, "Number of queries, drawn uniformly from all.", panel=QUERIES, minimum=1, shown="all"
     )
-    depth: int = option(Labeling.depth, "Hits kept per query.", panel=HITS, minimum=1)
-    keep_own: bool = option(
-        Labeling.keep_own,
-        "Keep the passage of a sentence among the hits of the sentence.",
-        "--keep-own/--drop-own",
-        panel=HITS,
-        applies=_SENTENCES,
+    depth: int = inherited("Hits kept per query.", panel=HITS, minimum=1)
+    keep_own: bool = inherited(
+        "Keep the passage of a sentence among the hits of the sentence.", "--keep-own/--drop-own", panel=HITS,
+        applies=_SENTENCES
+    )  # fmt: skip
+    keep_same_text: bool = inherited(
+        "Keep passages whose whole text is the query.", "--keep-same-text/--drop-same-text", panel=HITS
     )
-    keep_same_text: bool = option(
-        Labeling.keep_same_text,
-        "Keep passages whose whole text is the query.",
-        "--keep-same-text/--drop-same-text",
-        panel=HITS,
-    )
-    seed: int = redeclare(
-        Seeded,
-        "seed",
-        help="Random seed of the sample.",
+    seed: int = inherited(
+        "Random seed of the sample.",
         applies=(when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)),
     )
-
-    def check(self) -> None:
-        """Refuse a command without a teacher, or with two."""
-        super().check()
-        if (self.index is None) == (self.run is None):
-            raise InputError(
-                "label: needs one teacher, --index (BM25) or --run (another ranking)",
-                code="missing-option", option="index", needed_by="label",
-            )  # fmt: skip

@@ -1,257 +1,203 @@
-"""The base of all settings classes: every option is declared once, and every value is converted and checked.
-
-A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
-variants to which it applies. The command line, `--config`, the Python API, the manifest and the reference of commands
-read these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain,
-and an error names the option in one line.)
-"""
+"""Declarations of options: default, help, range, choices, and the variants to which an option applies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from inspect import get_annotations
-from typing import Any, ClassVar, Self, get_type_hints
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, replace
+from importlib import import_module
+from typing import Any, cast
 
-from hybrid_cli.errors import InputError
-from hybrid_cli.settings.conversion import byte_count, converted, plain
-from hybrid_cli.settings.declaration import (
-    GENERAL,
-    GIVEN,
-    KEY,
-    REQUIRED,
-    By,
-    Condition,
-    Option,
-    alternatives,
-    argument,
-    declare,
-    option,
-    parsed_by,
-    registered,
-    spelling,
-    when,
-)
-
-__all__ = [
-    "GENERAL",
-    "GIVEN",
-    "REQUIRED",
-    "By",
-    "Option",
-    "Settings",
-    "argument",
-    "byte_count",
-    "option",
-    "parsed_by",
-    "redeclare",
-    "registered",
-    "when",
-]
-
-_INHERITED: Any = object()  # in `redeclare`: the default stays
+REQUIRED: Any = MISSING
+GENERAL = "General"
+KEY = "option"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Base of all settings classes: the constructor converts and checks values.
+class _Given:
+    def __repr__(self) -> str:
+        return "GIVEN"
 
-    The class docstring is the command's help. None means that an option is not set.
+
+GIVEN: Any = _Given()  # in `when`: the other option must be set, to any value
+POSITIVE: Any = object()  # in `when`: the other option must be a number above 0
+
+
+@dataclass(frozen=True)
+class By:
+    """A default that depends on another option.
 
     Attributes:
-        given: names of the options that were set explicitly.
-        restricted: mixin -> condition under which the options of the mixin apply. Redeclared options keep their own
-            `applies`.
-        absent: recorded name that is no option, or no longer one -> value that fits manifests without the name: of a
-            fact that a later version began to record, or of an option that was removed.
+        other: name of the other option; its values are the keys of `values`.
+        values: value of the other option -> default.
+        otherwise: default for all other values.
     """
 
-    command: ClassVar[str] = ""
-    panel: ClassVar[str] = ""
-    examples: ClassVar[tuple[str, ...]] = ()
-    given: ClassVar[frozenset[str]] = frozenset()
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
-    absent: ClassVar[Mapping[str, Any]] = {}
+    other: str
+    values: Mapping[Any, Any]
+    otherwise: Any = None
 
-    def __new__(cls, *args: Any, **values: Any) -> Self:
-        """Record the names of the set options; the dataclass constructor then assigns the values."""
-        made = super().__new__(cls)
-        positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
-        named = {**dict(zip(positional, args, strict=False)), **values}
-        declared = cls.declared()
-        given = (name for name, value in named.items() if not _is_unset(value, declared.get(name)))
-        object.__setattr__(made, "given", frozenset(given))
-        return made
+    def resolve(self, settings: Any) -> Any:
+        """Return the default under these settings."""
+        return self.of(getattr(settings, self.other))
 
-    def __post_init__(self) -> None:
-        """Convert each value to the declared type, fill in defaults, and refuse invalid values and options."""
-        types = self.types()
-        for name, declared in self.declared().items():
-            value = getattr(self, name)
-            if name in self.given:
-                value = converted(name, declared, types[name], value)
-            elif declared.default is REQUIRED:
-                raise InputError(
-                    f"{spelling(name, declared)}: needs at least one value", code="missing-value", option=name
-                )
-            elif _is_unset(value, declared) and not isinstance(declared.default, By):
-                value = declared.default
-            object.__setattr__(self, name, value)
-        for name, declared in self.declared().items():
-            if name not in self.given and isinstance(declared.default, By):
-                object.__setattr__(self, name, declared.default.resolve(self))
-        self.check_facts()
-        self.check()
+    def of(self, value: Any) -> Any:
+        """Return the default for a value of the other option."""
+        return self.values.get(value, self.otherwise)
 
-    def check(self) -> None:
-        """Refuse options that exclude each other; commands with such rules override this method."""
-
-    def check_facts(self, subject: str = "", **facts: Any) -> None:
-        """Refuse options that were set but do not apply.
-
-        Args:
-            subject: phrase for the message: `out/dense is a dense index`.
-            facts: facts that only the stage knows, by the names used in `when`.
-
-        Raises:
-            InputError: an option does not apply; the message names the variants to which it belongs.
-        """
-        known = {**self.values(), **facts}
-        for name in sorted(self.given):
-            conditions = self.declared()[name].applies
-            if conditions and not any(condition.holds(known) for condition in conditions):
-                raise InputError(
-                    f"{spelling(name, self.declared()[name], getattr(self, name))}: "
-                    f"{self.variants(name)}{self._here(name, subject)}",
-                    code="option-does-not-apply", option=name,
-                )  # fmt: skip
-
-    @classmethod
-    def variants(cls, name: str) -> str:
-        """Return the variants of an option in words: `only with --loss margin or residual-margin`; empty if all."""
-        first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
-        if not all((first, *others)):  # one condition always holds
-            return ""
-        joint = ", except " if first.startswith("not") else ", or "
-        return joint.join([first, *(other.removeprefix("only ") for other in others)])
-
-    @classmethod
-    def _variant(cls, condition: Condition) -> str:
-        wanted, excluded = [], []
-        for name, allowed in condition.allowed.items():
-            other = cls.declared().get(name)
-            if other is None and (allowed is GIVEN or allowed is None or isinstance(allowed, bool)):
-                continue  # an option that only subclasses have
-            label = "" if other is None else name.upper() if other.positional else spelling(name, other)
-            if other and allowed in (False, None):
-                excluded.append(label)
-            elif other and (allowed is GIVEN or allowed is True):
-                wanted.append(label)
-            else:
-                wanted.append(f"{label} {alternatives(allowed if isinstance(allowed, tuple) else (allowed,))}".strip())
-        parts = [f"only with {' and '.join(wanted)}"] if wanted else []
-        return ", ".join([*parts, *([f"not with {alternatives(excluded)}"] if excluded else [])])
-
-    def _here(self, name: str, subject: str) -> str:
-        """Return the current values of the options in the condition, for the message."""
-        if subject:
-            return f"; {subject}"
-        others = {other for each in self.declared()[name].applies for other in each.allowed}
-        known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
-        texts = ((other, ",".join(map(str, value)) if isinstance(value, tuple) else value) for other, value in known)
-        return "".join(
-            f"; {spelling(other, self.declared()[other])} is {text}"
-            for other, text in texts
-            if isinstance(text, str) and text
-        )
-
-    def applies(self, name: str, **facts: Any) -> bool:
-        """Return whether an option applies under these settings and facts."""
-        conditions = self.declared()[name].applies
-        known = {**self.values(), **facts}
-        return not conditions or any(condition.holds(known) for condition in conditions)
-
-    def values(self) -> dict[str, Any]:
-        """Return every field by name."""
-        return {name: getattr(self, name) for name in self.declared()}
-
-    def recorded(self, **facts: Any) -> dict[str, Any]:
-        """Return the options that apply, as JSON values, for the manifest."""
-        self.check_facts(**facts)
-        return {
-            name: plain(getattr(self, name))
-            for name, declared in self.declared().items()
-            if declared.recorded and self.applies(name, **facts)
-        }
-
-    @classmethod
-    def default_in(cls, version: str, name: str, options: Mapping[str, Any]) -> Any:
-        """Return the default of an option in a version of hybrid, as a JSON value.
-
-        Args:
-            version: the version; empty if unknown.
-            name: name of the option.
-            options: values of the other options, which may decide the default.
-        """
-        default = cls.declared()[name].default_in(version)
-        return plain(default.of(options.get(default.other)) if isinstance(default, By) else default)
-
-    def changed(self, **values: Any) -> Self:
-        """Return these settings with other values; None resets an option to its default."""
-        return type(self)(**{**{name: getattr(self, name) for name in self.given}, **values})
-
-    @classmethod
-    def declared(cls) -> Mapping[str, Option]:
-        """Return the declarations by field name."""
-        return _declared(cls)  # type: ignore[arg-type]
-
-    @classmethod
-    def types(cls) -> Mapping[str, Any]:
-        """Return the resolved types by field name."""
-        return _types(cls)  # type: ignore[arg-type]
+    def __str__(self) -> str:
+        named = [f"{shown_value(value)} for {key}" for key, value in self.values.items()]
+        return "; ".join([*([] if self.otherwise is None else [shown_value(self.otherwise)]), *named])
 
 
-def _is_unset(value: Any, declared: Option | None) -> bool:
-    if declared is not None and declared.automatic is not None and value == declared.automatic:
+@dataclass(frozen=True)
+class Condition:
+    """A condition for an option to apply: every named option (or fact) has one of the listed values."""
+
+    allowed: Mapping[str, Any]
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the condition holds; unknown facts are ignored."""
+        return all(_matches(values[name], allowed) for name, allowed in self.allowed.items() if name in values)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as the help prints it: `0.05`, `1,2`."""
+    if isinstance(value, tuple):
+        return ",".join(map(shown_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def when(**allowed: Any) -> Condition:
+    """Declare that an option applies if the named options have these values: `when(loss=("nll", "roc"))`.
+
+    A value may be a tuple of alternatives, or `GIVEN`. A name that is not a field of the class is a fact that only the
+    stage knows, such as the kind of an index; see `Settings.check_facts`. For a list option or a frozenset of facts,
+    one allowed item is enough.
+    """
+    return Condition(allowed)
+
+
+def _matches(value: Any, allowed: Any) -> bool:
+    if allowed is POSITIVE:
+        return value is not None and value > 0
+    if allowed is GIVEN:
+        return value is not None and value is not False and value != () and value != {}
+    if allowed is None and value in ((), {}):
         return True
-    return value is None or (isinstance(value, list | tuple | dict) and not value)
+    wanted = allowed if isinstance(allowed, tuple) else (allowed,)
+    return not set(wanted).isdisjoint(value) if isinstance(value, frozenset | tuple) else value in wanted
 
 
-@cache
-def _declared(kind: Any) -> Mapping[str, Option]:
-    found = _in_order(kind)
-    for mixin, condition in kind.restricted.items():
-        for name, inherited in mixin.declared().items():
-            if found[name] is inherited:
-                both = [Condition({**each.allowed, **condition.allowed}) for each in inherited.applies]
-                found[name] = replace(inherited, applies=tuple(both) or (condition,))
-    return found
+@dataclass(frozen=True)
+class Option:
+    """Declaration of a field of a settings class, in addition to its type.
 
-
-def _in_order(kind: type[Settings]) -> dict[str, Option]:
-    """Return the declarations in the order of the settings classes, which inherit fields of the library too."""
-    declared: dict[str, Option] = {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
-    names = (name for each in reversed(kind.__mro__) if issubclass(each, Settings) for name in get_annotations(each))
-    return {name: declared[name] for name in dict.fromkeys(names) if name in declared}
-
-
-@cache
-def _types(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
-
-
-def redeclare(base: type[Settings], name: str, default: Any = _INHERITED, **more: Any) -> Any:
-    """Declare an option of a base class, or of another command, again.
-
-    Args:
-        base: class with the option.
-        name: field of the option.
-        default: another default.
-        more: other attributes of `Option`; `applies` as in `option`.
+    Attributes:
+        default: value, `By`, or REQUIRED.
+        help: one line: a complete sentence.
+        names: spellings on the command line, if different from `--field-name`; `--tied/--untied` for a flag.
+        panel: group in the help.
+        minimum, maximum: inclusive range of a number.
+        above: exclusive lower bound of a number.
+        choices: allowed values, a mapping from values to meanings, or a function that returns the values.
+        parse: function from text to value, for units such as `2G`; raises ValueError with the reason.
+        metavar: placeholder of the value in the help.
+        shown: the default in words, if the value is not informative.
+        automatic: text that selects the default, such as `auto`.
+        applies: conditions, one of which must hold; empty if the option always applies.
+        needed: conditions under which the option must be set.
+        excluded: conditions under which the option must not be set; unlike an option that does not apply, it is
+            recorded.
+        recorded: the manifest stores the value, so a change makes the output out of date; None for all but paths.
+        positional: an argument instead of an option.
     """
-    if default is not _INHERITED:
-        more["default"] = default
-    if isinstance(more.get("applies"), Condition):
-        more["applies"] = (more["applies"],)
-    return declare(replace(base.declared()[name], **more))
+
+    default: Any
+    help: str
+    names: tuple[str, ...] = ()
+    panel: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    choices: Collection[str] | Callable[[], Collection[str]] | None = None
+    parse: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    shown: str | None = None
+    automatic: str | None = None
+    applies: Sequence[Condition] = ()
+    needed: Sequence[Condition] = ()
+    excluded: Sequence[Condition] = ()
+    recorded: bool | None = None
+    positional: bool = False
+
+    def allowed(self) -> Collection[str] | None:
+        """Return the choices; a registry is imported here."""
+        return self.choices() if callable(self.choices) else self.choices
+
+
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """Declare an option as the default of a dataclass field; see `Option`. One condition needs no tuple."""
+    return declare(Option(default, help, names, **in_tuples(more)))
+
+
+def argument(default: Any, help: str, **more: Any) -> Any:
+    """Declare a positional argument as the default of a dataclass field; see `Option`."""
+    return declare(Option(default, help, positional=True, recorded=False, **in_tuples(more)))
+
+
+def inherited(help: str = "", *names: str, **changes: Any) -> Any:
+    """Declare an option of a base class again, with some other attributes.
+
+    An option of a dataclass of the library has its default there.
+    """
+    more = {**({"help": help} if help else {}), **({"names": names} if names else {}), **in_tuples(changes)}
+    return field(metadata={KEY: more})  # completed by `Settings`, which knows the base classes
+
+
+def redeclare(base: Any, name: str, **changes: Any) -> Any:
+    """Declare an option of another command again, with some other attributes; see `Option`."""
+    declared: Option = base.declared()[name]
+    return declare(replace(declared, **in_tuples(changes)))
+
+
+def in_tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an option, single conditions as tuples."""
+    return {name: (value,) if isinstance(value, Condition) else value for name, value in attributes.items()}
+
+
+def declare(declared: Option) -> Any:
+    """Return the dataclass field of a declaration."""
+    if declared.default is REQUIRED:
+        return field(metadata={KEY: declared})
+    default = None if isinstance(declared.default, dict) else declared.default  # dataclasses refuse mutable defaults
+    return field(default=default, metadata={KEY: declared})
+
+
+def registered(module: str, name: str, *more: str) -> Callable[[], Collection[str]]:
+    """Return a function that imports a registry and returns its keys, and `more`, as choices."""
+    return lambda: (*cast("Collection[str]", getattr(import_module(module), name)), *more)
+
+
+def parsed_by(module: str, name: str) -> Callable[[str], Any]:
+    """Return a parser of text that is imported on first use."""
+    return lambda text: getattr(import_module(module), name)(text)
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Return alternatives in words: `hnsw, hnsw-fp16 or hnsw-sq8`."""
+    *first, last = words
+    return " or ".join([", ".join(first), last]) if first else last
+
+
+def spelling(name: str, declared: Option, value: Any = None) -> str:
+    """Return the name of an option in messages: `--rrf-k`, bare for an argument, `--no-flag` for a False flag."""
+    if declared.positional:
+        return name
+    on, _, off = (declared.names[0] if declared.names else "--" + name.replace("_", "-")).partition("/")
+    if value is False and declared.default is not False:
+        return off or on.replace("--", "--no-", 1)
+    return on
+
+
+def bare_name(name: Any) -> str:
+    """Return the common form of `--fb-terms`, `fb-terms` and `fb_terms`."""
+    return str(name).lstrip("-").replace("_", "-")

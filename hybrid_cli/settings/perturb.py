@@ -10,7 +10,7 @@ from typing import Any
 from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.data import DATA
-from hybrid_cli.settings.options import REQUIRED, argument, option, redeclare, registered, when
+from hybrid_cli.settings.options import REQUIRED, argument, inherited, option, registered, when
 
 WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
 _SETS = ("lite", "all")
@@ -56,59 +56,39 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
     _: KW_ONLY
     attacks: Sequence[str] = option(
-        REQUIRED,
-        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
-        "--attack",
-        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS),
-        recorded=False,
-    )
-    output: Path = redeclare(Writes, "output", help="Output file (Parquet); a folder for several attacks.")
+        REQUIRED, "Attacks; `lite` selects the six attacks of LITE, `all` all eight.", "--attack",
+        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS), recorded=False
+    )  # fmt: skip
+    output: Path = inherited("Output file (Parquet); a folder for several attacks.")
     split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
     attacked_queries: Mapping[str, Path] = option(
         {},
         "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
         metavar="ATTACK=FILE",
-        recorded=False,
     )
-    word_fraction: float = option(
-        Perturbation.word_fraction,
-        "Fraction of the words of a query to change; at least one word is changed.",
-        panel=WORDS,
-        minimum=0,
-        maximum=1,
-        applies=(when(attacks=_OF_WORDS), when(added=ADDED)),
-    )
+    word_fraction: float = inherited(
+        "Fraction of the words of a query to change; at least one word is changed.", panel=WORDS, minimum=0, maximum=1,
+        applies=(when(attacks=_OF_WORDS), when(added=ADDED))
+    )  # fmt: skip
     wordnet: Path | None = option(
-        None,
-        "Folder or zip file of WordNet.",
-        panel=SYNONYMS,
+        None, "Folder or zip file of WordNet.", panel=SYNONYMS,
         shown="the location of nltk or of Debian's wordnet-base",
-        applies=(when(attacks=_OF_SYNONYMS), when(added=ADDED)),
-        recorded=False,
-    )
+        applies=(when(attacks=_OF_SYNONYMS), when(added=ADDED))
+    )  # fmt: skip
     synonyms: Path | None = option(
-        None,
-        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
-        panel=SYNONYMS,
-        applies=(when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None)),
-        recorded=False,
-    )
+        None, "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
+        panel=SYNONYMS, applies=(when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None))
+    )  # fmt: skip
     translation: tuple[Path, Path] | None = option(
-        None,
-        "Folders of the translation models to another language and back.",
-        metavar="THERE BACK",
-        panel=TRANSLATION,
-        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)),
-        recorded=False,
-    )
-    translation_prefix: str = option(
-        Perturbation.translation_prefix,
-        "Text put before every query for the model THERE, such as `>>es<<`.",
-        panel=TRANSLATION,
-        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)),
-    )
-    device: str = redeclare(OnDevice, "device", applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)))
-    seed: int = redeclare(Seeded, "seed", Perturbation.seed, applies=(when(attacks=_DRAWN), when(added=ADDED)))
+        None, "Folders of the translation models to another language and back.", metavar="THERE BACK",
+        panel=TRANSLATION, applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED))
+    )  # fmt: skip
+    translation_prefix: str = inherited(
+        "Text put before every query for the model THERE, such as `>>es<<`.", panel=TRANSLATION,
+        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED))
+    )  # fmt: skip
+    device: str = inherited(applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)))
+    seed: int = inherited(applies=(when(attacks=_DRAWN), when(added=ADDED)))
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether an attack belongs to a plugin."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Precision
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
@@ -25,7 +26,7 @@ from hybrid_cli.settings.common import (
 )
 from hybrid_cli.settings.dense import Encode
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import RerankerLoss
 
@@ -36,22 +37,17 @@ RERANKER, DEPTHS = "Reranker", "Depths"
 class Pairs(encoders.Pairs, Settings):
     """Input of a reranker: query and document. Defaults come from the model."""
 
+    option_panel = RERANKER
+
     query_max_len: int | None = option(
-        None,
-        "Maximum tokens of a query, special tokens included.",
-        panel=RERANKER,
-        minimum=3,
-        shown="the model's, or 64",
+        None, "Maximum tokens of a query, special tokens included.", minimum=3, shown="the model's, or 64"
     )
     max_length: int | None = option(
-        None,
-        "Maximum tokens of query and document together; longer documents are cut.",
-        panel=RERANKER,
-        minimum=11,
-        shown="the model's, or 512",
-    )
+        None, "Maximum tokens of query and document together; longer documents are cut.", minimum=11,
+        shown="the model's, or 512"
+    )  # fmt: skip
     title_separator: str | None = option(
-        None, "Text between title and body of a document.", panel=RERANKER, shown="the model's, or a space"
+        None, "Text between title and body of a document.", shown="the model's, or a space"
     )
 
     def pair_input(self) -> dict[str, Any]:
@@ -80,24 +76,18 @@ class TrainReranker(Training, Validation, Sampling, StartModel, Pairs):
     loss: RerankerLoss = option(
         "listwise",
         "`listwise`: cross-entropy of the positive within its group of negatives (LCE); `pointwise`: binary "
-        "cross-entropy of each pair (monoBERT).",
-        panel=OBJECTIVE,
-    )
-    mask_matches: float = redeclare(LossOptions, "mask_matches", 0.0)
-    model: str = redeclare(StartModel, "model", panel=RERANKER)
-    layers: int | None = redeclare(StartModel, "layers", panel=RERANKER)
-    negatives: int = redeclare(Sampling, "negatives", By("loss", {"listwise": 7}, Sampling.negatives))
-    batch_size: int = redeclare(Optimization, "batch_size", By("loss", {"listwise": 8}, Optimization.batch_size))
-    chunk_size: int | None = redeclare(
-        Optimization, "chunk_size", help="Pairs scored at once, with gradient caching: less memory."
-    )
-    dev: Path | None = redeclare(
-        Validation,
-        "dev",
-        help="Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
-        "each query.",
-        panel=VALIDATION,
-    )
+        "cross-entropy of each pair (monoBERT).", panel=OBJECTIVE
+    )  # fmt: skip
+    mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
+    model: str = inherited(panel=RERANKER)
+    layers: int | None = inherited(panel=RERANKER)
+    negatives: int = inherited(default=By("loss", {"listwise": 7}, Sampling.negatives))
+    batch_size: int = inherited(default=By("loss", {"listwise": 8}, Optimization.batch_size))
+    chunk_size: int | None = inherited("Pairs scored at once, with gradient caching: less memory.")
+    dev: Path | None = inherited(
+        "Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
+        "each query.", panel=VALIDATION
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,41 +112,29 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO).")
     _: KW_ONLY
     model: str = option(
-        REQUIRED,
-        "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
-        panel=RERANKER,
-        recorded=False,
-    )
+        REQUIRED, "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
+        panel=RERANKER, recorded=False
+    )  # fmt: skip
     top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=when(depths=None))
     depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
     collection: Path | None = option(
-        None,
-        "Collection or corpus with the texts of the documents.",
-        shown="the corpus recorded in the run",
-        recorded=False,
+        None, "Collection or corpus with the texts of the documents.", shown="the corpus recorded in the run"
     )
     split: str | None = option(
         None, "Split of the collection with the queries.", recorded=False, applies=when(collection=GIVEN)
     )
-    queries: Path | None = option(
-        None, "Query file; overrides the path recorded in the run.", recorded=False, applies=when(split=None)
-    )
+    queries: Path | None = option(None, "Query file; overrides the path recorded in the run.", applies=when(split=None))
     dtype: Precision = redeclare(
-        Encode,
-        "dtype",
-        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
-        applies=(),
-    )
+        Encode, "dtype",
+        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.", applies=()
+    )  # fmt: skip
     shard_size: int = redeclare(
         Encode, "shard_size", help="Pairs per shard; an interruption loses at most one shard.", applies=()
     )
     batch_tokens: int | None = redeclare(
-        Encode,
-        "batch_tokens",
-        help="Tokens per batch, padding included; changes scores by rounding only.",
-        shown="4096 on a CPU, 65536 on a GPU",
-        applies=(),
-    )
+        Encode, "batch_tokens", help="Tokens per batch, padding included; changes scores by rounding only.",
+        shown="4096 on a CPU, 65536 on a GPU", applies=()
+    )  # fmt: skip
 
     @property
     def deepest(self) -> int:

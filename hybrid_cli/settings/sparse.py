@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
 
 from hybrid_cli.encoders.options import SparseArchitecture
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     ONE_MODEL,
@@ -18,9 +18,8 @@ from hybrid_cli.settings.common import (
     Sampling,
     StartModel,
     Training,
-    Validation,
 )
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, Settings, argument, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, inherited, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import Flops, Keep
 
@@ -40,37 +39,25 @@ _WEIGHTS = when(**_DOCUMENTS.allowed, encoder=OF_SPARSE)
 class SparseIndex(Settings):
     """Options of `encode` with a sparse encoder."""
 
+    option_panel = SPARSE
+
     architecture: SparseArchitecture | None = option(
-        None,
-        "Read a plain checkpoint as a sparse encoder. "
+        None, "Read a plain checkpoint as a sparse encoder. "
         + "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items())
-        + ".",
-        panel=SPARSE,
-        shown="the model's",
-        applies=_DOCUMENTS,
-        recorded=False,
-    )
+        + ".", shown="the model's", applies=_DOCUMENTS, recorded=False
+    )  # fmt: skip
     quantization: int | None = option(
         None,
         "Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of weight 1 is "
-        "counted that many times.",
-        panel=SPARSE,
-        minimum=1,
-        maximum=1 << 12,
-        shown="128; 100 for `deepct`",
-        applies=_WEIGHTS,
-        recorded=False,
-    )
+        "counted that many times.", minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", applies=_WEIGHTS,
+        recorded=False
+    )  # fmt: skip
     expansion: Path | None = option(
-        None,
-        "File of docid and text, such as queries of docT5query; the text is added to the document.",
-        panel=SPARSE,
-        applies=_WEIGHTS,
-        recorded=False,
-    )
+        None, "File of docid and text, such as queries of docT5query; the text is added to the document.",
+        applies=_WEIGHTS
+    )  # fmt: skip
 
 
-FLOPS = "--query-flops or --doc-flops above 0"  # fact
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
@@ -96,39 +83,26 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
         REQUIRED, "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items()) + "."
     )
     query_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.query_flops),
-        "Weight of the FLOPS of queries.",
-        panel=OBJECTIVE,
-        minimum=0,
-        applies=_CONTRASTIVE,
-    )
+        By("architecture", {"sparterm": 0.0}, Flops.query_flops), "Weight of the FLOPS of queries.", panel=OBJECTIVE,
+        minimum=0, applies=_CONTRASTIVE
+    )  # fmt: skip
     doc_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.doc_flops),
-        "Weight of the FLOPS of documents.",
-        panel=OBJECTIVE,
-        minimum=0,
-        applies=_CONTRASTIVE,
-    )
-    flops_warmup: float = option(
-        Flops.flops_warmup,
-        "Fraction of the steps in which both weights rise from 0, with the square of the step.",
-        panel=OBJECTIVE,
-        minimum=0,
-        maximum=1,
-        applies=when(**_CONTRASTIVE.allowed, regularized=FLOPS),
-    )
+        By("architecture", {"sparterm": 0.0}, Flops.doc_flops), "Weight of the FLOPS of documents.", panel=OBJECTIVE,
+        minimum=0, applies=_CONTRASTIVE
+    )  # fmt: skip
+    flops_warmup: float = inherited(
+        "Fraction of the steps in which both weights rise from 0, with the square of the step.", panel=OBJECTIVE,
+        minimum=0, maximum=1,
+        applies=tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops"))
+    )  # fmt: skip
     temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0, applies=_CONTRASTIVE)
     in_batch: bool = redeclare(Likelihood, "in_batch", applies=_CONTRASTIVE)
-    mask_matches: float = redeclare(LossOptions, "mask_matches", 0.0, applies=_CONTRASTIVE)
-    negatives: int = redeclare(Sampling, "negatives", applies=_CONTRASTIVE)
+    mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0, applies=_CONTRASTIVE)
+    negatives: int = inherited(applies=_CONTRASTIVE)
     query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRASTIVE)
     doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix")
     title_separator: str | None = redeclare(EncoderContract, "title_separator")
     query_max_len: int | None = redeclare(EncoderContract, "query_max_len", applies=_CONTRASTIVE)
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len")
-    dev: Path | None = redeclare(ExampleValidation, "dev", applies=_CONTRASTIVE)
-    keep: Keep = redeclare(Validation, "keep", applies=when(dev=GIVEN))
-
-    def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether FLOPS have a weight."""
-        return {**super().values(), "regularized": FLOPS if self.query_flops or self.doc_flops else ""}
+    dev: Path | None = inherited(applies=_CONTRASTIVE)
+    keep: Keep = inherited(applies=when(dev=GIVEN))

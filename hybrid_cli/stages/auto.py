@@ -14,7 +14,7 @@ from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.evaluate import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
-from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.start import check_layers
 from hybrid_cli.workflows.recommended import Plan, RecommendedPath

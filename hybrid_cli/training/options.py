@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.plugins import Lazy, Registry, function_of
 
 DynamicRanking = Literal["model", "sum"]
 Keep = Literal["best", "last"]
 LambdaEncoder = Literal["transformer", "static"]
 LambdaLoss = Literal["contrastive", "listwise"]
-QueriesFrom = Literal["all", "sampled", "cropped"]
 RerankerLoss = Literal["pointwise", "listwise"]
 Schedule = Literal["linear", "halve", "constant"]
 ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]

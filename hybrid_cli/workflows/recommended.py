@@ -30,7 +30,7 @@ from hybrid_cli.settings import (
     Split,
     TrainDense,
 )
-from hybrid_cli.settings.command_line import command_line
+from hybrid_cli.settings.base import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
 from hybrid_cli.storage import disk
 

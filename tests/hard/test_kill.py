@@ -1,9 +1,10 @@
-"""Twenty-four of the kills of `make hard`, over the stages that start fast, and a full disk."""
+"""Some of the kills of `make hard`, over the stages that start fast, and a full disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from processes import Ended, run
 
 FAST = "fuse,split,perturb,export msmarco,export dpr,evaluate"
@@ -19,13 +20,14 @@ for words in ["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "size=48m", "none",
 """
 
 
-def killed(code: str, *options: object) -> Ended:
-    return run(code, "--stages", FAST, "--kills", 24, *options)
+def killed(code: str, kills: int, *options: object) -> Ended:
+    return run(code, "--stages", FAST, "--kills", kills, *options)
 
 
-def test_killed_and_failed_commands_leave_nothing_incomplete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(24, marks=pytest.mark.exhaustive)])
+def test_killed_and_failed_commands_leave_nothing_incomplete(tmp_path: Path, kills: int) -> None:
     """On a small disk of its own, in a namespace of mounts that ends with the process, where that is allowed."""
-    done = killed(MOUNTED + SCRIPT, "--seed", SEED, "--modes", "all", "--folder", tmp_path)
+    done = killed(MOUNTED + SCRIPT, kills, "--seed", SEED, "--modes", "all", "--folder", tmp_path)
     if "mounting is not allowed here" in done.stderr:
-        done = killed(SCRIPT, "--seed", SEED)
+        done = killed(SCRIPT, kills, "--seed", SEED)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,302 @@
+"""The base of all settings classes: every option is declared once, and every value is converted and checked.
+
+A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
+variants to which it applies. The command line, `--config`, the Python API, the manifest and the reference of commands
+read these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain,
+and an error names the option in one line.)
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
+from functools import cache
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any, ClassVar, Self, get_args, get_type_hints
+
+from hybrid_cli import plugins
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.conversion import bare_type, converted, is_pair, plain
+from hybrid_cli.settings.options import (
+    GIVEN,
+    KEY,
+    POSITIVE,
+    REQUIRED,
+    By,
+    Condition,
+    Option,
+    alternatives,
+    declare,
+    spelling,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings classes: the constructor converts and checks values.
+
+    The class docstring is the command's help. None means that an option is not set.
+
+    Attributes:
+        given: names of the options that were set explicitly.
+        restricted: mixin -> condition under which the options of the mixin apply. Redeclared options keep their own
+            `applies`.
+        option_panel: panel of the options that the class declares, without a panel of their own.
+    """
+
+    command: ClassVar[str] = ""
+    panel: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+    given: ClassVar[frozenset[str]] = frozenset()
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
+    option_panel: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Complete the declarations of a class, before the dataclass reads them."""
+        super().__init_subclass__(**more)
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, Field) and KEY in value.metadata:
+                declared = value.metadata[KEY]
+                declared = declared if isinstance(declared, Option) else _inherited(cls, name, declared)
+                if not (declared.panel or declared.positional):
+                    declared = replace(declared, panel=vars(cls).get("option_panel", ""))
+                setattr(cls, name, declare(declared))
+
+    def __new__(cls, *args: Any, **values: Any) -> Self:
+        """Record the names of the set options; the dataclass constructor then assigns the values."""
+        made = super().__new__(cls)
+        positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
+        named = {**dict(zip(positional, args, strict=False)), **values}
+        declared = cls.declared()
+        given = (name for name, value in named.items() if not _is_unset(value, declared.get(name)))
+        object.__setattr__(made, "given", frozenset(given))
+        return made
+
+    def __post_init__(self) -> None:
+        """Convert each value to the declared type, fill in defaults, and refuse invalid values and options."""
+        types = self.types()
+        for name, declared in self.declared().items():
+            value = getattr(self, name)
+            if name in self.given:
+                value = converted(name, declared, types[name], value)
+            elif declared.default is REQUIRED:
+                raise InputError(
+                    f"{spelling(name, declared)}: needs at least one value", code="missing-value", option=name
+                )
+            elif _is_unset(value, declared) and not isinstance(declared.default, By):
+                value = declared.default
+            object.__setattr__(self, name, value)
+        for name, declared in self.declared().items():
+            if name not in self.given and isinstance(declared.default, By):
+                object.__setattr__(self, name, declared.default.resolve(self))
+        self.check_facts()
+        self._check_rules()
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not fit together, beyond the rules of the declarations."""
+
+    def _check_rules(self) -> None:
+        """Refuse an option that is needed and not set, or excluded and set."""
+        values = self.values()
+
+        def holding(conditions: Iterable[Condition]) -> Iterator[tuple[Condition, list[str], list[str]]]:
+            for each in conditions:
+                if each.allowed.keys() <= values.keys() and each.holds(values):
+                    yield each, *self._in_words(each)
+
+        for name, declared in self.declared().items():
+            flag = name.upper() if declared.positional else spelling(name, declared)
+            for condition, others, _ in holding(declared.excluded if name in self.given else ()):
+                raise InputError(
+                    f"{flag}: not with {' and '.join(others)}",
+                    code="conflicting-options", option=name, others=tuple(condition.allowed),
+                )  # fmt: skip
+            for condition, others, unset in holding(() if values[name] else declared.needed):
+                raise InputError(
+                    f"{' and '.join(others) or self.command}: needs {alternatives([flag, *unset])}",
+                    code="missing-option", option=name,
+                    needed_by=next(iter(condition.allowed)) if others else self.command,
+                )  # fmt: skip
+
+    def check_facts(self, subject: str = "", **facts: Any) -> None:
+        """Refuse options that were set but do not apply.
+
+        Args:
+            subject: phrase for the message: `out/dense is a dense index`.
+            facts: facts that only the stage knows, by the names used in `when`.
+
+        Raises:
+            InputError: an option does not apply; the message names the variants to which it belongs.
+        """
+        known = {**self.values(), **facts}
+        for name in sorted(self.given):
+            if not self.applies(name, **known):
+                raise InputError(
+                    f"{spelling(name, self.declared()[name], getattr(self, name))}: "
+                    f"{self.variants(name)}{self._here(name, subject)}",
+                    code="option-does-not-apply", option=name,
+                )  # fmt: skip
+
+    @classmethod
+    def variants(cls, name: str) -> str:
+        """Return the variants of an option in words: `only with --loss margin or residual-margin`; empty if all."""
+        first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
+        if not all((first, *others)):  # one condition always holds
+            return ""
+        joint = ", except " if first.startswith("not") else ", or "
+        return joint.join([first, *(other.removeprefix("only ") for other in others)])
+
+    @classmethod
+    def _variant(cls, condition: Condition) -> str:
+        wanted, unset = cls._in_words(condition)
+        parts = [f"only with {' and '.join(wanted)}"] if wanted else []
+        return ", ".join([*parts, *([f"not with {alternatives(unset)}"] if unset else [])])
+
+    @classmethod
+    def _in_words(cls, condition: Condition) -> tuple[list[str], list[str]]:
+        """Return the options of a condition with their values, and the options that must not be set."""
+        wanted, unset = [], []
+        for name, allowed in condition.allowed.items():
+            other = cls.declared().get(name)
+            if other is None and (allowed is GIVEN or allowed is None or isinstance(allowed, bool)):
+                continue  # an option that only subclasses have
+            label = "" if other is None else name.upper() if other.positional else spelling(name, other)
+            if other and (allowed is None or allowed is False):
+                unset.append(label)
+            elif other and (allowed is GIVEN or allowed is True):
+                wanted.append(label)
+            else:
+                values = allowed if isinstance(allowed, tuple) else ("above 0" if allowed is POSITIVE else allowed,)
+                wanted.append(f"{label} {alternatives(list(map(str, values)))}".strip())
+        return wanted, unset
+
+    def _here(self, name: str, subject: str) -> str:
+        """Return the current values of the options in the condition, for the message."""
+        if subject:
+            return f"; {subject}"
+        others = {other for each in self.declared()[name].applies for other in each.allowed}
+        known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
+        texts = ((other, ",".join(map(str, value)) if isinstance(value, tuple) else value) for other, value in known)
+        return "".join(
+            f"; {spelling(other, self.declared()[other])} is {text}"
+            for other, text in texts
+            if isinstance(text, str) and text
+        )
+
+    def applies(self, name: str, **facts: Any) -> bool:
+        """Return whether an option applies under these settings and facts."""
+        conditions = self.declared()[name].applies
+        known = {**self.values(), **facts}
+        return not conditions or any(condition.holds(known) for condition in conditions)
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name."""
+        return {name: getattr(self, name) for name in self.declared()}
+
+    def recorded(self, **facts: Any) -> dict[str, Any]:
+        """Return the options that apply, as JSON values, for the manifest."""
+        self.check_facts(**facts)
+        return {
+            name: plain(getattr(self, name))
+            for name, declared in self.declared().items()
+            if declared.recorded and self.applies(name, **facts)
+        }
+
+    def changed(self, **values: Any) -> Self:
+        """Return these settings with other values; None resets an option to its default."""
+        return type(self)(**{**{name: getattr(self, name) for name in self.given}, **values})
+
+    @classmethod
+    def declared(cls) -> Mapping[str, Option]:
+        """Return the declarations by field name."""
+        return _declared(cls)  # type: ignore[arg-type]
+
+    @classmethod
+    def types(cls) -> Mapping[str, Any]:
+        """Return the resolved types by field name."""
+        return _types(cls)  # type: ignore[arg-type]
+
+
+def _is_unset(value: Any, declared: Option | None) -> bool:
+    if declared is not None and declared.automatic is not None and value == declared.automatic:
+        return True
+    return value is None or (isinstance(value, list | tuple | dict) and not value)
+
+
+@cache
+def _declared(kind: Any) -> Mapping[str, Option]:
+    found, types = _in_order(kind), _types(kind)
+    for mixin, condition in kind.restricted.items():
+        for name, inherited in _in_order(mixin).items():
+            if found[name] is inherited:
+                both = [Condition({**each.allowed, **condition.allowed}) for each in inherited.applies]
+                found[name] = replace(inherited, applies=tuple(both) or (condition,))
+    recorded = {
+        name: not _is_path(kind) if (own := found[name].recorded) is None else own
+        for name, kind in types.items()
+        if name in found
+    }
+    return {name: replace(declared, recorded=recorded[name]) for name, declared in found.items()}
+
+
+def _in_order(kind: type[Settings]) -> dict[str, Option]:
+    """Return the declarations in the order of the settings classes, which inherit fields of the library too."""
+    declared: dict[str, Option] = {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
+    names = (name for each in reversed(kind.__mro__) if issubclass(each, Settings) for name in get_annotations(each))
+    return {name: declared[name] for name in dict.fromkeys(names) if name in declared}
+
+
+def _is_path(kind: Any) -> bool:
+    """Return whether a type is a path, or has paths."""
+    return kind is Path or any(map(_is_path, get_args(kind)))
+
+
+@cache
+def _types(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _inherited(kind: type[Settings], name: str, changes: Mapping[str, Any]) -> Option:
+    """Return an option that a base class declares, with changes; a default of the library takes precedence."""
+    libraries = [each for each in kind.__bases__ if not issubclass(each, Settings) and hasattr(each, name)]
+    default = {"default": getattr(libraries[0], name)} if libraries else {}
+    bases = (each for each in kind.__mro__[1:] if issubclass(each, Settings) and name in each.declared())
+    if (base := next(bases, None)) is None:
+        return Option(**{**default, **changes})
+    return replace(base.declared()[name], **{**default, **changes})
+
+
+def command_line(settings: Settings) -> str:
+    """Return `hybrid COMMAND ...` with the arguments and the options that were set, to paste into a shell."""
+    arguments, options = [], []
+    for name, declared in settings.declared().items():
+        if name not in settings.given:
+            continue
+        value = getattr(settings, name)
+        if declared.positional:
+            arguments += list(map(_text, value)) if isinstance(value, tuple) else [str(value)]
+        else:
+            options += list(_words(spelling(name, declared, value), value, is_pair(bare_type(settings.types()[name]))))
+    for path in plugins.files():
+        options += ["--plugin", str(path)]
+    return shlex.join(["hybrid", *settings.command.split(), *arguments, *options])
+
+
+def _words(name: str, value: Any, pair: bool) -> Iterator[str]:
+    """Yield the words of one option."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from (name, f"{key}={each}")
+    elif isinstance(value, bool):
+        yield name
+    elif pair:
+        yield from (name, *map(_text, value))
+    else:
+        yield from (name, ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value))
+
+
+def _text(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
