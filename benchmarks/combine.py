@@ -21,7 +21,7 @@ import scipy
 import torch
 
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.indexes.faiss import load_faiss
 
@@ -52,7 +52,7 @@ def main() -> None:
     found = list(python_docs.read_package("scipy", Path(scipy.__file__).parent))[: given.documents]
     titles, texts = [document.name for document in found], [f"{d.summary} {d.rest}" for d in found]
     parts = [open_encoder("minilm", device="cpu", dtype="auto", overrides={"doc_max_len": 128}) for _ in range(2)]
-    both = Combination(Recipe(), parts)
+    both = Combination(CombinationRecipe(), parts)
     parts[0].encode_documents(titles[:32], texts[:32])  # warm-up
     times = ratio(
         lambda: both.encode_documents(titles, texts),

@@ -31,7 +31,7 @@ from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.prior import MEASURES, Prior
-from hybrid_cli.fusion.selection import Choice, Table, Values
+from hybrid_cli.fusion.selection import Choice, Trials, Values
 from hybrid_cli.opening.exact import exact_scorer, exact_sources
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
@@ -81,7 +81,7 @@ def tables(
     return choices, {measure: np.concatenate(each) for measure, each in values.items()}
 
 
-def grid_order(choices: Sequence[Choice], family: tuning.Family) -> list[int]:
+def grid_order(choices: Sequence[Choice], family: tuning.MethodGrid) -> list[int]:
     """Return the place of each choice in the order in which its grid was measured."""
     grid = tuning.linear_grid(2, family.step)
     return [grid.index(choice.shares or choice.weights) for choice in choices]
@@ -173,7 +173,7 @@ def simulate(name: str, choices: Sequence[Choice], values: Values, known: Values
             arms = {"untuned": untuned, "better single": max(singles, key=lambda row: score[row])} | fixed
             for label, prior in (("", None), (" + prior", known)):
                 for group, members in groups.items():
-                    table = Table(
+                    table = Trials(
                         [choices[row] for row in members],
                         values[members][:, seen],
                         None if prior is None else prior[members],

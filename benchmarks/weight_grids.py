@@ -21,9 +21,9 @@ from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
-from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import Grid
-from hybrid_cli.fusion.selection import Table, Values
+from hybrid_cli.fusion.selection import Trials, Values
 from hybrid_cli.opening.exact import exact_scorer, exact_sources
 
 JUDGED = (10, 20, 50, 100, 200)
@@ -33,7 +33,7 @@ SEED = 42
 
 def tables(
     folder: Path, name: str, systems: tuple[str, str], grids: Sequence[Grid], measures: Sequence[str]
-) -> Iterator[tuple[Grid, str, Table]]:
+) -> Iterator[tuple[Grid, str, Trials]]:
     """Yield the values of all weights of every grid, for each measure."""
     qrels = collection.read_qrels(collection.qrels_path(folder / name, "test"))
     named = {system: folder / f"{name}.{system}.test.parquet" for system in systems}
@@ -41,18 +41,18 @@ def tables(
     sources = exact_sources(named, [folder / f"{name}.{system}" for system in named])
     scorers = [exact_scorer(each, joined.qids, "cpu") for each in sources]
     blocks = list(complete(joined.blocks(), joined.qids, scorers))
-    recipe = Recipe("weighted-sum", (1.0, 1.0), "exact")
+    recipe = FusionRecipe("weighted-sum", (1.0, 1.0), "exact")
     for grid in grids:
         for measure in measures:
 
             def measured(judged: pl.DataFrame, measure: str = measure) -> Values:
                 return np.asarray(evaluate_positions(judged, [measure])["value"].to_numpy())
 
-            family = tuning.Family(recipe, grid)
-            yield grid, measure, Table(*tuning.tabulate(family, lambda: blocks, joined.qids, qrels, 1000, measured))
+            family = tuning.MethodGrid(recipe, grid)
+            yield grid, measure, Trials(*tuning.tabulate(family, lambda: blocks, joined.qids, qrels, 1000, measured))
 
 
-def scores(table: Table) -> Iterator[tuple[int, str, float]]:
+def scores(table: Trials) -> Iterator[tuple[int, str, float]]:
     """Yield judged queries, rule, and the score of its choice on the other queries, for every draw."""
     queries = table.queries
     for judged in (each for each in JUDGED if each <= queries // 2):
@@ -60,7 +60,7 @@ def scores(table: Table) -> Iterator[tuple[int, str, float]]:
         for _ in range(DRAWS):
             order = rng.permutation(queries)
             rest = table.values[:, order[judged:]].mean(1)
-            plateau = Table(table.choices, table.values[:, order[:judged]]).plateau()
+            plateau = Trials(table.choices, table.values[:, order[:judged]]).plateau()
             yield judged, "best", float(rest[plateau.best])
             yield judged, "middle of the plateau", float(rest[plateau.chosen])
             yield judged, "best of all weights", float(rest.max())

@@ -13,7 +13,7 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import chosen_weights
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, texts, warn_lost
@@ -97,7 +97,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     if len(folders) != 1:
         if not folders:
             raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
-        every = Recipe("weighted-sum", (1.0,) * len(folders), "exact")
+        every = FusionRecipe("weighted-sum", (1.0,) * len(folders), "exact")
         chosen = chosen_weights(weights, every, [folder.name for folder in folders])
         return Index(open_hybrid(folders, chosen.weights, settings), corpora)
     if weights is not None:

@@ -1,7 +1,7 @@
 """Memory, disk space and CPU cores that this process may use, and settings of libraries that reserve less memory.
 
 Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts. Under
-a budget (`--memory`), stages also choose the sizes of their blocks by `rows`.
+a budget (`--memory`), stages also choose the sizes of their blocks by `rows_that_fit`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def limited(budget: int | None) -> Iterator[None]:
         _budget.reset(token)
 
 
-def rows(each: int, most: int, least: int = 1) -> int:
-    """Return the number of rows of a block: `most` without a budget, else as many as fit into a quarter of its rest.
+def rows_that_fit(row_bytes: int, max_rows: int, min_rows: int = 1) -> int:
+    """Return the number of rows of a block: `max_rows` without a budget, else those that fit into a quarter of its rest.
 
     Args:
-        each: bytes per row, with copies.
-        most: maximum, and the number without a budget.
-        least: minimum.
+        row_bytes: bytes per row, with copies.
+        max_rows: maximum, and the number without a budget.
+        min_rows: minimum.
     """
     budget = _budget.get()
-    return most if budget is None else max(least, min(most, _left(budget) // _PART // each))
+    return max_rows if budget is None else max(min_rows, min(max_rows, _left(budget) // _PART // row_bytes))
 
 
 def _left(budget: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hybrid_cli import runs
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 
 Ranking = Mapping[str, float]
 A: Ranking = {"x": 10, "y": 8, "z": 5}
@@ -27,18 +27,20 @@ def run_of(*queries: Ranking, names: Sequence[str] = "123456789") -> pl.DataFram
     return runs.ranked(pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row"))
 
 
-def recipe(method: str, *weights: float, lists: int = 2, **settings: Any) -> Recipe:
+def recipe(method: str, *weights: float, lists: int = 2, **settings: Any) -> FusionRecipe:
     name = method_name(method)
     missing = settings.pop("missing", METHODS[name].missing)
-    return Recipe(name, weights or (1.0,) * lists, missing, **settings)
+    return FusionRecipe(name, weights or (1.0,) * lists, missing, **settings)
 
 
-def fused_run(tables: list[pl.DataFrame], fusion: Recipe, hits: int = 1000, depth: int | None = None) -> pl.DataFrame:
+def fused_run(
+    tables: list[pl.DataFrame], fusion: FusionRecipe, hits: int = 1000, depth: int | None = None
+) -> pl.DataFrame:
     side_by_side = Lists.of(tables, depth)
     return pl.concat(lists.fuse(side_by_side.blocks(), side_by_side.qids, fusion, hits))
 
 
-def fuse(*rankings: Ranking, fusion: Recipe) -> dict[str, float]:
+def fuse(*rankings: Ranking, fusion: FusionRecipe) -> dict[str, float]:
     """Return documents and scores of one query, best first."""
     fused = fused_run([run_of(ranking) for ranking in rankings], fusion)
     assert fused["rank"].to_list() == list(range(1, len(fused) + 1))
@@ -48,7 +50,7 @@ def fuse(*rankings: Ranking, fusion: Recipe) -> dict[str, float]:
 def normalized(ranking: Ranking, name: str) -> dict[str, float]:
     """Return the scores of one list after a normalization."""
     block = next(Lists.of([run_of(ranking)]).blocks())
-    values = lists.values(block, Recipe("sum", (1.0,), "ignore", normalization=name))  # type: ignore[arg-type]
+    values = lists.values(block, FusionRecipe("sum", (1.0,), "ignore", normalization=name))  # type: ignore[arg-type]
     return dict(values.select("docid", "value_0").iter_rows())
 
 

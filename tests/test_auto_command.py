@@ -207,7 +207,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
 def test_many_judged_queries_train_tune_and_test_on_different_folds(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recommended, "ENOUGH", 6)
+    monkeypatch.setattr(recommended, "MIN_TRAIN_QUERIES", 6)
     done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
     assert done.code == 0, done.err
     lines = commands(done)

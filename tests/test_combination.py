@@ -15,7 +15,7 @@ from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.errors import InputError
@@ -51,7 +51,7 @@ class Fixed:
 @pytest.mark.parametrize(("mode", "score", "dim"), [("concat", 4.3, 4), ("sum", 10.65, 2)])
 def test_golden_scores(mode: Any, score: float, dim: int) -> None:
     parts: list[Encoder] = [Fixed([1, 2], [3, 1]), Fixed([0.5, -1], [2, 2])]
-    both = Combination(Recipe(mode, 0.7), parts)
+    both = Combination(CombinationRecipe(mode, 0.7), parts)
     query, document = both.encode_queries(["q"])[0], both.encode_documents([""], ["d"])[0]
     assert len(query) == both.dim == dim
     assert float(query @ document) == pytest.approx(score)

@@ -14,7 +14,7 @@ from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import diagnostics
-from hybrid_cli.training.losses import Vectors, bpr, distilled, margin, nll, residual_margin, with_prefixes
+from hybrid_cli.training.losses import LossInputs, bpr, distilled, margin, nll, residual_margin, with_prefixes
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +22,16 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
 
 
-def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> Vectors:
+def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> LossInputs:
     """Vectors whose inner products are the given scores: the query is 1, the documents are the scores."""
     size = len(positive)
     documents = torch.tensor([[[p], [n]] for p, n in zip(positive, negative, strict=True)])
-    return Vectors(torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool))
+    return LossInputs(
+        torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool)
+    )
 
 
-def recorded(batch: Vectors) -> dict[str, float]:
+def recorded(batch: LossInputs) -> dict[str, float]:
     return {name: value.item() for name, value in batch.recorded.items()}
 
 
@@ -59,7 +61,7 @@ def test_the_probability_that_is_not_on_the_positive() -> None:
 @pytest.mark.parametrize("in_batch", [True, False])
 def test_the_active_share_is_the_derivative_for_the_positive(in_batch: bool) -> None:
     torch.manual_seed(0)
-    batch = Vectors(
+    batch = LossInputs(
         torch.randn(1, 4), torch.randn(1, 3, 4, requires_grad=True), torch.zeros(1, 3), torch.ones(1, 3) > 0
     )
     nll(batch, in_batch=in_batch)["nll"].backward()
@@ -70,14 +72,16 @@ def test_the_active_share_is_the_derivative_for_the_positive(in_batch: bool) -> 
 
 def test_prefixes_and_heads_record_the_vectors_that_search() -> None:
     torch.manual_seed(0)
-    whole = Vectors(torch.randn(2, 6), torch.randn(2, 3, 6), torch.zeros(2, 3), torch.ones(2, 6) > 0)
+    whole = LossInputs(torch.randn(2, 6), torch.randn(2, 3, 6), torch.zeros(2, 3), torch.ones(2, 6) > 0)
     nll(whole)
-    with_prefixes(nll, [2], 6, False)(prefixed := Vectors(whole.queries, whole.documents, whole.scorer, whole.allowed))
+    with_prefixes(nll, [2], 6, False)(
+        prefixed := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed)
+    )
     assert recorded(prefixed) == recorded(whole)
-    small = Vectors(whole.queries[:, :2], whole.documents[..., :2], whole.scorer, whole.allowed)
+    small = LossInputs(whole.queries[:, :2], whole.documents[..., :2], whole.scorer, whole.allowed)
     nll(small)
     teacher: dict[str, Any] = {"teacher_queries": torch.zeros(2, 4), "teacher_documents": torch.zeros(2, 3, 4)}
-    distilled(nll, 2)(both := Vectors(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher))
+    distilled(nll, 2)(both := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher))
     assert both.recorded == {**small.recorded, **small.similarities()}
 
 

@@ -354,7 +354,7 @@ def test_the_fusion_page_has_every_method_and_rule() -> None:
 @pytest.mark.parametrize("row", rows_below(DOCS / "fusion.md", "An example"), ids="-".join)
 def test_the_fusion_example_equals_the_computed_scores(row: list[Any]) -> None:
     from hybrid_cli.fusion import lists
-    from hybrid_cli.fusion.methods import Recipe
+    from hybrid_cli.fusion.methods import FusionRecipe
 
     method, missing, *printed = row
     runs = [{"x": 10.0, "y": 8.0, "z": 5.0}, {"y": 3.0, "w": 2.5, "x": 1.0}]
@@ -367,7 +367,7 @@ def test_the_fusion_example_equals_the_computed_scores(row: list[Any]) -> None:
     if missing == "exact":
         scorers = [lambda pairs, known=known: pl.Series([known[docid] for docid in pairs["docid"]]) for known in true]
         blocks = list(lists.complete(blocks, side_by_side.qids, scorers))
-    fused = pl.concat(lists.fuse(blocks, side_by_side.qids, Recipe(method, (1.0, 1.0), missing), 10))
+    fused = pl.concat(lists.fuse(blocks, side_by_side.qids, FusionRecipe(method, (1.0, 1.0), missing), 10))
     found = dict(fused.select("docid", "score").iter_rows())
     assert printed == [f"{found[docid]:.4f}" if docid in found else "-" for docid in "wxyz"]
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hybrid_cli import artifacts, plugins
 from hybrid_cli.cli.app import app
-from hybrid_cli.evaluation.measures import Family, Measure
+from hybrid_cli.evaluation.measures import Measure, MeasureFamily
 from hybrid_cli.reporting.evaluate import text as in_format
 from hybrid_cli.reporting.summary import legend
 from hybrid_cli.settings import Fuse, PrepareBeir
@@ -321,7 +321,7 @@ def test_a_new_measure_is_one_entry_of_the_registry(
         return relevant.sum()
 
     request.addfinalizer(lambda: plugins.unregister("measures", "Toy"))
-    plugins.register("measures", "Toy", Family(cut="toy", compute=toy))
+    plugins.register("measures", "Toy", MeasureFamily(cut="toy", compute=toy))
     summary = evaluate([tiny, *paths], split="test", measures=["Toy@2", "toy@1", "MRR@10"])
     assert summary.means["bm25", "Toy@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
     assert summary.means["bm25", "toy@1"] == pytest.approx((0 + 1 + 1) / 5)

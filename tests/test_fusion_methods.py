@@ -16,7 +16,7 @@ from fused_rankings import A, B, approx, fuse, fused_run, normalized, recipe, ru
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import methods
-from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 from hybrid_cli.fusion.options import Normalization
 
 # ------------------------------------------------------------------------------------------------------ golden values
@@ -124,7 +124,7 @@ def test_bad_weights_and_settings_are_refused() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- ranx
 
-CASES: list[tuple[str, str | None, dict[str, Any] | None, Recipe]] = [
+CASES: list[tuple[str, str | None, dict[str, Any] | None, FusionRecipe]] = [
     ("wsum", "min-max", {"weights": [0.3, 0.7]}, recipe("minmax", 0.3, 0.7)),
     ("sum", None, None, recipe("sum", missing="ignore")),
     ("mnz", "min-max", None, recipe("combmnz")),

@@ -17,7 +17,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.fusion.selection import Choice, Table, Values, select
+from hybrid_cli.fusion.selection import Choice, Trials, Values, select
 from hybrid_cli.fusion.weights import chosen_weights
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
@@ -36,7 +36,7 @@ def tabulated(
     tables: list[pl.DataFrame], qrels: pl.DataFrame, measure: str = "MRR@10", method: str = "minmax", **how: Any
 ) -> tuple[list[Choice], Values]:
     side_by_side = Lists.of(tables)
-    family = tuning.Family(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
+    family = tuning.MethodGrid(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
     return tuning.tabulate(
         family,
         side_by_side.blocks,
@@ -79,7 +79,7 @@ def test_tuning_scores_equal_the_evaluation_of_the_fused_run(measure: str) -> No
 
 
 def test_the_better_run_gets_the_larger_weight_and_the_held_out_score_is_not_higher() -> None:
-    table = Table(*tabulated(*noisy_runs(queries=150, noise=(0.4, 0.15))))
+    table = Trials(*tabulated(*noisy_runs(queries=150, noise=(0.4, 0.15))))
     selected = select(table, folds=5, seed=42)
     chosen = table.choices[selected.row]
     assert chosen.weights[1] > chosen.weights[0]
@@ -131,7 +131,7 @@ def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) 
     """The middle of a plateau of the log grid depends on how many of its weights give the ranking of one run."""
     tables, qrels = noisy_runs(queries=30, noise=(0.4, 0.2))
     other = [tables[0].with_columns(pl.col("score") * scale), tables[1]]
-    found = [Table(*tabulated(each, qrels, method="sum", grid="scaled")) for each in (tables, other)]
+    found = [Trials(*tabulated(each, qrels, method="sum", grid="scaled")) for each in (tables, other)]
     first, second = (select(table, folds=5, seed=42) for table in found)
     assert found[0].choices[first.row].shares == found[1].choices[second.row].shares
     assert found[0].values == pytest.approx(found[1].values)

@@ -20,8 +20,8 @@ from hybrid_cli import artifacts, plugins
 from hybrid_cli.settings import TrainDense
 from hybrid_cli.training import losses, options
 from hybrid_cli.training.losses import (
+    LossInputs,
     Terms,
-    Vectors,
     bpr,
     divergence,
     listwise,
@@ -32,11 +32,13 @@ from hybrid_cli.training.losses import (
 )
 
 
-def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> Vectors:
+def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> LossInputs:
     """Vectors whose inner products are the given scores: the query is 1, the documents are the scores."""
     size = len(positive)
     documents = torch.tensor([[[p], [n]] for p, n in zip(positive, negative, strict=True)])
-    return Vectors(torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool))
+    return LossInputs(
+        torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool)
+    )
 
 
 def test_residual_margin_shrinks_for_pairs_that_bm25_ranks_correctly() -> None:
@@ -70,7 +72,7 @@ def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     queries, documents = torch.randn(5, 3, generator=generator), torch.randn(5, 4, 3, generator=generator)
     lexical = 20 * torch.rand(5, 4, generator=generator)
-    vectors = Vectors(queries, documents, lexical, torch.ones(5, 20, dtype=torch.bool))
+    vectors = LossInputs(queries, documents, lexical, torch.ones(5, 20, dtype=torch.bool))
     combined = torch.stack([documents[i] @ queries[i] for i in range(5)]) + 0.1 * lexical
     expected = functional.relu(1 - combined[:, :1] + combined[:, 1:]).mean()
     torch.testing.assert_close(residual_margin(vectors)["residual_margin"], expected)
@@ -79,7 +81,7 @@ def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed: int) -> 
 def test_lexical_scores_get_no_gradient() -> None:
     lexical = torch.rand(3, 2, requires_grad=True)
     queries = torch.randn(3, 4, requires_grad=True)
-    vectors = Vectors(queries, torch.randn(3, 2, 4), lexical.detach(), torch.ones(3, 6, dtype=torch.bool))
+    vectors = LossInputs(queries, torch.randn(3, 2, 4), lexical.detach(), torch.ones(3, 6, dtype=torch.bool))
     residual_margin(vectors)["residual_margin"].backward()
     assert lexical.grad is None
     assert queries.grad is not None
@@ -88,7 +90,7 @@ def test_lexical_scores_get_no_gradient() -> None:
 def test_nll_of_the_golden_scores() -> None:
     # scores [[2, 1, 0, -1], [0, .5, 1, 3]], targets 0 and 2
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
-    vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
+    vectors = LossInputs(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
     first = -2 + math.log(sum(math.exp(s) for s in (2, 1, 0, -1)))
     second = -1 + math.log(sum(math.exp(s) for s in (0, 0.5, 1, 3)))
     assert (first, second) == pytest.approx((0.4402, 2.2368), abs=1e-4)
@@ -97,7 +99,7 @@ def test_nll_of_the_golden_scores() -> None:
 
 def test_nll_without_in_batch_uses_only_the_documents_of_the_query() -> None:
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
-    vectors = Vectors(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
+    vectors = LossInputs(torch.eye(2), documents, torch.zeros(2, 2), torch.ones(2, 4, dtype=torch.bool))
     own = [-2 + math.log(math.exp(2) + math.exp(1)), -1 + math.log(math.exp(1) + math.exp(3))]
     assert nll(vectors, in_batch=False)["nll"].item() == pytest.approx(sum(own) / 2)
 
@@ -107,8 +109,8 @@ def test_nll_is_invariant_under_the_order_of_the_batch(order: list[int]) -> None
     generator = torch.Generator().manual_seed(0)
     queries, documents = torch.randn(4, 3, generator=generator), torch.randn(4, 2, 3, generator=generator)
     mask = torch.ones(4, 8, dtype=torch.bool)
-    plain = nll(Vectors(queries, documents, torch.zeros(4, 2), mask))["nll"]
-    moved = nll(Vectors(queries[list(order)], documents[list(order)], torch.zeros(4, 2), mask))["nll"]
+    plain = nll(LossInputs(queries, documents, torch.zeros(4, 2), mask))["nll"]
+    moved = nll(LossInputs(queries[list(order)], documents[list(order)], torch.zeros(4, 2), mask))["nll"]
     torch.testing.assert_close(plain, moved)
 
 
@@ -116,7 +118,7 @@ def test_a_false_in_batch_negative_does_not_count() -> None:
     documents = torch.tensor([[[2.0], [1.0]], [[5.0], [0.0]]])
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[0, 2] = False
-    vectors = Vectors(torch.ones(2, 1), documents, torch.zeros(2, 2), mask)
+    vectors = LossInputs(torch.ones(2, 1), documents, torch.zeros(2, 2), mask)
     first = -2 + math.log(sum(math.exp(s) for s in (2, 1, 0)))
     second = -5 + math.log(sum(math.exp(s) for s in (2, 1, 5, 0)))
     assert nll(vectors)["nll"].item() == pytest.approx((first + second) / 2)
@@ -146,10 +148,10 @@ FUSED = [  # dense scores / 2 + .5 * scorer, of queries (1, 0) and (0, 1)
 ]
 
 
-def fused_vectors(weight: torch.Tensor | float = 0.5) -> Vectors:
+def fused_vectors(weight: torch.Tensor | float = 0.5) -> LossInputs:
     documents = torch.tensor([[[2.0, 0.0], [1.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
     scorer = torch.tensor([[2.0, 0.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.0]])
-    return Vectors(torch.eye(2), documents, scorer, torch.ones(2, 4, dtype=torch.bool), scorer_weight=weight)
+    return LossInputs(torch.eye(2), documents, scorer, torch.ones(2, 4, dtype=torch.bool), scorer_weight=weight)
 
 
 def test_residual_nll_of_the_golden_scores() -> None:
@@ -198,7 +200,7 @@ def test_residual_losses_have_the_gradient_of_finite_differences(objective: Any,
     allowed[0, 3] = False
 
     def value(queries: torch.Tensor, documents: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        vectors = Vectors(queries, documents, scorer, allowed, scorer_weight=weight)
+        vectors = LossInputs(queries, documents, scorer, allowed, scorer_weight=weight)
         return next(iter(objective(vectors, temperature=0.7, in_batch=in_batch).values()))  # type: ignore[no-any-return]
 
     inputs = [queries, documents, torch.tensor(0.4, dtype=torch.double)]
@@ -246,7 +248,7 @@ def test_a_new_loss_is_one_function(request: pytest.FixtureRequest, tiny_bert: P
     request.addfinalizer(lambda: plugins.unregister("losses", "toy"))
 
     @plugins.register("losses", "toy")
-    def toy(vectors: Vectors, temperature: float = 1.0) -> Terms:
+    def toy(vectors: LossInputs, temperature: float = 1.0) -> Terms:
         """Squared distance of the query to its positive."""
         return {"toy": (vectors.queries - vectors.documents[:, 0]).square().sum(-1).mean() / temperature}
 

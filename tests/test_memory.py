@@ -210,11 +210,11 @@ def test_a_budget_below_the_need_is_refused_in_one_line(stored: Path) -> None:
 
 def test_a_budget_holds_for_one_stage(stored: Path) -> None:
     with memory.limited(memory.used() + (1 << 30)):
-        assert 0.9 < memory.rows(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of the free memory"
-        assert memory.rows(1 << 40, 1000, least=7) == 7
+        assert 0.9 < memory.rows_that_fit(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of the free memory"
+        assert memory.rows_that_fit(1 << 40, 1000, min_rows=7) == 7
         with memory.limited(None), pytest.raises(HybridError, match=r"and --memory .* leaves"):
             memory.require(1 << 31, "this test")
-    assert memory.rows(1 << 40, 1000, least=7) == 1000
+    assert memory.rows_that_fit(1 << 40, 1000, min_rows=7) == 1000
 
 
 def test_an_index_that_does_not_fit_is_refused_before_it_is_built(made: Path, tmp_path: Path) -> None:

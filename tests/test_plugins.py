@@ -21,7 +21,7 @@ from hybrid_cli.collections.collection import documents, read_queries
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.stages.doctor import plugin_packages
-from hybrid_cli.training.losses import Vectors
+from hybrid_cli.training.losses import LossInputs
 
 PACKAGE = Path(__file__).parent / "example_plugin"
 RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d3 1 9.0 b\n1 Q0 d2 2 5.0 b\n"}
@@ -325,7 +325,9 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
             ["evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Top@3"],
         ]
         assert [(words[0], done.err) for words in commands if (done := hybrid(*words)).code] == []
-        vectors = Vectors(torch.ones(2, 3), torch.ones(2, 1, 3), torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool))
+        vectors = LossInputs(
+            torch.ones(2, 3), torch.ones(2, 1, 3), torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
+        )
         assert plugins.registry("losses")["cosine"](vectors, weight=0.5)["cosine"].item() == pytest.approx(0, abs=1e-6)
     assert added == {
         "commands": ["cut-run"],

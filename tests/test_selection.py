@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hybrid_cli.fusion.methods import Recipe
-from hybrid_cli.fusion.selection import Choice, Table, interval, queries_to_tell, select, worth_of_more
+from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.selection import Choice, Trials, interval, queries_to_tell, select, worth_of_more
 from hybrid_cli.fusion.weights import Tuned
 from hybrid_cli.reporting import terminal
 
@@ -31,7 +31,7 @@ def hill(queries: int, top: float = 0.6, width: float = 1.0, noise: float = 0.1,
 
 def test_the_plateau_has_all_choices_within_one_standard_error() -> None:
     values = np.array([[0.0, 0, 0, 0], [0.5, 0.5, 0.4, 0.6], [1, 0.2, 0.4, 0.6], [0.2, 0.2, 0.3, 0.1]])
-    table = Table([Choice("minmax", (1 - w, w)) for w in (0.0, 0.3, 0.6, 1.0)], values)
+    table = Trials([Choice("minmax", (1 - w, w)) for w in (0.0, 0.3, 0.6, 1.0)], values)
     gap, error = table.gaps(2)
     assert gap == pytest.approx([0.55, 0.05, 0, 0.35])
     for row in range(4):
@@ -43,7 +43,7 @@ def test_the_plateau_has_all_choices_within_one_standard_error() -> None:
 
 def test_a_gap_ends_the_plateau_of_two_runs() -> None:
     values = np.repeat([[0.5], [0.1], [0.5], [0.5], [0.5]], 6, axis=1)
-    table = Table([Choice("minmax", (1 - w, w)) for w in (0.0, 0.25, 0.5, 0.75, 1.0)], values)
+    table = Trials([Choice("minmax", (1 - w, w)) for w in (0.0, 0.25, 0.5, 0.75, 1.0)], values)
     assert table.plateau().rows == [2, 3, 4]
     assert table.plateau().chosen == 3
 
@@ -54,7 +54,7 @@ def test_the_middle_of_a_plateau_generalizes_better_than_its_best_choice() -> No
     rng = np.random.default_rng(1)
     middle, argmax = [], []
     for _ in range(100):
-        table = Table(choices(), population[:, rng.choice(4000, 20, replace=False)])
+        table = Trials(choices(), population[:, rng.choice(4000, 20, replace=False)])
         found = table.plateau()
         middle.append(means[found.chosen])
         argmax.append(means[found.best])
@@ -63,7 +63,7 @@ def test_the_middle_of_a_plateau_generalizes_better_than_its_best_choice() -> No
 
 def test_the_method_is_chosen_with_the_weights() -> None:
     good, bad = hill(200), hill(200) - 0.1
-    table = Table([*choices("zscore"), *choices("minmax")], np.concatenate([bad, good]))
+    table = Trials([*choices("zscore"), *choices("minmax")], np.concatenate([bad, good]))
     selected = select(table, folds=5, seed=1)
     assert table.choices[selected.row].method == "minmax"
     assert {table.choices[row].method for row in selected.plateau.rows} == {"minmax"}
@@ -72,35 +72,35 @@ def test_the_method_is_chosen_with_the_weights() -> None:
 
 def test_the_best_run_alone_is_an_ordinary_choice() -> None:
     values = hill(300, top=1.0)
-    table = Table(choices(), values)
+    table = Trials(choices(), values)
     assert table.choices[select(table, folds=5, seed=1).row].weights[1] >= 0.9
 
 
 def test_a_prior_moves_the_choice_of_few_queries_and_not_of_many() -> None:
     prior = 0.5 - 0.5 * (np.array(GRID) - 0.2) ** 2
     few, many = hill(4, top=0.9, noise=0.01), hill(1000, top=0.9, noise=0.01)
-    alone = Table(choices(), few)
-    shrunk = Table(choices(), few, prior, 40)
+    alone = Trials(choices(), few)
+    shrunk = Trials(choices(), few, prior, 40)
     assert shrunk.choices[shrunk.plateau().best].weights[1] < alone.choices[alone.plateau().best].weights[1]
     assert shrunk.share_of_prior == pytest.approx(40 / 44)
-    assert Table(choices(), many, prior, 5).plateau() == Table(choices(), many).plateau()
+    assert Trials(choices(), many, prior, 5).plateau() == Trials(choices(), many).plateau()
 
 
 def test_one_query_cannot_distinguish_weights_without_a_prior() -> None:
-    table = Table(choices(), hill(1))
+    table = Trials(choices(), hill(1))
     assert table.plateau().rows == list(range(11))
     assert table.choices[table.plateau().chosen].weights == (0.5, 0.5)
     selected = select(table, folds=5, seed=1)
     assert selected.held_out is None
     prior = 0.5 - 0.5 * (np.array(GRID) - 0.2) ** 2
-    shrunk = Table(choices(), np.full((11, 1), 0.5), prior, 5)
+    shrunk = Trials(choices(), np.full((11, 1), 0.5), prior, 5)
     assert shrunk.choices[shrunk.plateau().chosen].weights == (0.8, 0.2)
 
 
 def test_held_out_scores_never_see_their_query() -> None:
     """The only query that prefers the first weights is always scored with the weights of the other queries."""
     values = np.array([[1.0, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
-    table = Table([Choice("minmax", (1 - w, w)) for w in (0.0, 0.5, 1.0)], values)
+    table = Trials([Choice("minmax", (1 - w, w)) for w in (0.0, 0.5, 1.0)], values)
     held_out = table.held_out(5, seed=1)
     assert held_out is not None
     assert held_out[0] == 0
@@ -109,7 +109,7 @@ def test_held_out_scores_never_see_their_query() -> None:
 def test_three_runs_choose_the_center_of_the_plateau() -> None:
     weights = [(a / 4, b / 4, (4 - a - b) / 4) for a in range(5) for b in range(5 - a)]
     means = np.array([0.5 if min(w) > 0 else 0.1 for w in weights])
-    table = Table([Choice("minmax", w) for w in weights], np.repeat(means[:, None], 6, axis=1))
+    table = Trials([Choice("minmax", w) for w in weights], np.repeat(means[:, None], 6, axis=1))
     assert sorted(table.choices[table.plateau().chosen].weights) == [0.25, 0.25, 0.5]
     assert len(table.plateau().rows) == 3
 
@@ -139,18 +139,18 @@ def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
 
 
 def test_additional_queries_are_worth_less_if_there_are_many() -> None:
-    few, many = (worth_of_more(Table(choices(), hill(n, noise=0.5)), 10, 5, 1) for n in (12, 600))
+    few, many = (worth_of_more(Trials(choices(), hill(n, noise=0.5)), 10, 5, 1) for n in (12, 600))
     assert few is not None
     assert many is not None
     assert 0 <= many < few
-    assert worth_of_more(Table(choices(), hill(5)), 10, 5, 1) is None
+    assert worth_of_more(Trials(choices(), hill(5)), 10, 5, 1) is None
 
 
 def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the result of tuning for values of the choices [choices, queries] and of the runs alone [queries]."""
-    table = Table(choices(), values)
+    table = Trials(choices(), values)
     selected = select(table, 5, 1)
-    recipe = Recipe("minmax", table.choices[selected.row].weights, "zero")
+    recipe = FusionRecipe("minmax", table.choices[selected.row].weights, "zero")
     qids = [str(number) for number in range(table.queries)]
     return {**Tuned(table, selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"}
 

@@ -15,7 +15,7 @@ from hybrid_cli.draws import draw
 from hybrid_cli.perturbations import synonyms
 from hybrid_cli.perturbations.attack import Inputs
 from hybrid_cli.perturbations.edits import Edit, edited
-from hybrid_cli.perturbations.synonyms import Table, insertion, replacement, thesaurus
+from hybrid_cli.perturbations.synonyms import SynonymTable, insertion, replacement, thesaurus
 from hybrid_cli.settings import Perturb
 
 WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
@@ -67,7 +67,7 @@ def test_the_number_of_words_tried_is_limited(monkeypatch: pytest.MonkeyPatch) -
 def test_a_table_replaces_wordnet(tmp_path: Path) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("Moon\tsatellite\t earth's moon \nsea\tdeep\nmoon\tLuna\n", "utf-8")
-    assert Table(table).synonyms("MOON") == ["satellite", "earth's moon", "Luna"]
+    assert SynonymTable(table).synonyms("MOON") == ["satellite", "earth's moon", "Luna"]
     assert thesaurus({"synonyms": table, **WORDNET}).lemmas("boxes") == []
     assert set(every(replacement, "the moon", {"synonyms": table})) == {"the satellite", "the Luna"}
 
@@ -76,7 +76,7 @@ def test_an_invalid_table_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("moon\tLuna\nsea, ocean\n", "utf-8")
     with raises("too-few-columns", path="synonyms.tsv", line=2):
-        Table(table)
+        SynonymTable(table)
     table.write_text("\n", "utf-8")
     with raises("no-rows"):
-        Table(table)
+        SynonymTable(table)

@@ -16,10 +16,10 @@ from hybrid_cli.threads import ThreadPool
 
 def test_a_pool_has_the_context_of_its_caller() -> None:
     with memory.limited(memory.used()), input_files.limited({"line": 7}), ThreadPool(2) as pool:
-        assert pool.submit(memory.rows, 1 << 20, 100).result() == 1
+        assert pool.submit(memory.rows_that_fit, 1 << 20, 100).result() == 1
         assert list(pool.map(lambda _: input_files.limits().line, range(3))) == [7, 7, 7]
     with ThreadPool(1) as pool:
-        assert pool.submit(memory.rows, 1 << 20, 100).result() == 100
+        assert pool.submit(memory.rows_that_fit, 1 << 20, 100).result() == 100
 
 
 def test_two_stages_at_once_do_not_share_their_limits(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from hybrid_cli.training.losses import (
+    LossInputs,
     Objective,
-    Vectors,
     added,
     bpr,
     distillation,
@@ -42,11 +42,11 @@ def test_a_zero_lexical_vector_adds_zero_with_a_finite_gradient() -> None:
     assert torch.isfinite(queries.grad).all()
 
 
-def random_vectors(seed: int) -> Vectors:
+def random_vectors(seed: int) -> LossInputs:
     generator = torch.Generator().manual_seed(seed)
     sizes = ((4, 6), (4, 3, 6), (4, 3), (4, 6), (4, 3, 6))
     queries, documents, lexical, own, theirs = (torch.randn(*size, generator=generator) for size in sizes)
-    return Vectors(queries, documents, lexical, torch.ones(4, 12, dtype=torch.bool), own, theirs)
+    return LossInputs(queries, documents, lexical, torch.ones(4, 12, dtype=torch.bool), own, theirs)
 
 
 @given(st.integers(0, 1000), st.floats(0, 100))
@@ -128,7 +128,7 @@ def test_bpr_of_the_golden_codes() -> None:
     query, documents = torch.tensor([[0.5, -0.2]]), torch.tensor([[[0.3, -0.4], [0.3, -0.35]]])
     scores = (relaxed_signs(query, 0) @ relaxed_signs(documents[0], 0).T)[0]
     assert scores.tolist() == pytest.approx([0.209614, 0.201015], abs=3e-6)
-    vectors = Vectors(query, documents, torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    vectors = LossInputs(query, documents, torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
     terms = bpr(vectors)
     assert terms["candidates"].item() == pytest.approx(0.091401, abs=3e-6)
     reranked = functional.cross_entropy(query @ torch.tanh(documents[0]).T, torch.tensor([0]))
@@ -154,7 +154,7 @@ def test_bpr_of_unit_vectors_rescales_the_codes_and_not_the_query_that_reranks()
     generator = torch.Generator().manual_seed(1)
     queries = functional.normalize(torch.randn(3, 9, generator=generator), dim=-1)
     documents = functional.normalize(torch.randn(3, 2, 9, generator=generator), dim=-1)
-    plain = Vectors(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool), step=20)
+    plain = LossInputs(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool), step=20)
     terms = bpr(plain, unit=True)
     assert terms["candidates"].item() == pytest.approx(
         bpr(replace(plain, queries=3 * queries, documents=3 * documents))["candidates"].item()
@@ -168,7 +168,7 @@ def test_bpr_uses_every_document_of_the_batch_except_the_positives() -> None:
     torch.manual_seed(0)
     allowed = torch.ones(3, 6, dtype=torch.bool)
     allowed[0, 2] = False  # the second query's positive is also one of the first query
-    vectors = Vectors(torch.randn(3, 4), torch.randn(3, 2, 4), torch.zeros(3, 2), allowed, step=50)
+    vectors = LossInputs(torch.randn(3, 4), torch.randn(3, 2, 4), torch.zeros(3, 2), allowed, step=50)
     codes = torch.tanh(vectors.documents.flatten(0, 1) * 6**0.5)
     scores = (torch.tanh(vectors.queries * 6**0.5) @ codes.T).tolist()
     pairs = [(q, d) for q in range(3) for d in range(6) if d != 2 * q and (q, d) != (0, 2)]
@@ -180,12 +180,12 @@ def test_bpr_uses_every_document_of_the_batch_except_the_positives() -> None:
 def test_matryoshka_is_the_mean_over_the_prefixes() -> None:
     torch.manual_seed(1)
     queries, documents = torch.randn(3, 8), torch.randn(3, 2, 8)
-    vectors = Vectors(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool))
+    vectors = LossInputs(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool))
     each = [nll(replace(vectors, queries=queries[:, :d], documents=documents[..., :d]))["nll"].item() for d in (2, 8)]
     assert matryoshka(nll, [2, 8], unit=False)(vectors)["nll"].item() == pytest.approx(sum(each) / 2)
     seen = []
 
-    def lengths(part: Vectors) -> dict[str, torch.Tensor]:
+    def lengths(part: LossInputs) -> dict[str, torch.Tensor]:
         seen.append(part.documents.norm(dim=-1))
         return nll(part)
 
@@ -196,7 +196,7 @@ def test_matryoshka_is_the_mean_over_the_prefixes() -> None:
 def test_distillation_of_the_golden_example() -> None:
     """One item: 1 + 2 + 5 (LITE, eq. 10)."""
     vectors = replace(
-        Vectors(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0]]]), torch.zeros(1, 1), torch.ones(1, 1) > 0),
+        LossInputs(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0]]]), torch.zeros(1, 1), torch.ones(1, 1) > 0),
         teacher_queries=torch.tensor([[0.0, 0.0]]),
         teacher_documents=torch.tensor([[[2.0, 2.0]]]),
     )

@@ -138,8 +138,8 @@ def trouble_with_files(error: Exception) -> tuple[str, int] | None:
     if reasons:
         message = f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced"
         full = reasons[0] in map(os.strerror, _FULL)
-        place = f" on the disk of {_folder_of(written)}" if written else ""
-        return message + (f"; free space{place}, and repeat the command" if full else ""), 1
+        disk_of_output = f" on the disk of {_folder_of(written)}" if written else ""
+        return message + (f"; free space{disk_of_output}, and repeat the command" if full else ""), 1
     if type(error).__module__.startswith(("polars.", "pyarrow.")) and "parquet" in text.lower():
         return f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy", 2
     if isinstance(error, OSError) and path is not None and error.strerror:
@@ -161,7 +161,7 @@ def _noted(error: Exception, doing: str) -> Path | None:
 
 def _folder_of(path: Path) -> Path:
     """Return the folder of an output, a part of which was written."""
-    unfinished = (each.parent for each in reversed((path, *path.parents)) if each.name.endswith(".partial"))
+    unfinished = (parent.parent for parent in reversed((path, *path.parents)) if parent.name.endswith(".partial"))
     return next(unfinished, path.parent)
 
 

@@ -118,12 +118,12 @@ def _register() -> None:
 
 def run(settings: Settings) -> None:
     """Call the stage of a settings object, and print the result of commands in `PRINTERS`."""
-    found = call(settings)
+    result = call(settings)
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")
-        getattr(import_module(module), function)(found, settings)
-    elif isinstance(found, str):  # of a command of a plugin
-        console.result(found)
+        getattr(import_module(module), function)(result, settings)
+    elif isinstance(result, str):  # of a command of a plugin
+        console.result(result)
 
 
 _register()

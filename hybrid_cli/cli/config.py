@@ -90,9 +90,9 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
             hint = f"; write `{positive}: false`"
         problem = f"{config}: `hybrid {kind.command}` has no option {', '.join(unknown)}{hint}"
         raise InputError(problem, code="no-such-option", path=config, option=unknown[0])
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in content:
-        if (other := found.setdefault(fields[bare_name(name)], name)) != name:
+        if (other := values.setdefault(fields[bare_name(name)], name)) != name:
             problem = f"{config}: '{other}' and '{name}' are the same option; keep one"
             raise InputError(problem, code="repeated-option", path=config, option=name)
     return {fields[bare_name(name)]: value for name, value in content.items()}
@@ -114,8 +114,8 @@ def plugin_files(config: str, words: Sequence[str]) -> list[str]:
 def _config_path(config: str) -> Path:
     """Return the path of a config file, of an experiment by its name, or of the copy of an object."""
     if has_url(config):
-        (found,) = import_module("hybrid_cli.artifacts.remote").local_copies([config])
-        return Path(found)
+        (copy,) = import_module("hybrid_cli.artifacts.remote").local_copies([config])
+        return Path(copy)
     return Path(config) if Path(config).is_file() else experiments().get(config, Path(config))
 
 

@@ -88,9 +88,9 @@ class _Command(TyperCommand):
         """Parse the command line; `--no-FLAG` unsets a flag of a config file, also where the help does not name it."""
         unset = {negative(spelled): name for spelled, name in _unnegated(self.settings).items()}
         end = args.index("--") if "--" in args else len(args)
-        found = {unset[word] for word in args[:end] if word in unset}
+        named = {unset[word] for word in args[:end] if word in unset}
         rest = super().parse_args(ctx, [*(word for word in args[:end] if word not in unset), *args[end:]])
-        for name in found:
+        for name in named:
             ctx.params[name] = bool(ctx.params.get(name))
         return rest
 
@@ -110,13 +110,13 @@ class _Command(TyperCommand):
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
     """Remove the types that Typer shows for flags and arguments."""
-    found = list(parameters)
-    for parameter in found:
+    shown = list(parameters)
+    for parameter in shown:
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
         elif parameter.metavar is None and parameter.is_flag:
             parameter.metavar = ""
-    return found
+    return shown
 
 
 def _usage(kind: type[Settings], name: str, declared: Option) -> str:
@@ -171,7 +171,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = inspect.getdoc(kind)
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
@@ -190,8 +190,8 @@ def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) ->
     known = spellings(kind) | {spelling(name, _FLAG) for name in (*FLAGS, *_FILES, "dry_run")}
     for name in kind.declared():
         value = typed.get(name)
-        if found := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
-            raise option_error(name, None, f"needs a value, got the option {found.pop()}", code="missing-value")
+        if options_given := known.intersection(value if isinstance(value, (list, tuple)) else [value]):
+            raise option_error(name, None, f"needs a value, got the option {options_given.pop()}", code="missing-value")
 
 
 def _limit_polars(threads: object) -> None:
@@ -202,19 +202,19 @@ def _limit_polars(threads: object) -> None:
 
 def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
     """Take the options of every command out of what was typed and configured, and set up messages."""
-    found = {}
+    shared = {}
     for key in (*FLAGS, "dry_run"):
         if not isinstance(from_file := configured.pop(key, False), bool):
             raise option_error(key, from_file, "needs true or false", code="not-true-or-false")
-        found[key] = typed.pop(key, False) or from_file
-    if found["quiet"] and found["verbose"]:
+        shared[key] = typed.pop(key, False) or from_file
+    if shared["quiet"] and shared["verbose"]:
         raise option_error("quiet", None, "not with --verbose", code="conflicting-options", others=("verbose",))
     log, from_file = typed.pop("log_file", None), configured.pop("log_file", None)
-    console.set_quiet(found["quiet"])  # `main` reads --debug before parsing can fail
-    console.set_verbose(found["verbose"])
+    console.set_quiet(shared["quiet"])  # `main` reads --debug before parsing can fail
+    console.set_verbose(shared["verbose"])
     output = typed.get("output") or configured.get("output")
     console.log_to(_log_path(from_file if log is None else log, output))
-    return found
+    return shared
 
 
 def _log_path(given: Any, output: Any) -> Path | None:
@@ -283,19 +283,21 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
 
 def spellings(kind: type[Settings]) -> set[str]:
     """Return every spelling of every option of a command."""
-    options = ((name, each) for name, each in kind.declared().items() if not each.positional)
-    names = (each.names or switch(name, each, bare_type(kind.types()[name])) for name, each in options)
-    found = {part for several in names for spelled in several for part in spelled.split("/")}
-    return found | {negative(spelled) for spelled in _unnegated(kind)}
+    options = ((name, declared) for name, declared in kind.declared().items() if not declared.positional)
+    names = (declared.names or switch(name, declared, bare_type(kind.types()[name])) for name, declared in options)
+    spelled_options = {part for several in names for spelled in several for part in spelled.split("/")}
+    return spelled_options | {negative(spelled) for spelled in _unnegated(kind)}
 
 
 def _unnegated(kind: type[Settings]) -> dict[str, str]:
     """Return spelling -> field of the flags without a negative form in the help."""
-    found: dict[str, str] = {}
+    by_spelling: dict[str, str] = {}
     for name, declared in kind.declared().items():
         if bare_type(kind.types()[name]) is bool and not declared.positional:
-            found |= {each: name for each in declared.names or switch(name, declared, bool) if "/" not in each}
-    return {spelled: name for spelled, name in found.items() if spelled.startswith("--")}
+            by_spelling |= {
+                spelling: name for spelling in declared.names or switch(name, declared, bool) if "/" not in spelling
+            }
+    return {spelled: name for spelled, name in by_spelling.items() if spelled.startswith("--")}
 
 
 def negative(spelled: str) -> str:
@@ -380,13 +382,13 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
 
 def _explained(choices: Any) -> list[str]:
     """Return a sentence with the help of each entry of a registry; one of a plugin that fails is left out."""
-    found = []
+    explanations = []
     for name in choices if isinstance(choices, Registry) else ():
         try:
-            found.append(f"`{name}`: {choices.help(name).removesuffix('.')}")
+            explanations.append(f"`{name}`: {choices.help(name).removesuffix('.')}")
         except InputError as error:
             console.warn(str(error))
-    return [f"{'; '.join(found)}."] if found else []
+    return [f"{'; '.join(explanations)}."] if explanations else []
 
 
 def _set(typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,10 +428,10 @@ def _print_settings(output: artifacts.Output) -> None:
 
 def requested_plugins(words: Sequence[str]) -> list[str]:
     """Return the plugin files of a command line, and those that its config files name."""
-    found = list(values_of(words, "--plugin"))
+    files = list(values_of(words, "--plugin"))
     for config in values_of(words, "--config"):
-        found += import_module("hybrid_cli.cli.config").plugin_files(config, words)
-    return found
+        files += import_module("hybrid_cli.cli.config").plugin_files(config, words)
+    return files
 
 
 def values_of(words: Sequence[str], option: str) -> Iterator[str]:

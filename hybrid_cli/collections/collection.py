@@ -137,7 +137,7 @@ def document_count(path: Path) -> int:
 def documents_at_once(path: Path) -> int:
     """Return the number of documents whose texts are read at once: all, or fewer under a budget."""
     count = document_count(path)
-    return memory.rows(_TEXT_COPIES * (text_bytes(path) // max(count, 1) + 1), count)
+    return memory.rows_that_fit(_TEXT_COPIES * (text_bytes(path) // max(count, 1) + 1), count)
 
 
 def text_bytes(path: Path) -> int:

@@ -36,7 +36,7 @@ from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 
 
 @dataclass(frozen=True)
-class Recipe(Combining):
+class CombinationRecipe(Combining):
     """Parameters of a combination of two encoders; see `Combining` for the others.
 
     Attributes:
@@ -61,7 +61,7 @@ class Combination:
         InputError: the vectors cannot be combined.
     """
 
-    def __init__(self, recipe: Recipe, parts: Sequence[Encoder], weight: float | None = None):
+    def __init__(self, recipe: CombinationRecipe, parts: Sequence[Encoder], weight: float | None = None):
         self.recipe = recipe if weight is None else replace(recipe, weight=weight)
         self.first, self.second = parts
         lengths = {part.dim for part in parts}
@@ -100,8 +100,8 @@ class Combination:
     def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
         first, second = self.query_parts(texts, *batch_tokens)
-        found: np.ndarray = first + np.float32(self.recipe.weight) * second
-        return found
+        vectors: np.ndarray = first + np.float32(self.recipe.weight) * second
+        return vectors
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], *batch_tokens: int) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
@@ -122,16 +122,19 @@ def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
 
 
 def write_combination(
-    folder: Path, models: Sequence[Path], recipe: Recipe, link: Callable[[Path, Path], None] = storage.hard_link
+    folder: Path,
+    models: Sequence[Path],
+    recipe: CombinationRecipe,
+    link: Callable[[Path, Path], None] = storage.hard_link,
 ) -> None:
     """Write the combination of two model folders; `link` links or copies a folder."""
     folder.mkdir(exist_ok=True)
-    for model, place in zip(models, parts(folder), strict=True):
-        link(model, place)
+    for model, target in zip(models, parts(folder), strict=True):
+        link(model, target)
     _write_recipe(folder, recipe)
 
 
-def _write_recipe(folder: Path, recipe: Recipe) -> None:
+def _write_recipe(folder: Path, recipe: CombinationRecipe) -> None:
     disk.write_text(folder / CONTRACT, json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n")
 
 
@@ -149,12 +152,12 @@ def write_ensemble(folder: Path, count: int, contract: Mapping[str, Any]) -> Non
         count: number of learners, at least 2.
         contract: fields that override the contracts of all learners.
     """
-    _write_recipe(folder, Recipe(changes=(contract if count == 2 else {}, contract)))
+    _write_recipe(folder, CombinationRecipe(changes=(contract if count == 2 else {}, contract)))
     if count > 2:
         write_ensemble(parts(folder)[0], count - 1, contract)
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path) -> CombinationRecipe:
     """Read the recipe of the combination in `folder`.
 
     Raises:
@@ -164,7 +167,7 @@ def read_recipe(folder: Path) -> Recipe:
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
         raise path_error(folder / CONTRACT, f"has no field '{lacking[0]}'; rebuild the combination", code="damaged")
-    return typed(Recipe, stored, folder / CONTRACT)
+    return typed(CombinationRecipe, stored, folder / CONTRACT)
 
 
 def parts(folder: Path) -> list[Path]:

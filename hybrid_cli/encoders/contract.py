@@ -264,7 +264,7 @@ def kind_of(folder: Path) -> str:
 
 def _kind_of_modules(folder: Path) -> str:
     """Return the kind of a model of sentence-transformers."""
-    if {each.kind for side in layouts.SIDES for each in modules_of(folder, side)} & {*SPARSE_KINDS}:
+    if {module.kind for side in layouts.SIDES for module in modules_of(folder, side)} & {*SPARSE_KINDS}:
         return SPARSE
     return PAIR if is_asymmetric(folder) else TRANSFORMER
 
@@ -323,14 +323,14 @@ def _of_towers(folder: Path) -> Contract | None:
     query, document = own[0], own[-1]
     joined = replace(document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len)
     of_document = {name: getattr(document, name) for name in ("doc_prefix", "doc_max_len", "title_separator")}
-    if found := differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
-        raise path_error(folder, f"the query tower has {found[0]} as the document tower", code="towers-differ")
+    if differing := differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
+        raise path_error(folder, f"the query tower has {differing[0]} as the document tower", code="towers-differ")
     return joined
 
 
 def _from_sentence_transformers(folder: Path, side: str = "document") -> Contract:
     first, pooling, others = parts_of(folder, side)
-    kinds = tuple(each.kind for each in others)
+    kinds = tuple(module.kind for module in others)
     prompts = prompts_of(folder)
     # That library truncates after the last module, this package before its own normalization.
     normalize = kinds[-1:] == ("Normalize",) and prompts.truncate_dim is None
@@ -361,28 +361,28 @@ def _from_sentence_transformers(folder: Path, side: str = "document") -> Contrac
 def notes_on(folder: Path, contract: Contract) -> list[str]:
     """Return what a user of a sentence-transformers model should know: values that no vector of this package has."""
     prompts = prompts_of(folder)
-    found = []
+    notes = []
     if prompts.others:
         listed = ", ".join(f"{name} ({text!r})" for name, text in prompts.others.items())
-        found.append(f"prompts that are not used: {listed}; pass one with --query-prefix or --doc-prefix")
+        notes.append(f"prompts that are not used: {listed}; pass one with --query-prefix or --doc-prefix")
     if prompts.default:
-        found.append(
+        notes.append(
             f"default prompt {prompts.default!r} is not used, as in encode_query and encode_document of "
             "sentence-transformers; pass it with --query-prefix or --doc-prefix"
         )
     unit = contract.normalize or (contract.modules[-1:] == ("Normalize",) and contract.truncate_dim is None)
     if prompts.similarity == "cosine" and not unit:
-        found.append("scores are inner products, its similarity is the cosine; pass --normalize for the cosine")
-    return found
+        notes.append("scores are inner products, its similarity is the cosine; pass --normalize for the cosine")
+    return notes
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the differences of two contracts, as manifests store them, in words; combination weights are ignored."""
-    found = []
+    sentences = []
     for name in [*now, *(name for name in stored if name not in now)]:
         mine, theirs = stored.get(name), now.get(name)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            found += [f"{name} {difference}" for difference in differences(mine, theirs)]
+            sentences += [f"{name} {difference}" for difference in differences(mine, theirs)]
         elif name != "weight" and mine != theirs:
-            found.append(f"{name}={mine!r}, not {theirs!r}")
-    return found
+            sentences.append(f"{name}={mine!r}, not {theirs!r}")
+    return sentences

@@ -130,15 +130,15 @@ class CrossEncoder(nn.Module):
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
-        place = pick_device(device)
-        model = cls(stored, backbone, tokenizer).to(device=place, dtype=pick_dtype(dtype, place)).eval()
+        target = pick_device(device)
+        model = cls(stored, backbone, tokenizer).to(device=target, dtype=pick_dtype(dtype, target)).eval()
         return model if train else model._with_exact_head()
 
     def _with_exact_head(self) -> CrossEncoder:
         """Compute the head in float32: scores in bf16 have 8 significant bits, so many hits of a query would tie."""
         for name, part in self.backbone.named_children():
             if name != self.backbone.base_model_prefix:
-                part.float().register_forward_pre_hook(lambda _, states: tuple(each.float() for each in states))
+                part.float().register_forward_pre_hook(lambda _, states: tuple(state.float() for state in states))
         return self
 
     @property
@@ -201,13 +201,13 @@ class CrossEncoder(nn.Module):
             return np.zeros(0, np.float32), np.zeros(0, np.int32)
         documents = [self.input.document(title, text) for title, text in pairs.select("title", "text").iter_rows()]
         encoded = self.tokens(pairs["query"].to_list(), documents)
-        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings)
+        self.truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
         lengths = np.array([len(ids) for ids in encoded["input_ids"]], np.int32)
-        found = np.empty(len(pairs), np.float32)
+        scores = np.empty(len(pairs), np.float32)
         with torch.inference_mode():
             for rows in batches_by_length(lengths.tolist(), batch_tokens, most):
-                found[rows] = self(**self.padded(encoded, rows)).cpu().numpy()
-        return found, lengths
+                scores[rows] = self(**self.padded(encoded, rows)).cpu().numpy()
+        return scores, lengths
 
     def save(self, folder: Path) -> None:
         """Write the reranker so that sentence-transformers' `CrossEncoder(folder)` returns the same scores."""

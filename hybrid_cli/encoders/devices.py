@@ -24,19 +24,19 @@ def pick_device(device: str) -> str:
 
     if device == "auto" and not torch.cuda.is_available():
         return "mps" if torch.backends.mps.is_available() else "cpu"
-    found = device
+    name = device
     if device == "auto" or device.startswith("cuda"):
         number = int(os.environ.get("LOCAL_RANK", "0"))
-        found = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        name = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     try:
-        torch.empty(0, device=found)
+        torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         if "device type at start of device string" in reason:
             raise option_error("device", device, "use auto, cpu, cuda, cuda:N or mps", code="unknown-choice") from None
         problem = f"not available ({reason}); wait for other processes that use it, or use cpu"
         raise option_error("device", device, problem, code="no-such-device") from None
-    return found
+    return name
 
 
 def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:

@@ -184,7 +184,9 @@ def read_config(folder: Path) -> PretrainedConfig:
             folder, "is a LoRA adapter; save the model that peft's `merge_and_unload` returns", code="model-adapter"
         )
     if not file.is_file():
-        towers = sorted((each.parent for each in folder.glob("*/config.json")), key=lambda each: "q" not in each.name)
+        towers = sorted(
+            (tower.parent for tower in folder.glob("*/config.json")), key=lambda tower: "q" not in tower.name
+        )
         advice = "save the complete checkpoint"
         if len(towers) == 2:
             advice = f"to join its towers: hybrid convert-checkpoint {towers[0]} OUT --documents {towers[1]}"
@@ -327,7 +329,7 @@ def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
         for pattern, fewest in ((_PARTS, _FEWEST_PARTS), (_NUMBERS, _FEWEST_NUMBERS)):
             most = max(weights, fewest)
             numbers = [len(value), *value] if isinstance(value, list) else [value]
-            large = [each for each in numbers if isinstance(each, int | float) and each > most]
+            large = [number for number in numbers if isinstance(number, int | float) and number > most]
             if large and pattern.search(key):
                 raise path_error(
                     file, f"{key} {large[0]} is more than {weights} weights can have", code="model-config-size", key=key
@@ -339,7 +341,7 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
     build = getattr(auto, "from_config", auto)
     with no_init_weights(), torch.device("meta"):
         model = build(config, **options)
-    described = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    described = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     stored = sum(math.prod(shape) for shape in shapes(folder).values())
     if stored and described > 2 * stored + _NEW:
         file = folder / "config.json"
@@ -360,7 +362,7 @@ def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_of_class(key: str) -> bool:
     """Return whether a key would replace a method or another attribute of the class of configurations."""
-    declared = {each.name for each in dataclass_fields(PretrainedConfig)}  # type: ignore[arg-type]
+    declared = {declaration.name for declaration in dataclass_fields(PretrainedConfig)}  # type: ignore[arg-type]
     return key not in declared and not isinstance(getattr(PretrainedConfig, key, property()), property)
 
 
@@ -369,9 +371,9 @@ def _items(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in fields.items():
         yield key, value
         if key not in _LABELS:
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, dict):
-                    yield from _items(each)
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, dict):
+                    yield from _items(item)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -379,8 +381,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def refuse_pickles(folder: Path) -> None:
@@ -399,15 +401,15 @@ def refuse_pickles(folder: Path) -> None:
 
 def _named_files(folder: Path) -> set[str]:
     """Return the files that the index of a sharded checkpoint and config.json name as its weights."""
-    found: set[str] = set()
+    names: set[str] = set()
     if (index := folder / "model.safetensors.index.json").exists():
         stored = read_object(index)
         if wrong := mismatch_of_fields(stored, {"weight_map": dict[str, str]}):
             raise path_error(index, f"{wrong}, the file of a weight", code="json-type", **wrong.fields)
-        found |= set(stored["weight_map"].values())
+        names |= set(stored["weight_map"].values())
     if (config := folder / "config.json").exists() and (named := read_object(config).get("transformers_weights")):
-        found.add(str(named))
-    return found
+        names.add(str(named))
+    return names
 
 
 def _first_line(error: Exception) -> str:
@@ -437,7 +439,7 @@ def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any
 
     def tokenize(parts: list[str]) -> tuple[list[list[int]], list[bool]]:
         encoded = tokenizer(parts, truncation=True, max_length=length, return_token_type_ids=False, **options)
-        cut = [bool(each.overflowing) for each in encoded.encodings or ()]
+        cut = [bool(encoding.overflowing) for encoding in encoded.encodings or ()]
         return encoded["input_ids"], cut or [False] * len(parts)
 
     from_start = tokenizer.is_fast and tokenizer.truncation_side == "right"
@@ -478,8 +480,8 @@ def choose_padding(tokenizer: Any) -> None:
 
 def padding_of(tokenizer: Any) -> int:
     """Return the token id for padding; of a tokenizer without special tokens the last one, which is rare in texts."""
-    found = tokenizer.pad_token_id
-    return int(max(tokenizer.get_vocab().values()) if found is None else found)
+    padding = tokenizer.pad_token_id
+    return int(max(tokenizer.get_vocab().values()) if padding is None else padding)
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
@@ -650,11 +652,11 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
 
 def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
     """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
-    wrapper = next((each for each in WRAPPERS if names and all(name.startswith(each) for name in names)), None)
+    wrapper = next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
     if wrapper is None:
         return None
-    found = (item for file in weight_files(folder) for item in load_file(file).items())
-    return {key.removeprefix(wrapper): value for key, value in found}
+    items = (item for file in weight_files(folder) for item in load_file(file).items())
+    return {key.removeprefix(wrapper): value for key, value in items}
 
 
 def _silent(key: str) -> bool:
@@ -706,7 +708,7 @@ def _refuse_integers(folder: Path) -> None:
 def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collection[str]) -> None:
     """Refuse weights of layers that config.json does not have; the encoder would be a truncated model."""
     patterns = {_NUMBER.sub("#", key) for key in known}
-    more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(each) for each in patterns))
+    more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(pattern) for pattern in patterns))
     if more:
         raise path_error(
             folder,

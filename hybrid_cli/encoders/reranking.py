@@ -117,12 +117,12 @@ class Reranking:
             InputError: the corpus lacks a document of the run.
         """
         corpus = self.inputs["corpus"]
-        found = collections.texts(corpus, docids)
-        unknown = docids.filter(~docids.is_in(found["docid"].implode())).unique(maintain_order=True)
+        texts = collections.texts(corpus, docids)
+        unknown = docids.filter(~docids.is_in(texts["docid"].implode())).unique(maintain_order=True)
         if len(unknown):
             problem = f"no document {unknown[0]} in {corpus}; pass its own collection"
             raise path_error(self.path, problem, code="other-corpus", id=unknown[0], count=len(unknown))
-        return found
+        return texts
 
     def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
         began = time.monotonic()
@@ -143,7 +143,7 @@ class Reranking:
     def facts(self, name: str) -> float:
         """Return the sum of a number over all shards, also those of an interrupted call."""
         metadata = (pq.read_schema(path).metadata or {} for path in sorted(self.folder.glob(layout.PARTS)))
-        return sum(float(each[name.encode()]) for each in metadata)
+        return sum(float(footer[name.encode()]) for footer in metadata)
 
     def _scored(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         """Yield blocks of the run, and the rows of each with new_score and tokens."""
@@ -174,8 +174,8 @@ class Reranking:
                 pairs += len(within)
                 tokens += int(within["tokens"].cast(pl.Int64).sum())
         empty = int((self.queries["query"].str.strip_chars() == "").sum())
-        found = {"queries": len(self.queries), "pairs": pairs, "tokens": tokens, "input": asdict(self._model.input)}
-        return {**found, "queries_without_text": empty} if empty else found
+        counts = {"queries": len(self.queries), "pairs": pairs, "tokens": tokens, "input": asdict(self._model.input)}
+        return {**counts, "queries_without_text": empty} if empty else counts
 
     def note(self, path: Path) -> None:
         """Print the numbers of queries, pairs and cut documents."""

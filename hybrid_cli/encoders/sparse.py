@@ -85,30 +85,30 @@ class LiteralTerms:
     def _split(self, text: str, encoding: Any) -> list[tuple[str, dict[int, str]]]:
         """Return the pieces of text between spaces, with the words of each by position."""
         chunks = [match.span() for match in _CHUNK.finditer(text)]
-        found: list[tuple[str, dict[int, str]]] = [(text[begin:end], {}) for begin, end in chunks]
+        pieces: list[tuple[str, dict[int, str]]] = [(text[begin:end], {}) for begin, end in chunks]
         number, ends = 0, {}
-        for place, word in enumerate(encoding.word_ids):
+        for position, word in enumerate(encoding.word_ids):
             if word is not None:
-                ends[word] = encoding.offsets[place][1]
+                ends[word] = encoding.offsets[position][1]
         seen: set[int] = set()
-        for place, word in enumerate(encoding.word_ids):
+        for position, word in enumerate(encoding.word_ids):
             if word is None or word in seen:
                 continue
             seen.add(word)
-            begin = encoding.offsets[place][0]
+            begin = encoding.offsets[position][0]
             while number < len(chunks) and begin >= chunks[number][1]:
                 number += 1
             if begin >= self._head and number < len(chunks):
-                found[number][1][place] = text[begin : ends[word]].strip()
-        return [(chunk, words) for chunk, words in found if words]
+                pieces[number][1][position] = text[begin : ends[word]].strip()
+        return [(chunk, words) for chunk, words in pieces if words]
 
 
 def _terms(chunk: str, words: Mapping[int, str], known: Mapping[str, list[str]]) -> list[tuple[int, list[str]]]:
     whole = known[chunk]
-    found = {place: [term for term in known[word] if term in whole] for place, word in words.items()}
-    covered = {term for terms in found.values() for term in terms}
-    found[min(found)] += [term for term in whole if term not in covered]
-    return list(found.items())
+    by_position = {position: [term for term in known[word] if term in whole] for position, word in words.items()}
+    covered = {term for terms in by_position.values() for term in terms}
+    by_position[min(by_position)] += [term for term in whole if term not in covered]
+    return list(by_position.items())
 
 
 _MLM = ("splade", "sparterm")
@@ -219,8 +219,11 @@ def _from_sentence_transformers(folder: Path) -> SparseContract:
 def _document_modules(folder: Path) -> tuple[Module, Module]:
     """Return the modules of documents of a model of sentence-transformers: a masked language model, and its pooling."""
     modules = modules_of(folder, "document")
-    if [each.kind for each in modules] not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
-        listed = ", ".join(each.kind for each in modules) or "no modules"
+    if [module.kind for module in modules] not in (
+        ["Transformer", "SpladePooling"],
+        ["MLMTransformer", "SpladePooling"],
+    ):
+        listed = ", ".join(module.kind for module in modules) or "no modules"
         raise path_error(
             folder / MODULES, f"documents have {listed}; needs Transformer, SpladePooling", code="modules-order"
         )
@@ -236,12 +239,12 @@ def _query_table(folder: Path, body: Module) -> Module | None:
     modules = modules_of(folder, "query")
     if modules == modules_of(folder, "document"):
         return None
-    if [each.kind for each in modules] != ["SparseStaticEmbedding"]:
-        listed = ", ".join(each.kind for each in modules)
+    if [module.kind for module in modules] != ["SparseStaticEmbedding"]:
+        listed = ", ".join(module.kind for module in modules)
         raise path_error(folder / MODULES, f"queries have {listed}; needs SparseStaticEmbedding", code="modules-order")
     file = modules[0].folder / "config.json"
     check_keys(file, read_object(file) if file.is_file() else {}, {"frozen": None})
-    tokenizers = [_rules_of(each.folder / TOKENIZER) for each in (modules[0], body)]
+    tokenizers = [_rules_of(module.folder / TOKENIZER) for module in (modules[0], body)]
     if tokenizers[0] != tokenizers[1]:
         raise path_error(modules[0].folder / TOKENIZER, "differs from that of documents", code="tokenizers-differ")
     return modules[0]
@@ -408,16 +411,16 @@ class SparseEncoder(nn.Module):
         whole = self._whole(titles, texts)
         if self.contract.counts:
             return self._literal(whole, steps, batch_tokens)
-        found = _quantized(self._matrix(whole, False, batch_tokens), steps)
-        terms = pa.DictionaryArray.from_arrays(pa.array(found.indices), self.terms)
-        return TermLists(np.diff(found.indptr).astype(np.int64), terms, found.data)
+        matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
+        terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
+        return TermLists(np.diff(matrix.indptr).astype(np.int64), terms, matrix.data)
 
     def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
         """Return query (row in `texts`), term and boost, the quantized weight."""
-        found = _quantized(self._matrix(texts, True, BATCH_TOKENS), steps)
-        terms = pl.Series("term", self.terms.take(pa.array(found.indices)), dtype=pl.String)
-        query = np.repeat(np.arange(len(texts)), np.diff(found.indptr))
-        return pl.DataFrame({"query": query, "term": terms, "boost": found.data.astype(np.float64)})
+        matrix = _quantized(self._matrix(texts, True, BATCH_TOKENS), steps)
+        terms = pl.Series("term", self.terms.take(pa.array(matrix.indices)), dtype=pl.String)
+        query = np.repeat(np.arange(len(texts)), np.diff(matrix.indptr))
+        return pl.DataFrame({"query": query, "term": terms, "boost": matrix.data.astype(np.float64)})
 
     def _whole(self, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
         return [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
@@ -451,7 +454,7 @@ class SparseEncoder(nn.Module):
         encoded = self.document_tower.tokenizer(
             list(texts), truncation=True, max_length=length, return_token_type_ids=False
         )
-        self.truncated += sum(bool(each.overflowing) for each in encoded.encodings)
+        self.truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings)
         return encoded["input_ids"], self.literal.words(texts, encoded.encodings)
 
     # -------------------------------------------------------------------------------------------------------- DeepCT
@@ -469,12 +472,17 @@ class SparseEncoder(nn.Module):
         with torch.inference_mode():
             for rows, batch in self._batches(ids, batch_tokens):
                 for row, weights in zip(rows, network.tokens(*batch).cpu().tolist(), strict=True):
-                    for place, terms in words[row]:
+                    for position, terms in words[row]:
                         for term in terms:
-                            weighted[row][term] = max(weights[place], weighted[row].get(term, 0.0))
-        kept = [{term: count for term, w in each.items() if (count := round(steps * w)) > 0} for each in weighted]
-        terms = pa.array([term for each in kept for term in each], pa.string()).dictionary_encode()
-        counts = np.array([count for each in kept for count in each.values()], np.int32)
+                            weighted[row][term] = max(weights[position], weighted[row].get(term, 0.0))
+        kept = [
+            {term: count for term, w in weights_of_text.items() if (count := round(steps * w)) > 0}
+            for weights_of_text in weighted
+        ]
+        terms = pa.array(
+            [term for weights_of_text in kept for term in weights_of_text], pa.string()
+        ).dictionary_encode()
+        counts = np.array([count for weights_of_text in kept for count in weights_of_text.values()], np.int32)
         return TermLists(np.array([*map(len, kept)], np.int64), terms, counts)
 
     @cached_property
@@ -485,11 +493,11 @@ class SparseEncoder(nn.Module):
 
 def _quantized(matrix: Any, steps: int) -> Any:
     """Return rint(weights * steps) of a scipy CSR matrix, int32, without zeros."""
-    found = matrix.copy()
-    found.data = np.rint(found.data * np.float32(steps)).astype(np.int32)
-    found.eliminate_zeros()
-    found.sort_indices()
-    return found
+    counts = matrix.copy()
+    counts.data = np.rint(counts.data * np.float32(steps)).astype(np.int32)
+    counts.eliminate_zeros()
+    counts.sort_indices()
+    return counts
 
 
 def _table_path(folder: Path) -> Path:
@@ -499,7 +507,7 @@ def _table_path(folder: Path) -> Path:
 
 
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
-    known = {each.name for each in fields(SparseContract)}
+    known = {declaration.name for declaration in fields(SparseContract)}
     if unfit := [name for name in overrides if name not in known or name == "pooling"]:
         raise option_error(
             unfit[0], None, f"only with a dense encoder; {folder} is sparse", code="option-does-not-apply"

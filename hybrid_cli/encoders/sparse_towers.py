@@ -75,9 +75,9 @@ class VocabularyWeights(nn.Module):
         """
         if self.gate is None:
             return self._pooled(self.whole(input_ids=ids, attention_mask=mask).logits, mask)
-        found = self.whole(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        weights = self._pooled(found.logits, mask)
-        scores = _largest(self.gate(found.hidden_states[-1], self.backbone), mask)
+        output = self.whole(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+        weights = self._pooled(output.logits, mask)
+        scores = _largest(self.gate(output.hidden_states[-1], self.backbone), mask)
         own = torch.zeros_like(weights).scatter_(1, ids * words, 1.0)
         own[:, 0] = 0  # where other tokens were sent; the first piece of a vocabulary is padding
         weights = weights * ((own > 0) | (scores > 0))
@@ -149,8 +149,8 @@ class Gate(nn.Module):
     def forward(self, states: Tensor, backbone: PreTrainedModel) -> Tensor:
         """Map token states [n, L, h] to scores [n, L, V]."""
         table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
-        found: Tensor = self.norm(self._activation(self.dense(states))) @ table.T + self.bias
-        return found
+        logits: Tensor = self.norm(self._activation(self.dense(states))) @ table.T + self.bias
+        return logits
 
 
 class TokenWeights(nn.Module):
@@ -242,8 +242,8 @@ class SparseTower(nn.Module):
 
     def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
-        found = padded(rows, self.padding)
-        return found["input_ids"], found["attention_mask"]
+        batch = padded(rows, self.padding)
+        return batch["input_ids"], batch["attention_mask"]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""

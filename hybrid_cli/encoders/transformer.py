@@ -129,10 +129,10 @@ def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential
     if not kinds:
         return None
     known = parts_of(folder, side)[2] if (folder / layout.MODULES).is_file() else []
-    found = known[: len(kinds)]
-    if [each.kind for each in found] != list(kinds):
+    modules = known[: len(kinds)]
+    if [module.kind for module in modules] != list(kinds):
         raise path_error(folder / layout.MODULES, f"needs {', '.join(kinds)} after the pooling", code="modules-form")
-    return nn.Sequential(*map(_load_module, found))
+    return nn.Sequential(*map(_load_module, modules))
 
 
 def _load_module(found: Module) -> nn.Module:
@@ -371,8 +371,8 @@ class Tower(nn.Module):
             rows: token ids of each text; see `tokenize`.
             side: `query` or `document`.
         """
-        found = padded(rows, self.padding)
-        ids, mask = found["input_ids"], found["attention_mask"]
+        batch = padded(rows, self.padding)
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
         return ids, mask
 
@@ -403,7 +403,7 @@ class Tower(nn.Module):
             table: Tensor = self.backbone(ids, pooled)
             return table.float()
         states = self.backbone(**self.inputs(ids, attended(mask.clamp(max=1)))).last_hidden_state.float()
-        return torch.cat([pool(states, pooled, each) for each in self.contract.poolings], 1)
+        return torch.cat([pool(states, pooled, pooling) for pooling in self.contract.poolings], 1)
 
     def inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         """Return the inputs of the transformer, each [n, L]."""
@@ -488,7 +488,7 @@ def _load_table(module: Module, contract: Contract) -> Loaded:
 
 def _outputs(modules: nn.Sequential | None) -> int:
     """Return the length of the vectors after some modules; 0 if no module changes it."""
-    return next((each.linear.out_features for each in reversed(modules or ()) if isinstance(each, Dense)), 0)
+    return next((module.linear.out_features for module in reversed(modules or ()) if isinstance(module, Dense)), 0)
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
@@ -542,7 +542,7 @@ def _pooling_config(hidden: int, contract: Contract) -> dict[str, Any]:
         "pooling_mode_mean_tokens": contract.pooling == "mean",
         "pooling_mode_max_tokens": contract.pooling == "max",
         **{f"pooling_mode_{key}": True for key, ours in _LATER_MODES.items() if contract.pooling == ours},
-        **({"pooling_mode": [names[each] for each in contract.poolings]} if contract.more_pooling else {}),
+        **({"pooling_mode": [names[pooling] for pooling in contract.poolings]} if contract.more_pooling else {}),
         "include_prompt": contract.include_prompt,
     }
 

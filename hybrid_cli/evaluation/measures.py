@@ -39,7 +39,7 @@ _SPELLING = re.compile(
 
 
 @dataclass(frozen=True)
-class Family:
+class MeasureFamily:
     """One measure at any cutoff: an entry of `FAMILIES`.
 
     Attributes:
@@ -63,17 +63,17 @@ class Family:
         return self.compute
 
 
-def as_family(name: str, added: Any) -> Family:
-    """Return the measure of a plugin: a `Family`, or the function that computes one with or without a cutoff.
+def as_family(name: str, added: Any) -> MeasureFamily:
+    """Return the measure of a plugin: a `MeasureFamily`, or the function that computes one with or without a cutoff.
 
     Raises:
         ValueError: neither of them.
     """
-    if isinstance(added, Family) and added.compute is not None:
+    if isinstance(added, MeasureFamily) and added.compute is not None:
         return replace(added, aliases=())
-    if isinstance(added, Family) or not callable(added):
-        raise ValueError(f"{type(added).__name__} is neither a Family with `compute` nor a function")
-    return Family(name, name, compute=added)
+    if isinstance(added, MeasureFamily) or not callable(added):
+        raise ValueError(f"{type(added).__name__} is neither a MeasureFamily with `compute` nor a function")
+    return MeasureFamily(name, name, compute=added)
 
 
 def share_judged(measure: Measure) -> pl.Expr:
@@ -117,21 +117,23 @@ def _within(measure: Measure) -> pl.Expr:
 
 
 MRR, ACCURACY, RBP = "MRR", "acc", "RBP"
-_BUILT_IN: dict[str, Family] = {
-    MRR: Family("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
-    "nDCG": Family("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
-    "MAP": Family("map", "map_cut", ("ap", "map_cut")),
-    "P": Family("", "P", ("precision",)),
-    "R": Family("", "recall", ("recall",)),
-    "Success": Family("", "success", ("hit_rate", "hitrate")),
-    "Rprec": Family("Rprec", "", ("r-precision",)),
-    "Bpref": Family("bpref", ""),
-    "ERR": Family("err", "err_cut", graded=True, compute=expected_reciprocal_rank),
-    RBP: Family("rbp", "rbp_cut", compute=rank_biased_precision),
-    "Judged": Family("", "judged", graded=True, compute=share_judged),
-    ACCURACY: Family("", "accuracy", ("accuracy",), graded=True),  # computed from answers and texts in `accuracy`
+_BUILT_IN: dict[str, MeasureFamily] = {
+    MRR: MeasureFamily("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
+    "nDCG": MeasureFamily("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
+    "MAP": MeasureFamily("map", "map_cut", ("ap", "map_cut")),
+    "P": MeasureFamily("", "P", ("precision",)),
+    "R": MeasureFamily("", "recall", ("recall",)),
+    "Success": MeasureFamily("", "success", ("hit_rate", "hitrate")),
+    "Rprec": MeasureFamily("Rprec", "", ("r-precision",)),
+    "Bpref": MeasureFamily("bpref", ""),
+    "ERR": MeasureFamily("err", "err_cut", graded=True, compute=expected_reciprocal_rank),
+    RBP: MeasureFamily("rbp", "rbp_cut", compute=rank_biased_precision),
+    "Judged": MeasureFamily("", "judged", graded=True, compute=share_judged),
+    ACCURACY: MeasureFamily(
+        "", "accuracy", ("accuracy",), graded=True
+    ),  # computed from answers and texts in `accuracy`
 }
-FAMILIES: Registry[Family] = Registry(
+FAMILIES: Registry[MeasureFamily] = Registry(
     "measures", _BUILT_IN, as_family, (alias for family in _BUILT_IN.values() for alias in family.aliases)
 )
 PERSISTENCE = 0.8  # of RBP, as in ir_measures

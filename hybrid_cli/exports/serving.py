@@ -81,34 +81,34 @@ class Served:
         Raises:
             InputError: the corpora lack a document.
         """
-        found = 0
+        count = 0
         for corpus, rows in zip(self.corpora, self._rows(), strict=True):
             begin = 0
             for batch in collections.documents(corpus, _BATCH):
                 own = rows[begin : begin + len(batch)]
                 begin += len(batch)
                 frame = pl.DataFrame(pl.from_arrow(batch)).filter(own >= 0)
-                found += len(frame)
+                count += len(frame)
                 if len(frame):
                     yield frame.with_columns(self._vectors(own[own >= 0], impacts))
-        if found < (total := len(self.lexical.docids)):
+        if count < (total := len(self.lexical.docids)):
             raise InputError(
-                f"{self.corpora[-1]}: no texts of {console.counted(document=total - found)}; pass the collection "
+                f"{self.corpora[-1]}: no texts of {console.counted(document=total - count)}; pass the collection "
                 "of the index with --collection",
-                code="other-corpus", path=self.corpora[-1], count=total - found,
+                code="other-corpus", path=self.corpora[-1], count=total - count,
             )  # fmt: skip
 
     def _rows(self) -> list[Rows]:
         """Return, for each corpus, the rows of its documents in the lexical index; -1 for others and replaced ones."""
-        known, later, found = self.lexical.docids, pl.Series([], dtype=pl.String), []
+        known, later, tables = self.lexical.docids, pl.Series([], dtype=pl.String), []
         for corpus in reversed(self.corpora):
             mine = collections.docids(corpus)
             rows = _places(mine, known)
             if len(later):
                 rows[mine.is_in(later.implode()).to_numpy()] = -1
-            found.append(rows)
-            later = pl.concat([later, mine]) if len(found) < len(self.corpora) else later
-        return found[::-1]
+            tables.append(rows)
+            later = pl.concat([later, mine]) if len(tables) < len(self.corpora) else later
+        return tables[::-1]
 
     def _vectors(self, rows: Rows, impacts: bool) -> list[pl.Series]:
         columns = _sparse(self._impacts.rows(rows.astype(np.int64))) if impacts else []
@@ -144,9 +144,9 @@ def _places(ids: pl.Series, known: pl.Series) -> Rows:
     """Return the position of each id in `known`, whose ids are distinct; -1 for unknown ids."""
     if ids.equals(known):
         return np.arange(len(ids), dtype=np.int32)
-    places = pl.LazyFrame({"id": known}).with_row_index("at")
-    found = pl.LazyFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")
-    return found.select(pl.col("at").cast(pl.Int32).fill_null(-1)).collect()["at"].to_numpy().copy()
+    rows = pl.LazyFrame({"id": known}).with_row_index("at")
+    joined = pl.LazyFrame({"id": ids}).join(rows, on="id", how="left", maintain_order="left")
+    return joined.select(pl.col("at").cast(pl.Int32).fill_null(-1)).collect()["at"].to_numpy().copy()
 
 
 def _sparse(matrix: Any) -> list[pl.Series]:
@@ -226,7 +226,7 @@ def _vespa_schema(dim: int | None) -> str:
             "    }",
             "    rank-profile hybrid {",
             "        inputs {",
-            *(f"            {each}" for each in inputs),
+            *(f"            {input_line}" for input_line in inputs),
             "        }",
             "        first-phase {",
             f"            expression: {score}",

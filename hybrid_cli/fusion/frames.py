@@ -8,7 +8,7 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
 from hybrid_cli.runs import Run, RunLike, empty, run_table
 
@@ -52,7 +52,7 @@ def fuse(
             f"{chosen}: needs the exact scores of indexes, as `hybrid fuse --index` has them; pass another `missing`",
             code="needs-indexes",
         )
-    recipe = Recipe(chosen, _weights(weights, list(runs)), rule, normalize, rrf_k)
+    recipe = FusionRecipe(chosen, _weights(weights, list(runs)), rule, normalize, rrf_k)
     joined = lists.Lists.of([Run.of(run_table(run, name)) for name, run in runs.items()], depth)
     return pl.concat([empty(), *lists.fuse(joined.blocks(), joined.qids, recipe, hits)])
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from hybrid_cli import console, memory
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.methods import Recipe, fill, of_query
+from hybrid_cli.fusion.methods import FusionRecipe, fill, of_query
 from hybrid_cli.runs import Run, ranked
 from hybrid_cli.runs.run import ranks
 
@@ -79,7 +79,7 @@ class Lists:
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
-        block = np.cumsum(sizes) // memory.rows(_JOINED_BYTES, BLOCK_HITS, _LEAST_HITS)
+        block = np.cumsum(sizes) // memory.rows_that_fit(_JOINED_BYTES, BLOCK_HITS, _LEAST_HITS)
         edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self.qids)]
         for first, last in pairwise(edges):
             if last > first:
@@ -112,7 +112,7 @@ class Lists:
 def repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:
     """Return a function that returns the blocks of `made`; they are kept if memory allows, else made again."""
     rows = int(np.sum(joined.lengths))
-    if memory.rows(CANDIDATE_BYTES, rows) < rows:
+    if memory.rows_that_fit(CANDIDATE_BYTES, rows) < rows:
         return made
     held = list(made())
     return lambda: held
@@ -131,7 +131,7 @@ def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Seque
     Raises:
         InputError: a scorer returned a score that is not finite.
     """
-    for blocks in _groups(candidates, memory.rows(CANDIDATE_BYTES, SCORED_AT_ONCE, BLOCK_HITS)):
+    for blocks in _groups(candidates, memory.rows_that_fit(CANDIDATE_BYTES, SCORED_AT_ONCE, BLOCK_HITS)):
         yield from _completed(blocks, qids, scorers)
 
 
@@ -185,7 +185,7 @@ def _reranked(block: pl.DataFrame, lists: int) -> pl.DataFrame:
     return block.sort("query", "docid").with_columns(ranks)
 
 
-def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
+def values(candidates: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
     """Normalize the scores of candidates, and fill in the values of missing documents.
 
     The result does not depend on the weights, so tuning computes it once.
@@ -209,7 +209,7 @@ def values(candidates: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
     return frame.collect()
 
 
-def check_values(valued: pl.DataFrame, recipe: Recipe, qids: pl.Series) -> None:
+def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) -> None:
     """Refuse values that the rule of a method cannot rank, such as products of scores below 0.
 
     Args:
@@ -233,7 +233,7 @@ def check_values(valued: pl.DataFrame, recipe: Recipe, qids: pl.Series) -> None:
             )
 
 
-def fused(valued: pl.DataFrame, recipe: Recipe) -> pl.DataFrame:
+def fused(valued: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
     """Return query, docid and fused score of every candidate, from the result of `values`."""
     lists = range(len(recipe.weights))
     score = recipe.combined([pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists])
@@ -253,7 +253,7 @@ def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series
         )
 
 
-def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: Recipe, hits: int) -> Iterator[pl.DataFrame]:
+def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, hits: int) -> Iterator[pl.DataFrame]:
     """Yield the fused run, one block of queries at a time, with at most `hits` documents per query.
 
     Args:

@@ -299,7 +299,7 @@ def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FusionRecipe:
     """Method and parameters of a fusion.
 
     Attributes:

@@ -99,7 +99,7 @@ class Plateau:
 
 
 @dataclass(frozen=True)
-class Table:
+class Trials:
     """Values of all choices for all judged queries.
 
     Attributes:
@@ -273,7 +273,7 @@ class Selected:
         return self.plateau.chosen
 
 
-def select(table: Table, folds: int, seed: int) -> Selected:
+def select(table: Trials, folds: int, seed: int) -> Selected:
     """Select the middle of the plateau.
 
     A single run is an ordinary choice. A rule that preferred it if the fusion was worse on held-out queries lost more
@@ -281,7 +281,7 @@ def select(table: Table, folds: int, seed: int) -> Selected:
 
     Args:
         table: values of all choices.
-        folds, seed: see `Table.held_out`.
+        folds, seed: see `Trials.held_out`.
     """
     return Selected(table.plateau(), table.held_out(folds, seed))
 
@@ -326,7 +326,7 @@ def _power(queries: int, size: float) -> float:
     return 1.0 - float(nctdtr(queries - 1, size * math.sqrt(queries), critical))
 
 
-def worth_of_more(table: Table, more: int, folds: int, seed: int) -> float | None:
+def worth_of_more(table: Trials, more: int, folds: int, seed: int) -> float | None:
     """Return the expected change of the score with `more` judged queries; at least 0.
 
     The held-out score is taken to be a - b/n for a choice on n queries; b comes from choices on all and on half of the

@@ -20,10 +20,10 @@ import polars as pl
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import check_values, fused, values
-from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import Grid, Tuning
 from hybrid_cli.fusion.prior import prior_of
-from hybrid_cli.fusion.selection import Choice, Plateau, Table, Values, interval
+from hybrid_cli.fusion.selection import Choice, Plateau, Trials, Values, interval
 from hybrid_cli.runs import Run
 
 AUTO = ("minmax", "zscore", "rrf")
@@ -40,7 +40,7 @@ PUBLISHED: dict[str, list[Weights]] = {  # of a lexical and a dense run
 
 
 @dataclass(frozen=True)
-class Family:
+class MethodGrid:
     """A method with its parameters, and the grid of its weights.
 
     Attributes:
@@ -51,19 +51,19 @@ class Family:
             contains them.
     """
 
-    recipe: Recipe
+    recipe: FusionRecipe
     grid: Grid
     step: float = Tuning.step
     singles: bool = True
 
 
-def default_grid(recipe: Recipe) -> Grid:
+def default_grid(recipe: FusionRecipe) -> Grid:
     """Return `scaled` for sums of raw scores, whose scales differ, else `linear`."""
     return "scaled" if recipe.sums_raw_scores else "linear"
 
 
 def tabulate(
-    family: Family,
+    family: MethodGrid,
     blocks: Callable[[], Iterable[pl.DataFrame]],
     qids: pl.Series,
     qrels: pl.DataFrame,
@@ -126,7 +126,7 @@ def tabulate(
     return choices, np.stack([scores[each] for each in ordered])
 
 
-def _search(runs: int, family: Family, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
+def _search(runs: int, family: MethodGrid, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
     if family.grid == "linear":
         evaluate(linear_grid(runs, family.step))
         return
@@ -188,7 +188,7 @@ def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weigh
     return grid
 
 
-def _deviations(blocks: Iterable[pl.DataFrame], recipe: Recipe) -> list[float]:
+def _deviations(blocks: Iterable[pl.DataFrame], recipe: FusionRecipe) -> list[float]:
     """Return the mean over the queries of the standard deviation of each list's values; 1 where all are equal."""
     lists = [pl.col(f"value_{number}") for number in range(len(recipe.weights))]
     deviations = [
@@ -260,7 +260,7 @@ class TunedWeight:
         scaled: the grid is scaled.
     """
 
-    table: Table
+    table: Trials
     alone: Mapping[str, Values]
     scaled: bool
 
@@ -367,7 +367,7 @@ def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) 
         values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
         prior: mean value of every weight on other collections, of `prior_values`; None without one.
     """
-    plateau = Table(_CHOICES, np.stack(values, axis=1), prior, Tuning.prior_queries).plateau()
+    plateau = Trials(_CHOICES, np.stack(values, axis=1), prior, Tuning.prior_queries).plateau()
     rows = plateau.rows if len(values) > 1 else range(len(WEIGHTS))
     return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
 
@@ -391,7 +391,7 @@ def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure:
         depth: hits read from each run, and kept after fusion.
         measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
     """
-    recipe = Recipe(_METHOD, (1.0, 1.0), "zero")
+    recipe = FusionRecipe(_METHOD, (1.0, 1.0), "zero")
     joined = lists.Lists.of([run.of_queries(judged["qid"]) for run in runs], depth)
     valued = lists.values(pl.concat(joined.blocks()), recipe).sort("docid")
     fused = (lists.fused(valued, replace(recipe, weights=choice.weights))["score"] for choice in _CHOICES)

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from hybrid_cli import storage
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.methods import METHODS, Recipe
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.fusion.selection import Choice, Selected, Table, Values, interval, queries_to_tell, worth_of_more
+from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
 from hybrid_cli.json_files import fits, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
@@ -42,9 +42,9 @@ class Tuned:
         folds, seed: see `Table.held_out`.
     """
 
-    table: Table
+    table: Trials
     selected: Selected
-    recipe: Recipe
+    recipe: FusionRecipe
     alone: Mapping[str, Values]
     qids: Sequence[str]
     measure: str
@@ -97,7 +97,7 @@ def _trial(choice: Choice, score: float) -> dict[str, Any]:
     return {"method": choice.family, "weights": list(choice.weights), "score": score}
 
 
-def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: Sequence[str]) -> Recipe:
+def chosen_weights(given: str | Sequence[float] | None, recipe: FusionRecipe, names: Sequence[str]) -> FusionRecipe:
     """Return the recipe with weights given as numbers, as text (`0.5,1`) or as `@FILE`; unchanged for None.
 
     Args:
@@ -121,7 +121,7 @@ def chosen_weights(given: str | Sequence[float] | None, recipe: Recipe, names: S
     return replace(recipe, weights=weights)
 
 
-def _parsed(given: str | Sequence[float], recipe: Recipe, names: Sequence[str]) -> tuple[float, ...]:
+def _parsed(given: str | Sequence[float], recipe: FusionRecipe, names: Sequence[str]) -> tuple[float, ...]:
     if not isinstance(given, str):
         return tuple(float(weight) for weight in given)
     if path := weights_path(given):
@@ -189,7 +189,7 @@ def weights_path(given: object) -> Path | None:
     return Path(given[1:]) if isinstance(given, str) and given.startswith("@") else None
 
 
-def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fixed: bool = False) -> Recipe:
+def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fixed: bool = False) -> FusionRecipe:
     """Read method, parameters and weights of a file for the runs `names`.
 
     Args:
@@ -230,8 +230,8 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
             value=list(names),
             expected=stored["runs"],
         )
-    k = stored["rrf_k"] if fits(stored.get("rrf_k"), float) else Recipe.rrf_k
-    return Recipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
+    k = stored["rrf_k"] if fits(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
+    return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 
 
 def read_tuned(path: Path) -> dict[str, Any]:

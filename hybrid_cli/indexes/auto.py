@@ -51,9 +51,9 @@ def measure_recall(
     queries, names = exact.vectors_of(rows), docids.gather(rows)
     asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
     depth = max(cutoffs) + 1
-    found = _without_itself(index.search(queries, names.to_list(), depth))
+    approximate = _without_itself(index.search(queries, names.to_list(), depth))
     wanted = _without_itself(pl.concat(HybridIndex((exact,), (1.0,)).search_blocks([queries], asked, depth)))
-    return {f"recall@{cutoff}": _recall(found, wanted, cutoff) for cutoff in cutoffs}
+    return {f"recall@{cutoff}": _recall(approximate, wanted, cutoff) for cutoff in cutoffs}
 
 
 def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
@@ -85,12 +85,12 @@ def footprint(folder: Path, info: IndexInfo) -> dict[str, int]:
     whole = (folder / FAISS_INDEX).stat().st_size
     ids = (folder / DOCIDS).stat().st_size
     stored = sum(path.stat().st_size for path in (folder / VECTORS).iterdir())
-    each = code_size(info.factory, info.dim)
-    if each is None:
+    bytes_per_vector = code_size(info.factory, info.dim)
+    if bytes_per_vector is None:
         return {"index": whole, "ids": ids, "stored vectors": stored}
     rest = "graph" if "HNSW" in info.factory else "lists" if "IVF" in info.factory else "tables"
     name = "vectors" if info.factory.rsplit(",", 1)[-1] in FLOATS else "codes"
-    codes = each * info.vectors
+    codes = bytes_per_vector * info.vectors
     return {name: codes, rest: whole - codes, "ids": ids, "stored vectors": stored}
 
 
@@ -151,12 +151,12 @@ def choose(
     tried: list[Candidate] = []
     dim, count = read_shard(shards(folder)[0]).shape[1], len(read_ids(folder))
     with tempfile.TemporaryDirectory() as scratch:
-        places = [*([_sampled(folder, Path(scratch), recipe.seed, sample)] if count > sample else []), folder]
+        folders = [*([_sampled(folder, Path(scratch), recipe.seed, sample)] if count > sample else []), folder]
         for needed, candidate in _by_size(recipe, dim, count):
             if _fits(needed, recipe):
-                found = _measured(places, candidate, cutoff, recipe.min_recall, advance)
+                found = _measured(folders, candidate, cutoff, recipe.min_recall, advance)
                 tried += found
-                if len(found) < len(places) or found[-1].recall < recipe.min_recall:
+                if len(found) < len(folders) or found[-1].recall < recipe.min_recall:
                     continue
                 needed = sum((folder / part).stat().st_size for part in (FAISS_INDEX, DOCIDS))
                 if _fits(needed, recipe):
@@ -173,7 +173,7 @@ def _by_size(recipe: VectorIndex, dim: int, count: int) -> list[tuple[int, Vecto
         VectorIndex(index_type=kind, seed=recipe.seed, pq_bytes=recipe.pq_bytes if kind == "pq" else None)
         for kind in CANDIDATES
     ]
-    sizes = [index_bytes(factory_string(each, dim, count), dim, count) for each in candidates]
+    sizes = [index_bytes(factory_string(candidate, dim, count), dim, count) for candidate in candidates]
     return sorted(zip(sizes, candidates, strict=True), key=lambda pair: pair[0])
 
 
@@ -186,8 +186,8 @@ def _measured(
 ) -> list[Candidate]:
     """Measure a candidate in each folder, until a folder has too few vectors to train it or the recall is too low."""
     found: list[Candidate] = []
-    for place in places:
-        measured = _measure(place, recipe, cutoff)
+    for folder in places:
+        measured = _measure(folder, recipe, cutoff)
         if measured is None:
             break
         found.append(measured)

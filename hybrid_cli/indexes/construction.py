@@ -124,10 +124,10 @@ def construction_bytes(factory: str, dim: int, count: int) -> int:
 
 def index_bytes(factory: str, dim: int, count: int) -> int:
     """Return the bytes of an index: tables, codes, and ids (IVF) or links and places (HNSW; 1 link in 2 M above)."""
-    each = code_size(factory, dim) or 4 * dim
+    bytes_per_vector = code_size(factory, dim) or 4 * dim
     if links := re.match(r"B?HNSW(\d+)", factory):
-        each += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4
-    return table_size(factory, dim) + count * (each + (8 if "IVF" in factory else 0))
+        bytes_per_vector += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4
+    return table_size(factory, dim) + count * (bytes_per_vector + (8 if "IVF" in factory else 0))
 
 
 def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, advance: Callable[[int], None]) -> None:

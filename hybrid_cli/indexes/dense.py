@@ -63,7 +63,11 @@ class IndexInfo:
 
     def counts(self) -> dict[str, Any]:
         """Return the properties as the manifest stores them."""
-        stored = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recall"}
+        stored = {
+            declaration.name: getattr(self, declaration.name)
+            for declaration in fields(self)
+            if declaration.name != "recall"
+        }
         return {name: value for name, value in stored.items() if name != "factory" or value} | dict(self.recall)
 
     @property
@@ -143,8 +147,8 @@ class DenseIndex:
 
     def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
         """Return the top `hits` documents of each query vector [n, d] as a run."""
-        found = list(self.search_blocks(vectors, qids, hits))
-        return pl.concat(found) if found else runs.empty()
+        blocks = list(self.search_blocks(vectors, qids, hits))
+        return pl.concat(blocks) if blocks else runs.empty()
 
     def search_blocks(self, vectors: Vectors, qids: Sequence[str], hits: int) -> Iterator[pl.DataFrame]:
         """Yield runs of some queries each, so that memory does not grow with the number of queries.
@@ -164,7 +168,10 @@ class DenseIndex:
             problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
             raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
         depth = min(hits + _BEYOND, len(self.docids))
-        size = memory.rows(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING or _PADDING
+        size = (
+            memory.rows_that_fit(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING
+            or _PADDING
+        )
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
@@ -177,8 +184,8 @@ class DenseIndex:
         scores, rows = index.search(padded, depth)
         if self.info.factory == FLAT:
             # The order in which BLAS sums depends on the processor and on the position in the block; scores must not.
-            for query, mine, found in zip(queries, scores, rows, strict=False):
-                mine[:] = np.einsum("nd,d->n", self._flat[found], query)
+            for query, mine, candidates in zip(queries, scores, rows, strict=False):
+                mine[:] = np.einsum("nd,d->n", self._flat[candidates], query)
         return scores[: len(queries)], rows[: len(queries)]
 
     @cached_property
@@ -192,9 +199,9 @@ class DenseIndex:
         candidates = min(max(depth, self.binary_k or BINARY_K), len(self.docids))
         if graph := getattr(self._index, "hnsw", None):
             graph.efSearch = max(graph.efSearch, candidates)
-        _, found = self._index.search(sign_bits(queries), candidates)
+        _, candidate_rows = self._index.search(sign_bits(queries), candidates)
         scores, rows = np.zeros((len(queries), depth), np.float32), np.full((len(queries), depth), -1)
-        for number, (query, near) in enumerate(zip(queries, found, strict=True)):
+        for number, (query, near) in enumerate(zip(queries, candidate_rows, strict=True)):
             near = near[near >= 0]  # a graph may find fewer
             bits = np.unpackbits(self._codes[near], axis=1, count=self.dim)
             exact = 2 * (bits.astype(np.float32) @ query) - query.sum()
@@ -209,13 +216,13 @@ class DenseIndex:
         return np.asarray(faiss.vector_to_array(index.xb)).reshape(index.ntotal, index.code_size)
 
     def _run(self, qids: Sequence[str], scores: np.ndarray, rows: np.ndarray, hits: int) -> pl.DataFrame:
-        found = rows >= 0  # FAISS pads short lists with -1
-        queries = np.repeat(np.arange(len(qids)), found.sum(1))
+        is_hit = rows >= 0  # FAISS pads short lists with -1
+        queries = np.repeat(np.arange(len(qids)), is_hit.sum(1))
         frame = pl.DataFrame(
             {
                 "qid": pl.Series(qids, dtype=pl.String).gather(queries),
-                "docid": self.docids.gather(rows[found]),
-                "score": scores[found],
+                "docid": self.docids.gather(rows[is_hit]),
+                "score": scores[is_hit],
             }
         )
         return runs.ranked(frame, hits)
@@ -282,6 +289,6 @@ def combine_vectors(
     docids = indexes[0].docids
     for number, begin in enumerate(range(0, len(docids), options.shard_size)):
         rows = np.arange(begin, min(len(docids), begin + options.shard_size))
-        first, second = (each.vectors_of(rows) for each in indexes)
+        first, second = (index.vectors_of(rows) for index in indexes)
         whole = combine(first, second).astype(options.vector_dtype)
         write_shard(shard_path(folder, number), docids.gather(rows).to_arrow(), whole)

@@ -38,10 +38,10 @@ def pick_gpus(device: str) -> list[int]:
         raise option_error(
             "faiss_device", device, "no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu", code="no-gpu"
         )
-    found = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
-    if not found or found[-1] >= visible:
+    gpus = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
+    if not gpus or gpus[-1] >= visible:
         raise option_error("faiss_device", device, f"FAISS sees {visible} GPUs; use a number below", code="no-gpu")
-    return found
+    return gpus
 
 
 def on_gpus(index: Any, gpus: Sequence[int], shard: bool) -> Any | None:
@@ -184,8 +184,8 @@ def code_size(factory: str, dim: int) -> int | None:
         return -(-dim // 8)
     *steps, last = factory.split(",")
     for step in steps:  # a rotation or projection may shorten vectors: PCA64, OPQ16_64
-        if found := re.fullmatch(r"PCAR?(\d+)|OPQ\d+_(\d+)", step):
-            dim = int(found[1] or found[2])
+        if match := re.fullmatch(r"PCAR?(\d+)|OPQ\d+_(\d+)", step):
+            dim = int(match[1] or match[2])
     if product := re.fullmatch(r"PQ(\d+)(x8)?", last):
         return int(product[1])
     return -(-dim * _BITS[last] // 8) if last in _BITS else None

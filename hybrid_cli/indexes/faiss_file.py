@@ -68,7 +68,7 @@ def read_vectors(path: Path) -> tuple[npt.NDArray[np.float32], Ids | None]:
             raise path_error(path, f"{facts['problem']}", code=facts["code"])
         ids = np.empty(facts["vectors"] if facts["ids"] else 0, np.int64)
         vectors = np.empty((facts["vectors"], facts["dim"]), np.float32)
-        if not all(_fill(each, process.stdout) for each in (ids, vectors)):
+        if not all(_fill(array, process.stdout) for array in (ids, vectors)):
             _refuse_failed(path, process)
     return vectors, ids if facts["ids"] else None
 
@@ -141,10 +141,10 @@ class Stored:
     def at(self, positions: Ids) -> npt.NDArray[np.float32]:
         """Return the vectors [k, d] at positions [k]."""
         if self._inner is not None:
-            found = self._inner.at(positions if self._order is None else self._order[positions])
+            rows = self._inner.at(positions if self._order is None else self._order[positions])
             for transform in reversed(self._chain):
-                found = transform.reverse_transform(found)
-            return found
+                rows = transform.reverse_transform(rows)
+            return rows
         vectors: npt.NDArray[np.float32] = self._index.reconstruct_batch(self.ids[positions])
         return vectors
 

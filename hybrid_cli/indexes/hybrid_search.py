@@ -59,11 +59,19 @@ class HybridIndex:
             threads: CPU threads; None for all cores.
         """
         hits = min(hits, len(self._order))
-        each = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, LEAST_KEYS))
-        size = memory.rows(each, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING or _PADDING
+        bytes_per_query = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, LEAST_KEYS))
+        size = (
+            memory.rows_that_fit(bytes_per_query, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING
+            or _PADDING
+        )
         for begin in range(0, len(queries), size):
             part = queries.slice(begin, size)
-            keys = self._best([found[begin : begin + size] for found in vectors], part, hits, threads or cpu_count())
+            keys = self._best(
+                [queries_of_side[begin : begin + size] for queries_of_side in vectors],
+                part,
+                hits,
+                threads or cpu_count(),
+            )
             yield pl.DataFrame(
                 {
                     "qid": part["qid"].gather(np.repeat(np.arange(len(part)), hits)),
@@ -109,8 +117,8 @@ class HybridIndex:
         import torch
 
         padded = [torch.zeros(-(-queries // _PADDING) * _PADDING, index.dim) for index in self.dense]
-        for weight, target, found in zip(self.weights, padded, vectors, strict=True):
-            target[:queries] = torch.from_numpy(found) * weight
+        for weight, target, queries_of_side in zip(self.weights, padded, vectors, strict=True):
+            target[:queries] = torch.from_numpy(queries_of_side) * weight
         for blocks in zip(*(index.blocks(BLOCK_DOCUMENTS) for index in self.dense), strict=True):
             scores = padded[0] @ torch.from_numpy(blocks[0]).T
             for target, block in zip(padded[1:], blocks[1:], strict=True):

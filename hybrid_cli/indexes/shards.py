@@ -67,11 +67,11 @@ def shards(folder: Path) -> list[Path]:
         InputError: the folder has no shards.
         DamageError: the folder is complete, and its shards are not those of its manifest.
     """
-    found = sorted((folder / VECTORS).glob(PARTS))
-    if not found:
+    paths = sorted((folder / VECTORS).glob(PARTS))
+    if not paths:
         raise path_error(folder, f"has no {VECTORS}/{PARTS}; build it with `hybrid encode`", code="no-such-file")
-    storage.check_listed(folder, found, f"{VECTORS}/{PARTS}")
-    return found
+    storage.check_listed(folder, paths, f"{VECTORS}/{PARTS}")
+    return paths
 
 
 def refuse_lost_vectors(folder: Path, vectors: int) -> None:
@@ -80,8 +80,8 @@ def refuse_lost_vectors(folder: Path, vectors: int) -> None:
     Raises:
         HybridError: a shard was removed or replaced meanwhile.
     """
-    found = sum(pq.read_metadata(path).num_rows for path in shards(folder))
-    storage.refuse_lost_rows(folder / VECTORS, "vectors", found, vectors)
+    count = sum(pq.read_metadata(path).num_rows for path in shards(folder))
+    storage.refuse_lost_rows(folder / VECTORS, "vectors", count, vectors)
 
 
 def shard_facts(path: Path) -> dict[str, int]:
@@ -281,8 +281,10 @@ def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) 
     def encoded(block: Block) -> Encoded:
         titles, texts = block
         before = encoder.truncated
-        found = encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
-        return found, encoder.truncated - before
+        vectors = (
+            encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
+        )
+        return vectors, encoder.truncated - before
 
     return encoded
 
@@ -321,10 +323,10 @@ def keep_vectors(old: Path, folder: Path, kept: npt.NDArray[np.bool_]) -> int:
         if mine.all():
             link_shard(shard, folder, number)
         elif mine.any() and not shard_path(folder, number).exists():
-            found = _read(shard).combine_chunks().filter(pa.array(mine))
-            column = found["vector"].combine_chunks()
+            rows = _read(shard).combine_chunks().filter(pa.array(mine))
+            column = rows["vector"].combine_chunks()
             vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-            write_shard(shard_path(folder, number), found["id"].combine_chunks(), vectors, **shard_facts(shard))
+            write_shard(shard_path(folder, number), rows["id"].combine_chunks(), vectors, **shard_facts(shard))
         number += bool(mine.any())
     return number
 

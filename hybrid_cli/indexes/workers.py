@@ -37,12 +37,12 @@ def pick_devices(names: Sequence[str]) -> list[str]:
         names = [str(number) for number in range(torch.cuda.device_count())]
         if not names:
             raise option_error("devices", "all", "no GPU is visible; pass --device cpu", code="no-gpu")
-    found = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
-    if len({name.partition(":")[0] for name in found}) > 1:
+    devices = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
+    if len({name.partition(":")[0] for name in devices}) > 1:
         raise option_error("devices", names, "vectors differ between types; use one", code="conflicting-options")
-    if repeated := [name for name in set(found) if name != "cpu" and found.count(name) > 1]:
+    if repeated := [name for name in set(devices) if name != "cpu" and devices.count(name) > 1]:
         raise option_error("devices", names, f"{repeated[0]} is named twice", code="repeated-value")
-    return found
+    return devices
 
 
 def run(function: str, jobs: Mapping[str, Mapping[str, Any]], receive: Mapping[str, Callable[[Any], object]]) -> None:

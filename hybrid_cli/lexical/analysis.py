@@ -81,8 +81,8 @@ class Analyzer:
         empty = np.array([0 if _PLAIN.fullmatch(text) else self._count_empty(text) for text in texts], np.int64)
         if not empty.any():
             return tokens, lengths
-        places = np.insert(np.arange(len(tokens)), np.repeat(np.cumsum(lengths), empty), -1)
-        return tokens.take(pa.array(places, mask=places < 0)).fill_null(""), lengths + empty
+        positions = np.insert(np.arange(len(tokens)), np.repeat(np.cumsum(lengths), empty), -1)
+        return tokens.take(pa.array(positions, mask=positions < 0)).fill_null(""), lengths + empty
 
     def _count_empty(self, text: str) -> int:
         """Return the number of empty tokens of a text."""
@@ -102,15 +102,15 @@ class Analyzer:
             return (words.filter(pc.not_equal(words, _MARKER)) if len(marks) else words), lengths
         if len(texts) == 1:  # a text that contains the marker
             return words, np.array([len(words)])
-        each = [self._call(text) for text in texts]
-        return pa.concat_arrays(each), np.array([len(part) for part in each])
+        tokens_of_texts = [self._call(text) for text in texts]
+        return pa.concat_arrays(tokens_of_texts), np.array([len(part) for part in tokens_of_texts])
 
     def _call(self, text: str) -> pa.StringArray:
-        found = self._analyze(self.java, text)
+        tokens = self._analyze(self.java, text)
         marked = any(mark in text for mark in _BYTE_ORDER_MARKS)
         if marked:  # jnius takes one at the begin of a string for its byte order
-            found.add(0, "")
-        joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", found))
+            tokens.add(0, "")
+        joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", tokens))
         words = pc.split_pattern(pa.array([joined]), "\n").flatten() if joined else pa.array([], pa.string())
         return words[1:] if marked else words
 
@@ -128,15 +128,15 @@ class LazyAnalyzer:
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
-        found = self._without_java(texts)
-        return self._java.analyze(texts) if found is None else found
+        terms = self._without_java(texts)
+        return self._java.analyze(texts) if terms is None else terms
 
     def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Return the tokens of all texts, concatenated, and the number of tokens of each."""
-        found = self._without_java(texts)
-        if found is None:
+        terms = self._without_java(texts)
+        if terms is None:
             return self._java.tokens(texts)
-        return pa.array(list(chain.from_iterable(found)), pa.string()), np.array([*map(len, found)], np.int64)
+        return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
 
     def _without_java(self, texts: Sequence[str]) -> list[list[str]] | None:
         if self.language != ENGLISH:
@@ -158,11 +158,11 @@ def _java_analyzer(language: str) -> Any:
             "language", language, f"unknown; use {', '.join(known)}", code="unknown-choice", choices=known
         )
     try:
-        found = table.getLanguageSpecificAnalyzer(language)
-        jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(found, "a")
+        analyzer = table.getLanguageSpecificAnalyzer(language)
+        jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, "a")
     except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
         raise HybridError(
             f"--language {language}: does not run in this Java ({reason})", code="java-failed", option="language"
         ) from None
-    return found
+    return analyzer

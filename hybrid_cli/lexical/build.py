@@ -169,9 +169,9 @@ def store_statistics(folder: Path) -> None:
     for path in folders:
         disk.remove(path / layout.COLLECTION)
     shards = {path: Postings.open(path) for path in folders}
-    parts = [pl.DataFrame({"term": each.terms, "df": each.df}) for each in shards.values()]
+    parts = [pl.DataFrame({"term": shard.terms, "df": shard.df}) for shard in shards.values()]
     whole = pl.concat(parts).group_by("term").agg(pl.col("df").sum())
-    counts = [sum(each.counted for each in shards.values()), sum(each.tokens for each in shards.values())]
+    counts = [sum(shard.counted for shard in shards.values()), sum(shard.tokens for shard in shards.values())]
     for (path, _), part in zip(shards.items(), parts, strict=True):
         df = part.select("term").join(whole, on="term", how="left", maintain_order="left")["df"].to_numpy()
         save_array(path / layout.COLLECTION_DF, df)

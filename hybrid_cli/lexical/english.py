@@ -48,14 +48,14 @@ _LAST = (  # step 5
 
 def analyze(texts: Sequence[str]) -> list[list[str]] | None:
     """Return the tokens of each text as Lucene's English analyzer does; None if a text needs Lucene."""
-    found = []
+    terms = []
     for text in texts:
         words = [word for word in _WORD.findall(text) if word.strip("_")] if _KNOWN.fullmatch(text) else None
         if words is None or any(len(word) > LONGEST for word in words):
             return None
         lower = [_POSSESSIVE.sub("", word).lower() for word in words]
-        found.append([stem(word) for word in lower if word not in STOP_WORDS])
-    return found
+        terms.append([stem(word) for word in lower if word not in STOP_WORDS])
+    return terms
 
 
 def stem(word: str) -> str:
@@ -99,7 +99,7 @@ def _plural(word: str) -> str:
 def _past_and_progressive(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    ending = next((each for each in ("ed", "ing") if word.endswith(each)), "")
+    ending = next((suffix for suffix in ("ed", "ing") if word.endswith(suffix)), "")
     rest = word.removesuffix(ending)
     if not ending or all(_consonants(rest)):
         return word

@@ -123,13 +123,13 @@ class FirstHits:
 
     def interpolated(self, models: Sequence[Mapping[str, float]], share: float) -> pl.DataFrame:
         """Return query, term and boost of the queries, expanded with relevance models."""
-        found = [
+        expanded = [
             (number, term, weight)
             for number, (query, model) in enumerate(zip(self._queries, models, strict=True))
             for term, weight in interpolated(query, model, share).items()
         ]
         schema = {"query": pl.Int64, "term": pl.String, "boost": pl.Float64}
-        return pl.DataFrame(found, schema=schema, orient="row")
+        return pl.DataFrame(expanded, schema=schema, orient="row")
 
     def expanded(self, settings: Rm3) -> pl.DataFrame:
         """Return query, term and boost of the expanded queries."""

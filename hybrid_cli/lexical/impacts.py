@@ -52,8 +52,8 @@ _DECODED = np.array([decode_length(byte) for byte in range(256)], np.int64)
 
 def quantized(lengths: npt.NDArray[np.integer]) -> Longs:
     """Round lengths down to those that Lucene's length byte can represent."""
-    found: Longs = _DECODED[np.searchsorted(_DECODED, lengths, side="right") - 1]
-    return found
+    decoded: Longs = _DECODED[np.searchsorted(_DECODED, lengths, side="right") - 1]
+    return decoded
 
 
 @dataclass(frozen=True)
@@ -157,24 +157,24 @@ class Postings:
 
         df = kernels.kept_counts(self.indptr, self.rows, kept)
         terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
-        places, added_places = _places(self.terms, terms), _places(added.terms, terms)
+        rows_of_terms, added_places = _places(self.terms, terms), _places(added.terms, terms)
         counts = np.bincount(added_places, weights=added.df, minlength=len(terms)).astype(np.int64)
-        counts[places[df > 0]] += df[df > 0]
+        counts[rows_of_terms[df > 0]] += df[df > 0]
         indptr = np.concatenate(([0], np.cumsum(counts)))
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         first, cursor = int(kept.sum()), indptr[:-1].copy()
         renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
         shifted = first + np.arange(len(added.lengths))
-        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, places, cursor, rows, tfs)
+        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, rows_of_terms, cursor, rows, tfs)
         kernels.copy_postings((added.indptr, added.rows, added.tfs), shifted, added_places, cursor, rows, tfs)
         return Postings(terms, indptr, rows, tfs, np.concatenate([self.lengths[kept], added.lengths]))
 
 
 def _places(terms: pl.Series, among: pl.Series) -> Longs:
     """Return the position of each term in `among`; -1 for absent ones."""
-    places = pl.DataFrame({"term": among}).with_row_index("place", offset=0)
-    found = pl.DataFrame({"term": terms}).join(places, on="term", how="left", maintain_order="left")["place"]
-    ids: Longs = found.cast(pl.Int64).fill_null(-1).to_numpy()
+    rows = pl.DataFrame({"term": among}).with_row_index("place", offset=0)
+    joined = pl.DataFrame({"term": terms}).join(rows, on="term", how="left", maintain_order="left")["place"]
+    ids: Longs = joined.cast(pl.Int64).fill_null(-1).to_numpy()
     return ids
 
 
@@ -220,22 +220,22 @@ class PostingsBuilder:
             distinct: number of terms of each document.
         """
         indices = terms.indices.to_numpy(zero_copy_only=False)
-        used, places = np.unique(indices, return_inverse=True)
+        used, positions = np.unique(indices, return_inverse=True)
         names = terms.dictionary.take(pa.array(used)).to_pylist()
         ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int32)
         documents = np.repeat(np.arange(len(distinct)), distinct)
         self._lengths.append(np.bincount(documents, weights, len(distinct)).astype(np.int64))
-        self._blocks.append((distinct, ids[places] if len(ids) else indices.astype(np.int32), weights))
+        self._blocks.append((distinct, ids[positions] if len(ids) else indices.astype(np.int32), weights))
 
     def finish(self) -> Postings:
         """Return the postings sorted by term. The builder cannot be used afterwards."""
-        found = pl.Series("term", list(self._ids), pl.String)
-        order = found.arg_sort().to_numpy()
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
+        terms_seen = pl.Series("term", list(self._ids), pl.String)
+        order = terms_seen.arg_sort().to_numpy()
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
         df = np.zeros(len(order), np.int64)
         for _, words, _ in self._blocks:
-            df += np.bincount(place[words], minlength=len(order))
+            df += np.bincount(rank[words], minlength=len(order))
         from hybrid_cli.lexical import kernels
 
         indptr = np.concatenate(([0], np.cumsum(df)))
@@ -243,11 +243,11 @@ class PostingsBuilder:
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         cursor, first = indptr[:-1].copy(), 0
         for distinct, words, counts in self._blocks:
-            kernels.scatter(first, distinct, place[words], counts, cursor, rows, tfs)
+            kernels.scatter(first, distinct, rank[words], counts, cursor, rows, tfs)
             first += len(distinct)
         lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths]).astype(np.int32)
         self._blocks.clear()  # as large as the postings
-        return Postings(found.gather(order), indptr, rows, tfs, lengths)
+        return Postings(terms_seen.gather(order), indptr, rows, tfs, lengths)
 
 
 @dataclass(frozen=True)
@@ -296,13 +296,13 @@ class Impacts:
         from hybrid_cli.lexical import kernels
 
         postings = self.postings
-        places, counts = np.full(len(postings.lengths), -1, np.int32), np.zeros(len(wanted), np.int64)
-        places[wanted] = np.arange(len(wanted), dtype=np.int32)
-        kernels.count(places, postings.rows, counts)
+        positions, counts = np.full(len(postings.lengths), -1, np.int32), np.zeros(len(wanted), np.int64)
+        positions[wanted] = np.arange(len(wanted), dtype=np.int32)
+        kernels.count(positions, postings.rows, counts)
         ends = np.concatenate(([0], np.cumsum(counts)))
         terms, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
         matrix = Matrix(postings.indptr, postings.rows, postings.tfs, self.scale)
-        kernels.transpose(places, matrix, self.idf, ends[:-1].copy(), terms, values)
+        kernels.transpose(positions, matrix, self.idf, ends[:-1].copy(), terms, values)
         return DocumentImpacts(ends, terms, values, len(self.idf))
 
     def blocks(self) -> Iterator[DocumentImpacts]:
@@ -345,8 +345,8 @@ class Impacts:
         from hybrid_cli.lexical import kernels
 
         postings = self.postings
-        found: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
-        return found
+        impacts: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
+        return impacts
 
 
 @dataclass(frozen=True)
@@ -374,8 +374,8 @@ class DocumentImpacts:
 
         counts = self.ends[rows + 1] - self.ends[rows]
         ends = np.concatenate(([0], np.cumsum(counts)))
-        places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
-        return csr_matrix((self.values[places], self.terms[places], ends), shape=(len(rows), self.vocabulary))
+        positions = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
+        return csr_matrix((self.values[positions], self.terms[positions], ends), shape=(len(rows), self.vocabulary))
 
 
 def _mapped(file: Path, kind: Any) -> Any:

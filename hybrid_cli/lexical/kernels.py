@@ -59,10 +59,10 @@ def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, row
     at = 0
     for document in range(len(distinct)):
         for _ in range(distinct[document]):
-            place = cursor[words[at]]
-            rows[place] = first + document
-            tfs[place] = counts[at]
-            cursor[words[at]] = place + 1
+            position = cursor[words[at]]
+            rows[position] = first + document
+            tfs[position] = counts[at]
+            cursor[words[at]] = position + 1
             at += 1
 
 
@@ -135,9 +135,9 @@ def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
 def count(places: Any, rows: Any, counts: Any) -> None:
     """Add the number of postings of each document to `counts` at the document's place; places below 0 are skipped."""
     for at in range(len(rows)):
-        place = places[rows[at]]
-        if place >= 0:
-            counts[place] += 1
+        position = places[rows[at]]
+        if position >= 0:
+            counts[position] += 1
 
 
 @jit
@@ -146,11 +146,11 @@ def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impac
     indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     for term in range(len(idf)):
         for at in range(indptr[term], indptr[term + 1]):
-            place = places[rows[at]]
-            if place >= 0:
-                terms[cursor[place]] = term
-                impacts[cursor[place]] = share(idf[term], tfs[at], scale, rows[at])
-                cursor[place] += 1
+            position = places[rows[at]]
+            if position >= 0:
+                terms[cursor[position]] = term
+                impacts[cursor[position]] = share(idf[term], tfs[at], scale, rows[at])
+                cursor[position] += 1
 
 
 @jit
@@ -203,12 +203,12 @@ def score_every(documents: Any, queries: Any, matrix: Any, scores: Any) -> None:
     for query in range(len(scores)):
         for at in range(ends[query], ends[query + 1]):
             posting, last = indptr[terms[at]], indptr[terms[at] + 1]
-            for place in range(len(documents)):
-                posting = first_from(rows, posting, last, documents[place])
+            for row in range(len(documents)):
+                posting = first_from(rows, posting, last, documents[row])
                 if posting == last:
                     break
-                if rows[posting] == documents[place]:
-                    scores[query, place] += share(weights[at], tfs[posting], scale, documents[place])
+                if rows[posting] == documents[row]:
+                    scores[query, row] += share(weights[at], tfs[posting], scale, documents[row])
 
 
 @jit
@@ -285,20 +285,22 @@ def keep_best(
                 sums[row - first] += share(idf, tfs[posting], scale, row)
                 posting += 1
             cursors[at] = posting
-        found, floor, mine = counts[query], floors[query], keys[query]
+        count_kept, floor, mine = counts[query], floors[query], keys[query]
         for place in range(size):
             score = np.float32(scores[query, place] + weight * np.float64(np.float32(sums[place])))
             sums[place] = 0
             if score >= floor:
                 one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
-                mine[found] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[first + place])
-                found += 1
-                if found == len(mine):
+                mine[count_kept] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(
+                    0xFFFFFFFF - order[first + place]
+                )
+                count_kept += 1
+                if count_kept == len(mine):
                     _select_largest(mine, hits)
-                    found = hits
+                    count_kept = hits
                     one_key[0] = _unordered(np.uint32(mine[:hits].min() >> HALF))
                     floor = one_score[0]
-        counts[query], floors[query] = found, floor
+        counts[query], floors[query] = count_kept, floor
 
 
 @jit
@@ -357,42 +359,42 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
     first, end, scan = block
-    found, floor, hits = kept
+    count_kept, floor, hits = kept
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
-            place = np.uint32(at if scan else rows[at] - first)
-            if np.float32(sums[place]) >= floor:
-                score[0] = np.float32(sums[place])
-                keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + place])
-                found += 1
-                if found == len(keys):
-                    found, floor = hits, _trim(keys, hits, score, bits)
-            sums[place] = 0
-    return found, floor
+            row = np.uint32(at if scan else rows[at] - first)
+            if np.float32(sums[row]) >= floor:
+                score[0] = np.float32(sums[row])
+                keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
+                count_kept += 1
+                if count_kept == len(keys):
+                    count_kept, floor = hits, _trim(keys, hits, score, bits)
+            sums[row] = 0
+    return count_kept, floor
 
 
 @jit
 def _candidates(block: Any, rows: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
     """Write places and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
-    places, scores = out
+    candidate_rows, scores = out
     first, end, scan = block
-    least, found = floor * _BELOW - limit, 0
+    least, number_found = floor * _BELOW - limit, 0
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
-            place = np.uint32(at if scan else rows[at] - first)
-            if sums[place] >= least and sums[place] > 0:
-                places[found], scores[found] = place, sums[place]
-                found += 1
-            sums[place] = 0
-    return found
+            row = np.uint32(at if scan else rows[at] - first)
+            if sums[row] >= least and sums[row] > 0:
+                candidate_rows[number_found], scores[number_found] = row, sums[row]
+                number_found += 1
+            sums[row] = 0
+    return number_found
 
 
 @jit
 def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, matrix: Any, room: Any, some: int) -> int:
     """Add the shares of the terms from `needed` on to the candidates that can reach `floor`; return their number."""
-    sums, cursors, limits, places, scores = room
+    sums, cursors, limits, candidate_rows, scores = room
     indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     first, end = block
     for mine in range(needed, len(cursors)):
@@ -410,7 +412,7 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
                 sums[row - np.uint32(first)] = share(weight, tfs[posting], scale, row)
         least, kept = floor * _BELOW - limits[mine + 1], 0
         for number in range(some):
-            place, score = np.uint32(places[number]), scores[number]
+            place, score = np.uint32(candidate_rows[number]), scores[number]
             if whole:
                 score += sums[place]
             else:
@@ -418,7 +420,7 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
                 if posting < stop and rows[posting] == first + place:
                     score += share(weight, tfs[posting], scale, rows[posting])
             if score >= least:
-                places[kept], scores[kept] = place, score
+                candidate_rows[kept], scores[kept] = place, score
                 kept += 1
         some = kept
         if whole:
@@ -435,16 +437,16 @@ def _collect_some(first: int, places: Any, order: Any, sums: Any, keys: Any, kep
     """
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
-    found, floor, hits = kept
-    for place in places:
-        if np.float32(sums[place]) >= floor:
-            score[0] = np.float32(sums[place])
-            keys[found] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + place])
-            found += 1
-            if found == len(keys):
-                found, floor = hits, _trim(keys, hits, score, bits)
-        sums[place] = 0
-    return found, floor
+    count_kept, floor, hits = kept
+    for row in places:
+        if np.float32(sums[row]) >= floor:
+            score[0] = np.float32(sums[row])
+            keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
+            count_kept += 1
+            if count_kept == len(keys):
+                count_kept, floor = hits, _trim(keys, hits, score, bits)
+        sums[row] = 0
+    return count_kept, floor
 
 
 @jit
@@ -472,7 +474,7 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
     for mine in range(number - 1, -1, -1):
         cursors[mine, 1] = matrix.indptr[queries.terms[begin + mine]]
         limits[mine] = limits[mine + 1] + _limit(queries.weights[begin + mine], matrix.scale)
-    found = 0
+    count_kept = 0
     needed = number  # terms of which a hit has one
     while True:
         while needed and limits[needed - 1] < floor * _BELOW:
@@ -491,7 +493,7 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
                 sums[excluded - first] = 0
         block = (first, end, postings * _SCAN > end - first)
         if needed == number:
-            found, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (found, floor, hits))
+            count_kept, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (count_kept, floor, hits))
             continue
         some = _candidates(block, matrix.rows, sums, cursors[:needed], limits[needed], floor, (candidates, scores))
         some = _complete(
@@ -499,11 +501,11 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
         )
         for at in range(some):
             sums[candidates[at]] = scores[at]
-        found, floor = _collect_some(first, candidates[:some], order, sums, keys, (found, floor, hits))
-    if found > hits:
-        keep_largest(keys, found, hits)
-        found = hits
-    return found
+        count_kept, floor = _collect_some(first, candidates[:some], order, sums, keys, (count_kept, floor, hits))
+    if count_kept > hits:
+        keep_largest(keys, count_kept, hits)
+        count_kept = hits
+    return count_kept
 
 
 @jit
@@ -525,7 +527,7 @@ def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix:
     expected = hits * _PARTS * size / documents
     wanted = int(expected + 3 * np.sqrt(expected)) + 1  # three standard deviations more than expected
     score = np.empty(1, np.float32)
-    found, floor = 0, SMALLEST
+    count_kept, floor = 0, SMALLEST
     for part in range(_PARTS):
         first = documents * (2 * part + 1) // (2 * _PARTS)
         end = first + size
@@ -537,10 +539,12 @@ def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix:
             if first <= excluded < end:
                 sums[excluded - first] = 0
         block = (first, end, False)
-        found, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (found, floor, hits))
-    if found < wanted:
+        count_kept, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (count_kept, floor, hits))
+    if count_kept < wanted:
         return SMALLEST
-    score.view(np.uint32)[0] = np.uint32(np.partition(keys[:found], found - wanted)[found - wanted] >> np.uint64(32))
+    score.view(np.uint32)[0] = np.uint32(
+        np.partition(keys[:count_kept], count_kept - wanted)[count_kept - wanted] >> np.uint64(32)
+    )
     return score[0]
 
 
@@ -572,10 +576,10 @@ def search(
         excluded = barred[barred_ends[query] : barred_ends[query + 1]]
         number = queries.ends[query + 1] - queries.ends[query]
         floor = _guess(query, number, hits, order, queries, matrix, excluded, room)
-        found = _rank(query, number, (floor, hits), order, queries, matrix, excluded, room)
-        if found < hits and floor > SMALLEST:  # the estimate was too high
-            found = _rank(query, number, (SMALLEST, hits), order, queries, matrix, excluded, room)
-        ordered = np.sort(keys[:found])
-        for place in range(found):
-            best[query, place] = ordered[found - 1 - place]
-        counts[query] = found
+        count_kept = _rank(query, number, (floor, hits), order, queries, matrix, excluded, room)
+        if count_kept < hits and floor > SMALLEST:  # the estimate was too high
+            count_kept = _rank(query, number, (SMALLEST, hits), order, queries, matrix, excluded, room)
+        ordered = np.sort(keys[:count_kept])
+        for rank in range(count_kept):
+            best[query, rank] = ordered[count_kept - 1 - rank]
+        counts[query] = count_kept

@@ -86,16 +86,16 @@ def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
-        found, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        rows_of_queries, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
             rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
-            found.append(rows)
+            rows_of_queries.append(rows)
             one = np.float32(1)
             shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
-        rows, places = np.unique(np.concatenate(found), return_inverse=True)
-        sums = np.bincount(places, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
+        rows, positions = np.unique(np.concatenate(rows_of_queries), return_inverse=True)
+        sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
         scores = sums.astype(np.float32)
         rows, scores = rows[scores >= SMALLEST], scores[scores >= SMALLEST]
         keys = (scores.view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))

@@ -94,8 +94,8 @@ def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
     find = jvm.java_class
 
     def directory(path: Path) -> Any:
-        place = find("java.nio.file.Paths").get(str(path.absolute()))
-        return find("org.apache.lucene.store.FSDirectory").open(place)
+        java_path = find("java.nio.file.Paths").get(str(path.absolute()))
+        return find("org.apache.lucene.store.FSDirectory").open(java_path)
 
     policy = find("org.apache.lucene.index.TieredMergePolicy")()
     policy.setForceMergeDeletesPctAllowed(0.0)
@@ -138,11 +138,11 @@ def lengths(folder: Path) -> pl.DataFrame:
     mapper = jvm.java_class("com.fasterxml.jackson.databind.ObjectMapper")()
     hits = _HIT.findall(mapper.writeValueAsString(searcher.search(everything, max(1, reader.maxDoc()), sort, True)))
     norms = jvm.java_class("org.apache.lucene.index.MultiDocValues").getNormValues(reader, FIELD)
-    found = {}
+    by_id = {}
     while (row := norms.nextDoc()) < _NO_MORE:
-        found[row] = decode_length(norms.longValue() & 0xFF)
+        by_id[row] = decode_length(norms.longValue() & 0xFF)
     return pl.DataFrame(
-        {"docid": list(_docids(hits)), "length": [found.get(int(row), 0) for _, row, *_ in hits]},
+        {"docid": list(_docids(hits)), "length": [by_id.get(int(row), 0) for _, row, *_ in hits]},
         schema={"docid": pl.String, "length": pl.Int64},
     )
 
@@ -188,8 +188,8 @@ def search(
         rm3,
     )
     with ThreadPool(threads or cpu_count()) as pool:
-        found = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
-        frames = [_frame(qid, own) for qid, own in zip(queries["qid"], found, strict=True)]
+        hits_of_queries = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
+        frames = [_frame(qid, own) for qid, own in zip(queries["qid"], hits_of_queries, strict=True)]
     return pl.concat([runs.empty(), *frames])
 
 
@@ -211,8 +211,8 @@ class _Searcher:
 
     def hits(self, text: str, hits: int) -> list[Hit]:
         """Return the hits of a query."""
-        found = self.searcher.search(self._query(text), hits, self.sort, True)
-        return _HIT.findall(self.mapper.writeValueAsString(found))
+        top = self.searcher.search(self._query(text), hits, self.sort, True)
+        return _HIT.findall(self.mapper.writeValueAsString(top))
 
     def _query(self, text: str) -> Any:
         terms = self.expander.get_feedback_terms(text) if self.expander else None  # None for a query without hits

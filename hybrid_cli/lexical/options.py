@@ -38,4 +38,4 @@ def field_weight(text: str) -> tuple[str, int]:
 
 def weighted_fields(fields: Sequence[str]) -> tuple[str, ...]:
     """Return the names of fields in order, each as often as its weight: `title=2,text` is title, title, text."""
-    return tuple(name for each in fields for name, weight in [field_weight(each)] for _ in range(weight))
+    return tuple(name for field in fields for name, weight in [field_weight(field)] for _ in range(weight))

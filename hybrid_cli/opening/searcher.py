@@ -35,7 +35,7 @@ _HITS_AT_ONCE, _HIT_BYTES = 1 << 22, 120  # of a lexical search; bytes of a hit 
 
 def _parts(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
     """Yield queries whose hits are in memory at once."""
-    return queries.iter_slices(memory.rows(_HIT_BYTES * hits, max(1, _HITS_AT_ONCE // hits)))
+    return queries.iter_slices(memory.rows_that_fit(_HIT_BYTES * hits, max(1, _HITS_AT_ONCE // hits)))
 
 
 class Searcher(Protocol):

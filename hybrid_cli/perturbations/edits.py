@@ -132,11 +132,11 @@ def shuffle(text: str, draw: Draw) -> str:
 
     All orders are equally likely, the original order included. The bag of words does not change.
     """
-    places = spans(text, pairs=True)
-    order = sorted(range(len(places)), key=lambda place: draw(str(place)))
+    pairs = spans(text, pairs=True)
+    order = sorted(range(len(pairs)), key=lambda place: draw(str(place)))
     pieces, last = [], 0
-    for (begin, end), new in zip(places, order, strict=True):
-        pieces += [text[last:begin], text[slice(*places[new])]]
+    for (begin, end), new in zip(pairs, order, strict=True):
+        pieces += [text[last:begin], text[slice(*pairs[new])]]
         last = end
     return "".join([*pieces, text[last:]])
 
@@ -164,24 +164,24 @@ def swap_characters(words: Sequence[str], edits: Edits, draw: Draw) -> None:
 
 
 def _swap_neighbors(word: Letters, number: int) -> Letters:
-    place = number % (len(word) - 1)
-    return [*word[:place], word[place + 1], word[place], *word[place + 2 :]]
+    position = number % (len(word) - 1)
+    return [*word[:position], word[position + 1], word[position], *word[position + 2 :]]
 
 
 def _substitute(word: Letters, number: int) -> Letters:
-    rest, place = divmod(number, len(word))
-    return [*word[:place], ascii_letters[rest % len(ascii_letters)], *word[place + 1 :]]
+    rest, position = divmod(number, len(word))
+    return [*word[:position], ascii_letters[rest % len(ascii_letters)], *word[position + 1 :]]
 
 
 def _delete(word: Letters, number: int) -> Letters:
-    place = number % len(word)
-    return [*word[:place], *word[place + 1 :]]
+    position = number % len(word)
+    return [*word[:position], *word[position + 1 :]]
 
 
 def _insert(word: Letters, number: int) -> Letters:
     """Insert a random letter before a character, so never at the end."""
-    rest, place = divmod(number, len(word))
-    return [*word[:place], ascii_letters[rest % len(ascii_letters)], *word[place:]]
+    rest, position = divmod(number, len(word))
+    return [*word[:position], ascii_letters[rest % len(ascii_letters)], *word[position:]]
 
 
 CHARACTER_CHANGES: dict[str, Callable[[Letters, int], Letters]] = {  # the names are part of the seeded draws

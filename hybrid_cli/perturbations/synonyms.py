@@ -39,7 +39,7 @@ class Thesaurus(Protocol):
         """Return the synonyms and the base forms of the word."""
 
 
-class Table:
+class SynonymTable:
     """A table of synonyms: a word and its synonyms, separated by tabs; a word may have several lines."""
 
     def __init__(self, path: Path):
@@ -61,13 +61,13 @@ class Table:
 
 def thesaurus(paths: Mapping[str, Path]) -> Thesaurus:
     """Open the file `synonyms`, or else `wordnet`."""
-    return Table(paths["synonyms"]) if "synonyms" in paths else WordNet(paths["wordnet"])
+    return SynonymTable(paths["synonyms"]) if "synonyms" in paths else WordNet(paths["wordnet"])
 
 
 def _single_words(inputs: Inputs) -> Callable[[str], Sequence[str]]:
     """Return a function from a word in lower case to its lemmas that are other single words."""
     lemmas = thesaurus(inputs.files).lemmas
-    return cache(lambda word: [each for each in lemmas(word) if each.lower() != word and WORD.fullmatch(each)])
+    return cache(lambda word: [lemma for lemma in lemmas(word) if lemma.lower() != word and WORD.fullmatch(lemma)])
 
 
 # ------------------------------------------------------------------------------------------- replacement and insertion
@@ -81,11 +81,11 @@ def replacement(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def replace(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        places = [place for place in unedited(words, edits) if not is_stop_word(words[place])]
-        pairs = [(place, synonym) for place in places for synonym in find(words[place].lower())]
+        positions = [position for position in unedited(words, edits) if not is_stop_word(words[position])]
+        pairs = [(position, synonym) for position in positions for synonym in find(words[position].lower())]
         if pairs:
-            place, synonym = pairs[draw("pair") % len(pairs)]
-            edits[place] = synonym
+            position, synonym = pairs[draw("pair") % len(pairs)]
+            edits[position] = synonym
 
     return replace
 
@@ -95,14 +95,14 @@ def insertion(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def insert(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        places = unedited(words, edits)
-        if not places:
+        positions = unedited(words, edits)
+        if not positions:
             return
         tried = (find(words[draw(f"word {number}") % len(words)].lower()) for number in range(TRIES))
-        found = next((synonyms for synonyms in tried if synonyms), None)
-        if found:
-            place = places[draw("place") % len(places)]
-            edits[place] = f"{found[draw('synonym') % len(found)]} {words[place]}"
+        synonyms_of_word = next((synonyms for synonyms in tried if synonyms), None)
+        if synonyms_of_word:
+            position = positions[draw("place") % len(positions)]
+            edits[position] = f"{synonyms_of_word[draw('synonym') % len(synonyms_of_word)]} {words[position]}"
 
     return insert
 
@@ -145,11 +145,11 @@ def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> di
             words = analyzer.analyze([f"{title}\n{text}" for _, title, text in block.rows()])
             terms |= zip(block["docid"], map(set, words), strict=True)
             advance(len(block))
-    found: dict[str, set[str]] = {}
+    by_query: dict[str, set[str]] = {}
     for qid, docid in pairs.select("qid", "docid").iter_rows():
         if docid in terms:
-            found.setdefault(qid, set()).update(terms[docid])
-    return found
+            by_query.setdefault(qid, set()).update(terms[docid])
+    return by_query
 
 
 def replace_matches(

@@ -51,8 +51,8 @@ class Translator:
 
     def __init__(self, folder: Path, device: str):
         self.folder = folder
-        found = pick_device(device)
-        self.device = "cpu" if found == "mps" else found  # mps has no double precision
+        target = pick_device(device)
+        self.device = "cpu" if target == "mps" else target  # mps has no double precision
         if not any(folder.glob("*.safetensors")):
             raise path_error(
                 folder, "no model.safetensors; save it with transformers' save_pretrained", code="no-weights"
@@ -73,16 +73,16 @@ class Translator:
     @torch.inference_mode()
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Return the translation of each text; texts of similar length share a batch."""
-        order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), texts[place]))
-        found = [""] * len(texts)
+        order = sorted(range(len(texts)), key=lambda row: (len(texts[row]), texts[row]))
+        results = [""] * len(texts)
         with console.progress(f"translate with {self.folder.name}", len(texts), "queries") as advance:
             for first in range(0, len(order), BATCH_SIZE):
-                places = order[first : first + BATCH_SIZE]
-                translations = self._translate([texts[place] for place in places])
-                for place, text in zip(places, translations, strict=True):
-                    found[place] = text
-                advance(len(places))
-        return found
+                rows = order[first : first + BATCH_SIZE]
+                translations = self._translate([texts[row] for row in rows])
+                for row, text in zip(rows, translations, strict=True):
+                    results[row] = text
+                advance(len(rows))
+        return results
 
     def _translate(self, texts: list[str]) -> list[str]:
         batch = self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=MAX_TOKENS)

@@ -93,8 +93,8 @@ class _PartOfSpeech:
 
     def lemmas(self, base: str) -> Iterator[str]:
         """Yield all lemmas of all synsets of `base`, with spaces for underscores."""
-        for place in self.index[base]:
-            fields = self.data[place : self.data.index(b"\n", place)].decode().split(" ")
+        for offset in self.index[base]:
+            fields = self.data[offset : self.data.index(b"\n", offset)].decode().split(" ")
             words = fields[4 : 4 + 2 * int(fields[3], 16) : 2]  # each is followed by a number
             yield from (word.partition("(")[0].replace("_", " ") for word in words)  # adjectives: `galore(ip)`
 
@@ -126,7 +126,7 @@ def _read(folder: Path | zipfile.Path, name: str) -> _PartOfSpeech:
     index = {}
     for line in _lines(folder / f"index.{name}"):
         fields = line.split()
-        index[fields[0]] = [int(place) for place in fields[-int(fields[2]) :]]
+        index[fields[0]] = [int(offset) for offset in fields[-int(fields[2]) :]]
     exceptions = {form: bases for form, *bases in map(str.split, _lines(folder / f"{name}.exc"))}
     return _PartOfSpeech(index, (folder / f"data.{name}").read_bytes(), exceptions, _ENDINGS[name])
 

@@ -111,11 +111,11 @@ def aggregate(settings: Evaluate) -> Aggregate:
             micro.with_columns(collection=pl.lit(MICRO)).select(columns),
         ]
     )
-    place = pl.col("measure").replace_strict({name: n for n, name in enumerate(wanted)}, return_dtype=pl.Int32)
+    rank = pl.col("measure").replace_strict({name: n for n, name in enumerate(wanted)}, return_dtype=pl.Int32)
     counted = values.filter(run=systems[0], measure=wanted[0]).with_columns(collection=part.str.split("/").list.first())
     sizes = counted.group_by("collection", maintain_order=True).agg(pl.len(), parts=part.n_unique())
     return Aggregate(
-        table.sort(place, maintain_order=True),
+        table.sort(rank, maintain_order=True),
         dict(sizes.select("collection", "len").iter_rows()),
         dict(sizes.select("collection", "parts").iter_rows()),
         systems,
@@ -136,9 +136,9 @@ def _check_files(named: Mapping[str, Path]) -> None:
         made = artifacts.find_manifest(path)
         settings[path] = {} if made is None else {name: made.options.get(name, False) for name in _SETTINGS}
     (first, expected), *rest = settings.items()
-    for path, found in rest:
-        if differ := [name for name in expected if found and found[name] != expected[name]]:
-            values = ", ".join(f"{name} {found[name]}, not {expected[name]}" for name in differ)
+    for path, queries in rest:
+        if differ := [name for name in expected if queries and queries[name] != expected[name]]:
+            values = ", ".join(f"{name} {queries[name]}, not {expected[name]}" for name in differ)
             console.warn(f"{path}: was measured with other settings than {first}: {values}; measure all in one way")
 
 

@@ -63,8 +63,8 @@ def colours(names: Sequence[str], field: str = "run") -> alt.Color:
 
 def colours_at(places: Mapping[str, int], field: str) -> alt.Color:
     """Return the color of the given number for each name, and a legend of these names only."""
-    named = {place: name for name, place in places.items()}
-    domain = [named.get(place, f"\u200b{place}") for place in range(max(named, default=-1) + 1)]
+    named = {number: name for name, number in places.items()}
+    domain = [named.get(number, f"\u200b{number}") for number in range(max(named, default=-1) + 1)]
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=alt.Legend(values=list(places)))
 
 

@@ -35,7 +35,7 @@ from hybrid_cli.evaluation.complementarity import (
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.plan import Plan, judgments, note_depth
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth
 from hybrid_cli.reporting.snippets import cells
 from hybrid_cli.reporting.tables import Table, figure, markdown, markdown_table
 from hybrid_cli.settings.analysis import Comparison
@@ -148,7 +148,7 @@ class Texts:
         return cls(queries, collection.corpus_path(corpus)) if queries and corpus else None
 
 
-def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queries: int) -> Complement:
+def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, show_queries: int) -> Complement:
     """Compare the two runs of `plan.pair`.
 
     Args:
@@ -180,11 +180,13 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
     )
     asked = {qid: " ".join(text.split()) for qid, text in queries.iter_rows()}
     judged = set(relevant.select("qid", "docid").iter_rows())
-    found = {docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()}
+    texts_by_id = {
+        docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()
+    }
 
     def listed(run: str, qid: str) -> Listed:
         ranks, docids = (frame.filter(qid=qid)[name] for frame, name in ((first[run], "rank"), (tops[run], "docid")))
-        hits = [Hit(docid, *found.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
+        hits = [Hit(docid, *texts_by_id.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
         return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
 
     halves = buckets.easy_hard(first[sparse], sparse)
@@ -211,22 +213,22 @@ def complement(plan: Plan, values: pl.DataFrame, texts: Texts | None, show_queri
     )
 
 
-def _heads(plan: Plan) -> dict[str, pl.DataFrame]:
+def _heads(plan: EvaluationPlan) -> dict[str, pl.DataFrame]:
     """Return the top hits of every run: qid, docid, rank."""
     heads, queries = {}, {}
     with console.progress("complement", total=len(plan.runs), unit="runs") as advance:
         for name in plan.runs:
-            found = plan.read(name, DEPTH)
-            heads[name] = found.head.drop("score")
+            hits = plan.read(name, DEPTH)
+            heads[name] = hits.head.drop("score")
             if name in (plan.pair or ()):
-                queries[plan.runs[name]] = found.lengths["qid"]
-                note_depth(name, found.longest, {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
+                queries[plan.runs[name]] = hits.lengths["qid"]
+                note_depth(name, hits.longest, {f"RoC@{cutoff}": cutoff for cutoff in CUTOFFS})
             advance(1)
     check_common(queries)
     return heads
 
 
-def relevant_documents(plan: Plan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def relevant_documents(plan: EvaluationPlan, heads: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return qid, docid, relevance of the relevant documents; without qrels, the top hits with an answer."""
     if (judged := plan.judged()) is not None:
         return judged.filter(pl.col("relevance") >= plan.level)
@@ -367,8 +369,13 @@ def blocks(complement: Complement) -> Iterator[Table]:
     yield _sets_block(complement)
     columns = ["run", "against", "wins", "ties", "losses", "difference"]
     rows = [
-        [each.run, each.base, *(f"{n:,}" for n in (each.wins, each.ties, each.losses)), figure(each.difference)]
-        for each in complement.contests
+        [
+            contest.run,
+            contest.base,
+            *(f"{n:,}" for n in (contest.wins, contest.ties, contest.losses)),
+            figure(contest.difference),
+        ]
+        for contest in complement.contests
     ]
     yield Table(columns, rows, f"{complement.measure} per query", stacked=True)
     for group, means in complement.groups:

@@ -22,7 +22,7 @@ from hybrid_cli.reporting.complement import (
     no_texts,
     relevant_documents,
 )
-from hybrid_cli.reporting.plan import Plan, measure
+from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.summary import Summary, summarize
 from hybrid_cli.settings import Report
 
@@ -84,7 +84,7 @@ class Findings:
         reused: runs that were tuned or trained on the judged queries, in words.
     """
 
-    plan: Plan
+    plan: EvaluationPlan
     summary: Summary
     complement: Complement | None
     matches: Sequence[Match]
@@ -107,7 +107,7 @@ class Findings:
         return self.plan.qrels is None
 
 
-def find(plan: Plan, settings: Report, baselines: Sequence[str], texts: Texts | None) -> Findings:
+def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts: Texts | None) -> Findings:
     """Measure the runs, compare the two runs of `plan.pair`, and choose the queries to show.
 
     Args:
@@ -154,7 +154,7 @@ def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
 
 
 def _texts(
-    plan: Plan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
+    plan: EvaluationPlan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
     """Return qid, text of the queries; docid, title, text of the documents; and the groups of queries."""
     found = compared.groups if compared else ()
@@ -174,7 +174,7 @@ def _texts(
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
-def gather(plan: Plan) -> dict[str, Kept]:
+def gather(plan: EvaluationPlan) -> dict[str, Kept]:
     """Read each run once, and keep the shown part."""
     if (qrels := plan.judged()) is None:
         return _by_answers(plan)
@@ -193,7 +193,7 @@ def gather(plan: Plan) -> dict[str, Kept]:
     return kept
 
 
-def _by_answers(plan: Plan) -> dict[str, Kept]:
+def _by_answers(plan: EvaluationPlan) -> dict[str, Kept]:
     """Read runs without qrels: a hit is relevant if its text contains an answer."""
     runs = {name: plan.read(name, ANSWER_DEPTH).head for name in plan.runs}
     relevant = relevant_documents(plan, runs)

@@ -113,9 +113,9 @@ def _show_memory(described: Description) -> None:
     width = max(map(len, rows))
     shown = {}
     for name, size in rows.items():
-        each, remark = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
+        bytes_per_document, remark = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
         shown[f"{name:{width}}"] = (
-            f"{each:10,.1f} bytes per document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{remark}"
+            f"{bytes_per_document:10,.1f} bytes per document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{remark}"
         )
     _pairs("memory", shown)
 
@@ -162,16 +162,16 @@ def show_verified(found: Sequence[dict[str, Any]], settings: Verify) -> None:
     if settings.form == "json":
         console.result_json(found, indent=2)
     else:
-        rows = [[each["path"], each["kind"], f"{each['files']:,}", each["state"]] for each in found]
+        rows = [[artifact["path"], artifact["kind"], f"{artifact['files']:,}", artifact["state"]] for artifact in found]
         console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))
         inputs = [
-            [each["path"], source["role"], source["path"], source["state"]]
-            for each in found
-            for source in each["inputs"]
+            [artifact["path"], source["role"], source["path"], source["state"]]
+            for artifact in found
+            for source in artifact["inputs"]
         ]
         if inputs:
             console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
-    if problems := list(dict.fromkeys(line for each in found for line in each["problems"])):
+    if problems := list(dict.fromkeys(line for artifact in found for line in artifact["problems"])):
         for line in problems:
             console.warn(line)
         problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"

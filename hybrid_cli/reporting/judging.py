@@ -104,17 +104,21 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
     text = f"{judged} of {wanted} queries judged"
     if weight is None:
         return text
-    name, found = weight
+    name, range_of_weight = weight
     name = name if len(name) <= 16 else f"{name[:15]}…"
-    span = f" ({figure(found.low, 2)} to {figure(found.high, 2)})" if found.low < found.high else ""
-    span = " (any fits so far)" if (found.low, found.high) == (0.0, 1.0) else span
-    return f"{text}; weight of {name} {figure(found.chosen, 2)}{span}"
+    span = (
+        f" ({figure(range_of_weight.low, 2)} to {figure(range_of_weight.high, 2)})"
+        if range_of_weight.low < range_of_weight.high
+        else ""
+    )
+    span = " (any fits so far)" if (range_of_weight.low, range_of_weight.high) == (0.0, 1.0) else span
+    return f"{text}; weight of {name} {figure(range_of_weight.chosen, 2)}{span}"
 
 
 def _head(view: View, width: int) -> list[Text]:
-    place = f"hit {view.place} of {view.pooled}"
+    position = f"hit {view.place} of {view.pooled}"
     number = f"Query {view.judged + 1}"
-    first = styled(number, "bold").append(place.rjust(width - len(number)), "dim")
+    first = styled(number, "bold").append(position.rjust(width - len(number)), "dim")
     title = _wrapped(view.title, width, 2, view.query, "bold")
     return [first, *_wrapped(view.query, width, 3), styled("─" * width, "dim"), *title, styled("")]
 

@@ -40,16 +40,16 @@ class JudgedTexts:
     def of(self, docid: str, ahead: Iterable[Pool]) -> tuple[str, str]:
         """Return title and text of a document; read the documents of the pools `ahead` if it is not known yet."""
         if docid not in self._documents:
-            wanted = pl.Series([docid, *(each for pool in ahead for each in pool.docids)])
+            wanted = pl.Series([docid, *(next_id for pool in ahead for next_id in pool.docids)])
             rows = collection.texts(self._corpus, wanted).iter_rows()
-            self._documents = {found: (title, text) for found, title, text in rows}
+            self._documents = {id_of_row: (title, text) for id_of_row, title, text in rows}
         return self._documents[docid]
 
     def check(self, docids: Iterable[str]) -> None:
         """Refuse documents that are not in the corpus."""
         wanted = pl.Series("docid", list(docids), pl.String)
-        found = collection.scan(self._corpus).select("docid").filter(pl.col("docid").is_in(wanted.implode())).collect()
-        for docid in wanted.filter(~wanted.is_in(found["docid"].implode())):
+        known = collection.scan(self._corpus).select("docid").filter(pl.col("docid").is_in(wanted.implode())).collect()
+        for docid in wanted.filter(~wanted.is_in(known["docid"].implode())):
             raise InputError(
                 f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection",
                 code="other-corpus", path=self._corpus, id=docid,

@@ -78,8 +78,8 @@ def _table(held: Mapping[str, Sequence[Held]]) -> Table:
                 f"{name} {console.size(size)}{'' if name in index.needed else ' (not read)'}"
                 for name, size in index.parts.items()
             )
-            each = index.size / index.documents if index.documents else 0
+            bytes_per_document = index.size / index.documents if index.documents else 0
             size = f"{console.size(index.size)}\n{index.size / 2**30:.3f} GiB"
-            rows.append([run, str(index.index), parts, size, f"{each:,.0f}"])
+            rows.append([run, str(index.index), parts, size, f"{bytes_per_document:,.0f}"])
     columns = ["run", "index", "parts", "read by a search", "bytes per document"]
     return Table(columns, rows, "Parts of each index", left=3)

@@ -135,14 +135,14 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     table = means.group_by(_ROW.alias("row"), "measure", maintain_order=True).agg(
         mean=_if_defined(pl.col("value").mean()), deviation=_if_defined(pl.col("value").std()), seeds=pl.len()
     )
-    place = pl.col("row").replace_strict({name: n for n, name in enumerate(names)}, return_dtype=pl.Int32)
+    rank = pl.col("row").replace_strict({name: n for n, name in enumerate(names)}, return_dtype=pl.Int32)
     averaged = values.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
     comparisons = significance.compare(
         averaged, baselines, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
     )
     measures = means["measure"].unique(maintain_order=True).to_list()
     by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)
-    table = table.sort(place, by_measure, maintain_order=True)
+    table = table.sort(rank, by_measure, maintain_order=True)
     return OverSeeds(table, measures, comparisons, baselines, settings.test, settings.correction)
 
 
@@ -165,15 +165,17 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
         InputError: Success@k is not among the measures, or `sparse` has several seeds.
     """
     names = values["measure"].unique(maintain_order=True).to_list()
-    success = [each for each in parse_measures([name for name in names if name != OVERLAP]) if each.family == _SUCCESS]
+    success = [
+        measure for measure in parse_measures([name for name in names if name != OVERLAP]) if measure.family == _SUCCESS
+    ]
     if not success:
         reason = f"needs Success@k, such as Success@10; --measures is {', '.join(names)}"
         raise option_error("roc_against", None, reason, code="missing-measure")
-    found = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
-    theirs = found.filter(run=sparse).select("qid", known="found")
+    successes = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
+    theirs = successes.filter(run=sparse).select("qid", known="found")
     if not len(theirs):
         raise option_error("roc_against", sparse, "needs one run of that name, without a seed", code="unknown-choice")
-    dense = found.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
+    dense = successes.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
         theirs, on="qid"
     )
     ratio = dense.group_by("run", maintain_order=True).agg(

@@ -99,7 +99,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         subtitle=subtitle,
         summary=summary,
         sections=sections,
-        colours={run: _colour(place) for place, run in enumerate(runs)},
+        colours={run: _colour(number) for number, run in enumerate(runs)},
         colour=_colour,
         style=Markup(charts.style_sheet() + _source("page.css")),
         scripts=[Markup(script) for script in scripts],

@@ -38,7 +38,7 @@ _MANY_UNJUDGED = 0.1  # share of them
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Runs, measures, and the files that the measures need; a file that no measure needs is None.
 
     Attributes:
@@ -64,7 +64,7 @@ class Plan:
     residual: Path | None = None
 
     @classmethod
-    def of(cls, settings: Comparison, overlap_with: str | None = None, condensed: bool = False) -> Plan:
+    def of(cls, settings: Comparison, overlap_with: str | None = None, condensed: bool = False) -> EvaluationPlan:
         """Resolve names and paths.
 
         Args:
@@ -114,7 +114,7 @@ class Plan:
         """Return whether any measure searches texts for answers."""
         return any(measure.family == ACCURACY for measure in self.measures)
 
-    def with_reciprocal_rank(self) -> Plan:
+    def with_reciprocal_rank(self) -> EvaluationPlan:
         """Add the reciprocal rank without cutoff, from which the answered queries at any cutoff follow."""
         added = Measure("MRR", MRR, None, self.level)
         if self.qrels is None or any(replace(measure, name=added.name) == added for measure in self.measures):
@@ -143,11 +143,11 @@ class Plan:
         """
         if self.qrels is None:
             return None
-        found, earlier = collection.read_qrels(self.qrels), self._earlier()
+        qrels, earlier = collection.read_qrels(self.qrels), self._earlier()
         if earlier is None:
-            return found
-        left = found.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
-        if not len(left) or not earlier["qid"].is_in(found["qid"].unique().implode()).any():
+            return qrels
+        left = qrels.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
+        if not len(left) or not earlier["qid"].is_in(qrels["qid"].unique().implode()).any():
             reason = (
                 f"has all judgments of {self.qrels}, or none of its queries; pass an earlier round of these queries"
             )
@@ -193,11 +193,14 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
     """
     judged, given = judgments(settings), list(settings.inputs if settings.qrels else settings.inputs[1:])
     known = runs.named(given)
-    pair = {each: runs.pick(each, known, "--complement").resolve() for each in settings.complement or ()}
+    pair = {
+        name_of_run: runs.pick(name_of_run, known, "--complement").resolve()
+        for name_of_run in settings.complement or ()
+    }
     if settings.complement and len(set(pair.values())) < 2:
         raise option_error("complement", settings.complement, "needs two different runs", code="repeated-input")
     present = {path.resolve() for path in known.values()}
-    given += [each for each, path in pair.items() if path not in present]
+    given += [name_of_run for name_of_run, path in pair.items() if path not in present]
     if not given:
         raise InputError(_USAGE, code="missing-option", option="inputs")
     named = runs.named(given)
@@ -224,7 +227,7 @@ def _files(
 # ---------------------------------------------------------------------------------------------------------- measuring
 
 
-def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
+def measure(plan: EvaluationPlan) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Measure all runs.
 
     Returns:
@@ -263,7 +266,7 @@ def measure(plan: Plan) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _values(
-    plan: Plan,
+    plan: EvaluationPlan,
     name: str,
     run: Retrieved,
     qrels: pl.DataFrame | None,
@@ -287,20 +290,20 @@ def _values(
         _warn_other_collection(name, run, counts)
         values.append(judged.filter(pl.col("measure").is_in(names)))
     order = {measure.name: position for position, measure in enumerate(plan.measures)}
-    place = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
-    return pl.concat(values).sort(place, maintain_order=True), counts
+    rank = pl.col("measure").replace_strict(order, return_dtype=pl.Int32)
+    return pl.concat(values).sort(rank, maintain_order=True), counts
 
 
 def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float]) -> None:
     """Warn about signs of qrels of another collection or split: few common queries, or no common document."""
     if counts["answered"] < counts["judged"] / 2:
-        found = f"{counts['answered']:,} of {counts['judged']:,}"
-        console.warn(f"{name}: has hits for only {found} judged queries; the others score 0")
+        answered = f"{counts['answered']:,} of {counts['judged']:,}"
+        console.warn(f"{name}: has hits for only {answered} judged queries; the others score 0")
     if not len(run.judged):
         console.warn(f"{name}: none of its hits has a judgment; check that run and qrels are of one collection")
 
 
-def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: EvaluationPlan) -> pl.DataFrame:
     """Measure again on the judged hits alone, except the share of judged hits.
 
     A document with a negative grade counts as unjudged, as in trec_eval.
@@ -309,8 +312,8 @@ def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: 
     if not _pooled(qrels, plan.level):
         reason = "every judged document is relevant, so condensed lists would be perfect; omit it"
         raise option_error("condensed", None, reason, code="all-judged-relevant")
-    kept = [each.name for each in plan.measures if each.family == _SHARE_JUDGED] + [HOLE]
-    others = [each.name for each in plan.measures if each.family not in (ACCURACY, _SHARE_JUDGED)]
+    kept = [wanted.name for wanted in plan.measures if wanted.family == _SHARE_JUDGED] + [HOLE]
+    others = [wanted.name for wanted in plan.measures if wanted.family not in (ACCURACY, _SHARE_JUDGED)]
     same = values.filter(pl.col("measure").is_in(kept))
     if not others:
         return same
@@ -331,7 +334,7 @@ def _unjudged(run: Retrieved, qrels: pl.DataFrame) -> float:
     return 1 - len(run.judged.filter(pl.col("position") <= _FIRST)) / hits if hits else 0.0
 
 
-def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Plan) -> None:
+def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: EvaluationPlan) -> None:
     """Print the share of unjudged top hits if judgments come from a pool: some judged documents are not relevant."""
     if plan.condensed or not _pooled(qrels, plan.level) or max(shares.values()) < _MANY_UNJUDGED:
         return
@@ -342,9 +345,13 @@ def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Plan)
     )
 
 
-def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: Plan) -> None:
+def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: EvaluationPlan) -> None:
     """Warn about an earlier round with no document of the runs or judgments, probably of another collection."""
-    if plan.residual is None or plan.qrels is None or any(found["removed"] for found in counts.values()):
+    if (
+        plan.residual is None
+        or plan.qrels is None
+        or any(counts_of_run["removed"] for counts_of_run in counts.values())
+    ):
         return
     if len(qrels) == len(collection.read_qrels(plan.qrels)):
         console.warn(
@@ -356,12 +363,12 @@ def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.D
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
     """Return the rank-biased overlap of the queries of the first measure; 0 for queries without hits."""
     queries = values.filter(pl.col("measure") == pl.col("measure").first()).select("qid")
-    found = queries.join(rbo(run, other), on="qid", how="left", maintain_order="left")
-    named = found.select("qid", pl.lit(OVERLAP).alias("measure"), pl.col("value").fill_null(0.0))
+    overlaps = queries.join(rbo(run, other), on="qid", how="left", maintain_order="left")
+    named = overlaps.select("qid", pl.lit(OVERLAP).alias("measure"), pl.col("value").fill_null(0.0))
     return named.select(values.columns)
 
 
-def _passages(plan: Plan, asked: pl.DataFrame) -> dict[str, str]:
+def _passages(plan: EvaluationPlan, asked: pl.DataFrame) -> dict[str, str]:
     """Return the normalized texts of the top hits of all runs."""
     assert plan.corpus is not None
     depth = accuracy.depth(plan.measures)

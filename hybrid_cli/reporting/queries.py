@@ -84,8 +84,8 @@ def spread(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     The n-th dot is placed at n golden angles, at a distance proportional to the square root of n.
     """
-    places = pl.DataFrame({"x": x, "y": y})
-    number = places.select(pl.int_range(pl.len()).over("x", "y")).to_series().to_numpy()
+    points = pl.DataFrame({"x": x, "y": y})
+    number = points.select(pl.int_range(pl.len()).over("x", "y")).to_series().to_numpy()
     spacing = min(_SPACING, _WIDEST / np.sqrt(max(1, number.max(initial=0))))
     distance, angle = spacing * np.sqrt(number), number * _GOLDEN_ANGLE
     return distance * np.cos(angle), distance * np.sin(angle)
@@ -180,12 +180,14 @@ def _list(found: Findings, marker: Marker, run: str, qid: str, query: str, value
 
 def _elsewhere(relevant: pl.DataFrame) -> list[str]:
     """Return the ranks of relevant documents that are not among the hits shown."""
-    places = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
+    hits = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
     others = [
-        f"Relevant document {docid} is at rank {place:,}." if place else f"Relevant document {docid} was not retrieved."
-        for docid, place in places[:_OTHERS]
+        f"Relevant document {docid} is at rank {position:,}."
+        if position
+        else f"Relevant document {docid} was not retrieved."
+        for docid, position in hits[:_OTHERS]
     ]
-    return others + ([f"{len(places) - _OTHERS:,} more relevant documents are not shown."] if places[_OTHERS:] else [])
+    return others + ([f"{len(hits) - _OTHERS:,} more relevant documents are not shown."] if hits[_OTHERS:] else [])
 
 
 class Marker:
@@ -199,10 +201,10 @@ class Marker:
         """Split a text into (part, part is a query term); in scripts without spaces, see `words.common`."""
         asked = self._terms_of([query])[query]
         terms = self._terms_of(words.plain_words(text))
-        found = [(span, bool(terms[text[slice(*span)]] & asked)) for span in words.plain_spans(text)]
-        found += [(span, True) for span in words.common(query)(text)]
+        spans = [(span, bool(terms[text[slice(*span)]] & asked)) for span in words.plain_spans(text)]
+        spans += [(span, True) for span in words.common(query)(text)]
         parts, last = [], 0
-        for (begin, end), matched in sorted(found):
+        for (begin, end), matched in sorted(spans):
             parts += [(text[last:begin], False), (text[begin:end], matched)]
             last = end
         return [(part, matched) for part, matched in [*parts, (text[last:], False)] if part]

@@ -12,7 +12,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.evaluation.measures import mean_of
 from hybrid_cli.reporting.charts import Figure, chart, colours_at, plain
 from hybrid_cli.reporting.page import Section
-from hybrid_cli.reporting.plan import Plan, measure
+from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.tables import Table, figure
 from hybrid_cli.storage import Kind, layout
 
@@ -37,7 +37,7 @@ class AtDepth:
     seconds: float
 
 
-def at_depths(first_stage: str, folder: Path, plan: Plan) -> list[AtDepth]:
+def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDepth]:
     """Measure the reranked runs of a folder, and their first stage if it still exists.
 
     Args:
@@ -82,17 +82,17 @@ def section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequen
         runs: runs of the report; a first stage with the name of a run has its color.
     """
     others = [name for name in studies if name not in runs]
-    places = {name: [*runs, *others].index(name) for name in studies}
+    numbers = {name: [*runs, *others].index(name) for name in studies}
     rows = [
         {
             "stage": name,
-            "depth": each.depth,
-            "mean": round(each.means[measure], 5),
-            "shown": figure(each.means[measure]),
-            "ms": round(each.seconds * 1000, 3),
+            "depth": depth.depth,
+            "mean": round(depth.means[measure], 5),
+            "shown": figure(depth.means[measure]),
+            "ms": round(depth.seconds * 1000, 3),
         }
         for name, depths in studies.items()
-        for each in depths
+        for depth in depths
     ]
     quality = "Mean of the measure when the first k hits are rescored; k = 0 is the first stage."
     cost = (
@@ -100,8 +100,8 @@ def section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequen
         "tokens. The time of the first stage is not included."
     )
     figures = [
-        _figure("reranked-quality", rows, places, "mean", measure, quality),
-        _figure("reranked-cost", rows, places, "ms", "milliseconds per query", cost),
+        _figure("reranked-quality", rows, numbers, "mean", measure, quality),
+        _figure("reranked-cost", rows, numbers, "ms", "milliseconds per query", cost),
     ]
     return Section("reranked", "Rescored hits", figures=figures, tables=[_table(studies)])
 
@@ -131,10 +131,10 @@ def _figure(
 def _table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:
     columns = list(next(iter(studies.values()))[0].means)
     rows = [
-        [name, f"{each.depth:,}", *(figure(each.means[column]) for column in columns), *costs]
+        [name, f"{depth.depth:,}", *(figure(depth.means[column]) for column in columns), *costs]
         for name, depths in studies.items()
-        for each in depths
-        for costs in [(f"{each.pairs:,.1f}", f"{each.tokens:,.0f}", f"{each.seconds * 1000:,.1f}")]
+        for depth in depths
+        for costs in [(f"{depth.pairs:,.1f}", f"{depth.tokens:,.0f}", f"{depth.seconds * 1000:,.1f}")]
     ]
     heads = ["first stage", "rescored hits", *columns, "pairs per query", "tokens per query", "ms per query"]
     return Table(heads, rows, "Quality and cost by number of rescored hits")

@@ -47,7 +47,7 @@ class Robustness:
     def tables(self, form: str) -> list[Table]:
         """Return one table per measure, with a row per system."""
         stars, letters, drops = self._stars(), significant(self.drops), self.drops
-        found = []
+        tables = []
         for measure in drops.measures:
             rows = []
             for system in self.systems:
@@ -56,8 +56,8 @@ class Robustness:
                 low, high = drops.ends[system, measure]
                 drop = f"{figure(drops.means[system, measure])}{letters.get((system, measure), '')}"
                 rows.append([lettered(drops, system), *cells, f"{drop} ±{figure((high - low) / 2, 3)}"])
-            found.append(Table(["system", ORIGINAL, *self.attacks, DROP], rows, measure, stacked=True))
-        return found
+            tables.append(Table(["system", ORIGINAL, *self.attacks, DROP], rows, measure, stacked=True))
+        return tables
 
     def _stars(self) -> dict[tuple[str, str], str]:
         """Return (attacked run, measure) -> a star if it differs from its original."""

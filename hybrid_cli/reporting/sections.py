@@ -135,7 +135,7 @@ def depth_section(found: Findings) -> Section:
 
 def groups_section(groups: Sequence[tuple[Buckets, pl.DataFrame]], measure: str, runs: Sequence[str]) -> Section:
     """Return one bar chart per grouping; see `buckets.means`."""
-    figures = [_group_figure(number, *each, measure, runs) for number, each in enumerate(groups) if len(each[1])]
+    figures = [_group_figure(number, *group, measure, runs) for number, group in enumerate(groups) if len(group[1])]
     return Section("groups", "Query groups", figures=figures)
 
 
@@ -189,30 +189,30 @@ def training_section(curves: Mapping[str, tuple[str | None, pl.DataFrame]], runs
         curves: encoder -> its run, if it has one, and step, name, value.
         runs: all runs, in the order of their colors.
     """
-    places = _places({model: run for model, (run, _) in curves.items()}, runs)
+    numbers = _places({model: run for model, (run, _) in curves.items()}, runs)
     steps = [curve.with_columns(pl.lit(model).alias("model")) for model, (_, curve) in curves.items()]
-    together = pl.concat([each.select("model", "step", "name", "value") for each in steps])
+    together = pl.concat([step_values.select("model", "step", "name", "value") for step_values in steps])
     parts = together.partition_by("name", maintain_order=True)
-    figures = [_curve_figure(number, part, places) for number, part in enumerate(parts)]
+    figures = [_curve_figure(number, part, numbers) for number, part in enumerate(parts)]
     return Section("training", "Learning curves", figures=figures)
 
 
 def _places(owners: Mapping[str, str | None], runs: Sequence[str]) -> dict[str, int]:
     """Return the color number of each encoder: that of its run, or one that no run has."""
-    places: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for model, run in owners.items():
         own = runs.index(run) if run in runs else len(runs)
-        places[model] = own if own not in places.values() else max(len(runs), *places.values()) + 1
-    return places
+        numbers[model] = own if own not in numbers.values() else max(len(runs), *numbers.values()) + 1
+    return numbers
 
 
 def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -> Figure:
-    name, place = curve["name"][0], f"training-{number + 1}"
+    name, name_of_figure = curve["name"][0], f"training-{number + 1}"
     rows = [
         {"model": model, "step": step, "value": value}
         for model, step, value in thinned(curve).select("model", "step", "value").iter_rows()
     ]
-    base = chart(place).encode(
+    base = chart(name_of_figure).encode(
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
         alt.Y("value:Q", title=name).scale(zero=False).axis(tickCount=5),
         colours_at(places, "model"),
@@ -231,16 +231,16 @@ def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -
         else ""
     )
     kind = "A measure on the dev queries" if name.startswith("dev") else "A term of the training loss"
-    spec = plain(drawn, {place: rows}, height=220)
-    return Figure(place, name, spec, f"{kind}.{averaged}", legend=list(places), places=places)
+    spec = plain(drawn, {name_of_figure: rows}, height=220)
+    return Figure(name_of_figure, name, spec, f"{kind}.{averaged}", legend=list(places), places=places)
 
 
 def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
     """Return model, step, value: at most `most` rows per model, each the mean of neighboring steps."""
-    place = pl.int_range(pl.len()).over("model") * most // pl.len().over("model").clip(lower_bound=most)
+    bucket = pl.int_range(pl.len()).over("model") * most // pl.len().over("model").clip(lower_bound=most)
     return (
         curve.sort("model", "step", maintain_order=True)
-        .group_by("model", place.alias("place"), maintain_order=True)
+        .group_by("model", bucket.alias("place"), maintain_order=True)
         .agg(pl.col("step").mean().round().cast(pl.Int64), pl.mean("value"))
     )
 
@@ -296,7 +296,7 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
     )
     table = Table(["run", *summary.measures], rows, "Means of all measures", [*reused, *notes], bold=bold)
     counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
-    counts = [[run, *map(count, found.values())] for run, found in summary.counts.items()]
+    counts = [[run, *map(count, counts_of_run.values())] for run, counts_of_run in summary.counts.items()]
     return Section("measures", "Measures", tables=[table], folded=[Table(counted, counts, "Numbers of queries")])
 
 
@@ -358,7 +358,10 @@ def _p(p: float) -> str:
 
 
 def _sets(found: Findings, complement: Complement) -> Iterator[str]:
-    cut = next((each for each in complement.sets if each.cutoff == SUMMARY_CUTOFF), complement.sets[-1])
+    cut = next(
+        (set_of_cutoff for set_of_cutoff in complement.sets if set_of_cutoff.cutoff == SUMMARY_CUTOFF),
+        complement.sets[-1],
+    )
     dense, sparse = complement.dense, complement.sparse
     yield (
         f"{dense} has a relevant document in its top {cut.cutoff} hits for {_of(cut.dense, cut.queries)} queries, "

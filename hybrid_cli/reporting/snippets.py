@@ -28,8 +28,8 @@ class Matching:
 
     def spans(self, text: str) -> list[words.Span]:
         """Return start and end of each word of `text` with a stem of the query."""
-        found = [span for span in words.plain_spans(text) if _stem(text[slice(*span)]) in self.stems]
-        return sorted([*found, *self.common(text)])
+        spans = [span for span in words.plain_spans(text) if _stem(text[slice(*span)]) in self.stems]
+        return sorted([*spans, *self.common(text)])
 
     def words_of(self, text: str) -> list[str]:
         """Return each word of `text` with a stem of the query."""
@@ -52,9 +52,9 @@ def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
     """Return about `size` characters of `text` on one line, from the part with most of the words of the query."""
     line = " ".join(text.split())
     asked = {word for word in words.plain_words(query.casefold()) if len(word) > 2}
-    found = [(begin, word) for begin, end in words.plain_spans(line) if (word := line[begin:end].casefold()) in asked]
-    found += [(begin, line[begin:end]) for begin, end in words.common(query)(line)]
-    begin = _densest(sorted(found), size - _BEFORE)
+    matches = [(begin, word) for begin, end in words.plain_spans(line) if (word := line[begin:end].casefold()) in asked]
+    matches += [(begin, line[begin:end]) for begin, end in words.common(query)(line)]
+    begin = _densest(sorted(matches), size - _BEFORE)
     begin = words.word_start(line, begin - _BEFORE) if begin > _BEFORE else 0
     end = words.word_end(line, begin, size)
     return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")

@@ -17,7 +17,7 @@ from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
 from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
-from hybrid_cli.reporting.plan import Plan
+from hybrid_cli.reporting.plan import EvaluationPlan
 from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Table, count, figure, pseudo_note, stdout
 from hybrid_cli.settings.analysis import Comparison
 
@@ -178,7 +178,7 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
 
 
 def summarize(
-    plan: Plan,
+    plan: EvaluationPlan,
     values: pl.DataFrame,
     found: Mapping[str, Any],
     settings: Comparison,
@@ -238,15 +238,17 @@ def significant(summary: Summary) -> dict[tuple[str, str], str]:
 
 def marks(comparisons: pl.DataFrame, baselines: Sequence[str], test: str, alpha: float) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
-    found: dict[tuple[str, str], list[str]] = {}
+    marks_of_cell: dict[tuple[str, str], list[str]] = {}
     if not len(comparisons):
         return {}
     p = pl.col(f"p_{test}_corrected")
     differ = comparisons.filter(p.is_not_nan() & (p < alpha))
     for run, measure, baseline, difference in differ.select("run", "measure", "baseline", "difference").iter_rows():
         letter = RAISED[LETTERS[baselines.index(baseline)]]
-        found.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
-    return {key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in found.items()}
+        marks_of_cell.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
+    return {
+        key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in marks_of_cell.items()
+    }
 
 
 def marks_in_words(baselines: Sequence[str], more: str = "better than", less: str = "worse") -> str:

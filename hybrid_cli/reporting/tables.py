@@ -113,8 +113,10 @@ def show(table: Table) -> None:
     # without padding, the edges add a column
     for chosen in _pieces(_widths(names, table.rows, gap), out.width - (gap == 1)):
         drawn = RichTable(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False)
-        for place in chosen:
-            drawn.add_column(styled(names[place]), justify="left" if place < table.left else "right", no_wrap=True)
+        for position in chosen:
+            drawn.add_column(
+                styled(names[position]), justify="left" if position < table.left else "right", no_wrap=True
+            )
         for row in table.rows:
             drawn.add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in (row[n] for n in chosen)))
         out.print(drawn)
@@ -137,11 +139,11 @@ def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int
 def _pieces(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     """Yield the columns of each table: the first, and as many others as fit."""
     piece, used = [0], widths[0]
-    for place, width in enumerate(widths[1:], 1):
+    for position, width in enumerate(widths[1:], 1):
         if used + width > room and len(piece) > 1:
             yield piece
             piece, used = [0], widths[0]
-        piece.append(place)
+        piece.append(position)
         used += width
     yield piece
 

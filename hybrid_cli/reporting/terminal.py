@@ -157,7 +157,7 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
         "index_type": str, "factory": str, "documents": "{:,}".format, "size": "{:,.0f}".format, "recall": figure,
         "milliseconds": "{:.2f}".format,
     }  # fmt: skip
-    rows = [[form(each[name]) for name, form in forms.items()] for each in tried]
+    rows = [[form(candidate[name]) for name, form in forms.items()] for candidate in tried]
     headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
     console.table(headings, rows, left=["factory"])
 
@@ -174,7 +174,7 @@ def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int
     shares = ("", "") if tuned.share is None else (f"{1 - tuned.share:.0%}", f"{tuned.share:.0%}")
     weights, plateau = ("1", f"{tuned.weight:g}"), ("", "{:g} to {:g}".format(*tuned.near))
     scores = (figure(values.mean()) for values in tuned.alone.values())
-    rows = [list(each) for each in zip(tuned.alone, weights, shares, plateau, scores, strict=True)]
+    rows = [list(cells) for cells in zip(tuned.alone, weights, shares, plateau, scores, strict=True)]
     rows.append([f"{combine}, same queries", "", "", "", figure(tuned.score)])
     if tuned.held_out is not None:
         rows.append([f"{combine}, held out", "", "", "", figure(tuned.held_out.mean())])
@@ -184,7 +184,7 @@ def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int
     if tuned.gain is None:
         said.append("One judged query: there is no held-out score.")
     else:
-        gain, low, high = (signed(each, 4) for each in tuned.gain)
+        gain, low, high = (signed(cells, 4) for cells in tuned.gain)
         said.append(f"Gain over {tuned.best_single} alone on held-out queries: {gain} [{low}, {high}] (95% interval).")
     prose(said)
 
@@ -207,9 +207,9 @@ def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
         values = {key: value for key, value in preset.contract.items() if value != ""}
         if preset.modules:
             values["modules"] = ", ".join(preset.modules)
-        if any(each in LAYOUTS and LAYOUTS[each].linear for each in preset.layouts):
+        if any(layout in LAYOUTS and LAYOUTS[layout].linear for layout in preset.layouts):
             values["projection"] = "read from the weights"
-        needs = [each for each in preset.layouts if each != "plain"]
+        needs = [layout for layout in preset.layouts if layout != "plain"]
         text = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
         _show_wrapped("    ", text + (f"; form: {' or '.join(needs)}" if needs else ""))
     console.result("\nExperiments, for --config NAME; their files cite the source of each value:")

@@ -115,14 +115,14 @@ def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], s
     x, y = alt.X("x:Q", scale=ends["x"], axis=None), alt.Y("y:Q", scale=ends["y"], axis=None)
     tooltip = [alt.Tooltip("run:N", title="found by"), alt.Tooltip("queries:N")]
     size = alt.Size("size:Q", scale=None)
-    found = chart(f"{name}-sets").mark_point(
+    points = chart(f"{name}-sets").mark_point(
         shape="circle", filled=True, fillOpacity=0.4, strokeWidth=1.5, strokeOpacity=1
     )
     others = chart(f"{name}-neither").mark_point(shape="circle", filled=False, style="outline", opacity=1)
     written = chart(f"{name}-counts").encode(x, y)
     lines = written.mark_rule(style="guide").encode(alt.Y("from:Q", scale=ends["y"], axis=None), alt.Y2("to:Q"))
     texts = written.mark_text(fontSize=13, baseline="middle").encode(alt.Text("text:N"))
-    circles = found.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
+    circles = points.encode(x, y, size, colours(runs), tooltip=tooltip) + others.encode(x, y, size, tooltip=tooltip)
     return plain(circles + lines + texts, data, height=round(height), width=WIDTH)
 
 

@@ -95,11 +95,11 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
         frame = frame_of(given, name)
     else:
         frame = _of_list(list(given), key, name)
-    found = {folded(column): column for column in reversed(frame.columns)}
-    usual = next((found[each] for each in names if each in found), None)
-    if usual is None or "text" not in found:
+    by_name = {folded(column): column for column in reversed(frame.columns)}
+    usual = next((by_name[spelling] for spelling in names if spelling in by_name), None)
+    if usual is None or "text" not in by_name:
         raise InputError(f"{name}: no column {'text' if usual else key}", code="no-such-column")
-    frame = frame.rename({column: new for column, new in ((usual, key), (found["text"], "text")) if column != new})
+    frame = frame.rename({column: new for column, new in ((usual, key), (by_name["text"], "text")) if column != new})
     if (not frame[key].dtype.is_integer() and frame[key].dtype != pl.String) or frame[key].null_count():
         raise InputError(f"{name}: an id is no text or whole number", code="other-type")
     for column in {"title", "text"} & set(frame.columns):
@@ -225,11 +225,11 @@ class DenseMemoryIndex:
         if not len(asked) or not k:
             return runs.empty()
         encoded = self.encoder.encode_queries(asked["text"].to_list())
-        found = [
+        blocks = [
             self._best(asked["qid"][begin : begin + _QUERIES_AT_ONCE], encoded[begin : begin + _QUERIES_AT_ONCE], k)
             for begin in range(0, len(asked), _QUERIES_AT_ONCE)
         ]
-        return pl.concat(found)
+        return pl.concat(blocks)
 
     def _best(self, qids: pl.Series, queries: np.ndarray, k: int) -> pl.DataFrame:
         scores = queries @ self.vectors.T

@@ -137,7 +137,7 @@ def of_table(table: pl.DataFrame) -> Reader:
 
 def block_rows() -> int:
     """Return the number of rows that are read at once."""
-    return memory.rows(ROW_BYTES, BLOCK_ROWS, _LEAST_ROWS)
+    return memory.rows_that_fit(ROW_BYTES, BLOCK_ROWS, _LEAST_ROWS)
 
 
 def _windows(rows: int) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Repor
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.start import check_layers
-from hybrid_cli.workflows.recommended import Plan, RecommendedPath
+from hybrid_cli.workflows.recommended import AutoPlan, RecommendedPath
 
 
 @stage(Auto)
@@ -76,7 +76,7 @@ def _follow(path: RecommendedPath) -> Path:
     return _compared(path, plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
 
 
-def _compared(path: RecommendedPath, plan: Plan, runs: dict[str, Path]) -> Path:
+def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> Path:
     """Print the comparison of the runs, and write the report."""
     inputs: Sequence[Path | str] = [plan.test.collection, *(f"{name}={run}" for name, run in runs.items())]
     measured = Evaluate(inputs, split=plan.test.split, baseline=["bm25", "dense"])
@@ -103,11 +103,11 @@ def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
 def _suggest_judging(path: RecommendedPath) -> None:
     """Print the commands that tune the weights on own queries, after a call without judgments."""
     own, judged = path.at("own"), Path("judgments.tsv")
-    found = [
+    searches = [
         Search(own, split="own", index=path.at(name), output=path.at(f"{name}.own.parquet"))
         for name in ("bm25", "dense")
     ]
-    both = [each.output for each in found if each.output]
+    both = [search.output for search in searches if search.output]
     steps = [
         PrepareFiles(
             path.settings.documents,
@@ -115,7 +115,7 @@ def _suggest_judging(path: RecommendedPath) -> None:
             output=own,
             **path.given("on_duplicate", "split_passages", "passage_stride"),
         ),
-        *found,
+        *searches,
         Judge(own, both, split="own", output=judged),
         Fuse(both, tune=True, qrels=judged, measure=path.settings.measure, output=path.at("judged.json")),
     ]

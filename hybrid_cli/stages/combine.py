@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -20,7 +20,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.fusion.selection import Table
+from hybrid_cli.fusion.selection import Trials
 from hybrid_cli.fusion.tuning import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.opening.dense import open_dense
@@ -63,9 +63,9 @@ def combine(settings: Combine) -> Path:
     index = open_dense(settings.index) if settings.index is not None else None
     built_with = model_of(index) if index is not None else None
     if built_with is not None and kind_of(built_with) == COMBINATION:  # with contract fields such as a truncation
-        recipe = Recipe(settings.combine, settings.weight, composite.read_recipe(built_with).changes)
+        recipe = CombinationRecipe(settings.combine, settings.weight, composite.read_recipe(built_with).changes)
     else:
-        recipe = Recipe(settings.combine, settings.weight)
+        recipe = CombinationRecipe(settings.combine, settings.weight)
     parts = [
         open_encoder(folder, device=settings.device, overrides=changed)
         for folder, changed in zip(folders, recipe.changes, strict=True)
@@ -85,7 +85,7 @@ def combine(settings: Combine) -> Path:
 
 def _tune(
     encoder: Combination, index: DenseIndex, settings: Combine, judged: Mapping[str, Path]
-) -> tuple[Recipe, dict[str, Any]]:
+) -> tuple[CombinationRecipe, dict[str, Any]]:
     """Return the recipe with the selected weight, and the scores for the manifest.
 
     Raises:
@@ -100,7 +100,7 @@ def _tune(
     if not len(queries):
         raise InputError(f"{judged['qrels']}: has no judged query", code="no-judgments", path=judged["qrels"])
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
-    family = tuning.Family(methods.Recipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
+    family = tuning.MethodGrid(methods.FusionRecipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
             family, lists.blocks, lists.qids, qrels, 2 * settings.depth,
@@ -112,7 +112,7 @@ def _tune(
         )
         raise option_error("measure", settings.measure, reason, code="measure-always-zero", path=judged["qrels"])
     both = [row for row, choice in enumerate(choices) if choice.single is None]
-    table = Table([choices[row] for row in both], values[both])
+    table = Trials([choices[row] for row in both], values[both])
     alone = {choice.single: values[row] for row, choice in enumerate(choices)}  # 0: the second encoder
     first, second = as_names(settings.models)
     tuned = TunedWeight(table, {first: alone[1], second: alone[0]}, scaled=settings.grid == "scaled")

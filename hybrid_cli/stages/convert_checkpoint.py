@@ -49,7 +49,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         raise InputError(problem, code="repeated-input", path=settings.checkpoint)
     inputs = {"checkpoint": _input(settings.checkpoint)}
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
-    inputs |= {f"learner {number}": _input(each) for number, each in enumerate(settings.learners, 2)}
+    inputs |= {f"learner {number}": _input(learner) for number, learner in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
     output = artifacts.open_output(
         settings.output, Kind.ENCODER, settings.command,
@@ -107,7 +107,7 @@ def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Pa
     """Copy all files but pickles of a checkpoint; return the pickles to convert, by target."""
     pickles: dict[Path, list[Path]] = {}
     if source.is_dir():
-        modules = [each for each in sorted(source.iterdir()) if (each / "config.json").is_file()]
+        modules = [module for module in sorted(source.iterdir()) if (module / "config.json").is_file()]
         for place in (source, *modules):
             target = folder / place.relative_to(source)
             _copy([file for file in place.iterdir() if file.is_file() and file.suffix in _COPIED], target)
@@ -132,7 +132,7 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         InputError: a checkpoint is no transformer encoder, or the lengths of the vectors differ.
     """
     for source in sources:
-        if (place := _place(source)).is_dir() and (kind := kind_of(place)) != TRANSFORMER:
+        if (folder := _place(source)).is_dir() and (kind := kind_of(folder)) != TRANSFORMER:
             problem = f"{source}: is a {kind} encoder; --documents joins transformer encoders"
             raise InputError(problem, code="other-kind", path=source, kind=kind, expected=TRANSFORMER)
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)

@@ -47,8 +47,8 @@ def python_packages() -> list[Check]:
     """Check Python and the required packages."""
     python = Check("Python 3.11+", sys.version_info >= (3, 11), f"{platform.python_version()} at {sys.executable}")
     absent = [name for name, extra in requirements() if not extra and _version(name) is None]
-    found = f"missing: {', '.join(absent)}" if absent else f"hybrid {__version__} and all dependencies"
-    return [python, Check("packages", not absent, found, advice=f"pip install {' '.join(absent)}" if absent else "")]
+    state = f"missing: {', '.join(absent)}" if absent else f"hybrid {__version__} and all dependencies"
+    return [python, Check("packages", not absent, state, advice=f"pip install {' '.join(absent)}" if absent else "")]
 
 
 def java() -> list[Check]:
@@ -69,12 +69,12 @@ def java() -> list[Check]:
 
 def faiss() -> Check:
     """Check that exactly one build of FAISS is installed."""
-    builds = [f"{name} {found}" for name in ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu") if (found := _version(name))]
+    builds = [f"{name} {state}" for name in ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu") if (state := _version(name))]
     if len(builds) > 1:
         return Check("FAISS", False, ", ".join(builds), advice="two builds conflict: uninstall both, reinstall one")
     present = find_spec("faiss") is not None
-    found = builds[0] if builds else "not from PyPI" if present else "not installed"
-    return Check("FAISS", present, found, advice="" if present else "pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
+    state = builds[0] if builds else "not from PyPI" if present else "not installed"
+    return Check("FAISS", present, state, advice="" if present else "pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
 
 
 def torch_and_gpu() -> list[Check]:
@@ -92,8 +92,8 @@ def torch_and_gpu() -> list[Check]:
     else:
         checks.append(Check("GPU", False, "no NVIDIA driver", needed=False, advice="training runs on the CPU"))
     native = has_bf16(gpus)
-    found = "native" if native else "emulated or slow"
-    return [*checks, Check("bf16", native, found, needed=False, advice="" if native else "encode with --dtype int8")]
+    state = "native" if native else "emulated or slow"
+    return [*checks, Check("bf16", native, state, needed=False, advice="" if native else "encode with --dtype int8")]
 
 
 def has_bf16(gpus: list[str]) -> bool:
@@ -152,9 +152,9 @@ def extras() -> list[Check]:
     for extra in sorted({extra for _, extra in required} - {"", "cpu", "gpu"}):
         names = [name for name, adding in required if adding == extra]
         absent = [name for name in names if _version(name) is None]
-        found = ", ".join(names) if not absent else f"missing: {', '.join(absent)}"
+        state = ", ".join(names) if not absent else f"missing: {', '.join(absent)}"
         advice = f"pip install '{DISTRIBUTION}[{extra}]'" if absent else ""
-        checks.append(Check(f"extra {extra}", not absent, found, needed=False, advice=advice))
+        checks.append(Check(f"extra {extra}", not absent, state, needed=False, advice=advice))
     return checks
 
 
@@ -180,8 +180,8 @@ def requirements() -> list[tuple[str, str]]:
         lines = requires(DISTRIBUTION) or []
     except PackageNotFoundError:  # run from a checkout that is not installed
         return []
-    found = (_REQUIREMENT.match(line) for line in lines)
-    return [(match["name"], match["extra"] or "") for match in found if match]
+    matches = (_REQUIREMENT.match(line) for line in lines)
+    return [(match["name"], match["extra"] or "") for match in matches if match]
 
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*?(?:extra\s*==\s*["'](?P<extra>[\w-]+)["'])?$""")

@@ -12,7 +12,7 @@ from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
-from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract, refuse_truncation
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -302,22 +302,22 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     check_indexes(settings, dict(zip(folders, manifests, strict=True)))
     settings = _with_type(settings, False)
     changes = (manifests[0].options["contract"], manifests[1].options["contract"])
-    recipe = Recipe(settings.combine, settings.weight, changes)
+    recipe = CombinationRecipe(settings.combine, settings.weight, changes)
     inputs = {"vectors": folders[0], "second vectors": folders[1], **_texts_and_model(manifests[0])}
     options = _without_contract(settings.recorded(input=DENSE_INDEX)) | {"contract": {}, "changes": list(changes)}
-    dtypes = [each.options["dtype"] for each in manifests if "dtype" in each.options]
+    dtypes = [manifest.options["dtype"] for manifest in manifests if "dtype" in manifest.options]
     options |= {"dtype": dtypes[0]} if dtypes else {}
     output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
     if output.up_to_date:
         return _check_recall(settings, output)
-    parts = [query_encoder(each, device=settings.device) for each in opened]
+    parts = [query_encoder(manifest, device=settings.device) for manifest in opened]
     refuse_equal(parts, folders)
     encoder = Combination(recipe, parts)
-    total, truncated = len(opened[0].docids), max(each.info.truncated for each in opened)
+    total, truncated = len(opened[0].docids), max(manifest.info.truncated for manifest in opened)
     _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         composite.write_combination(
-            work / INDEX_ENCODER, [model_of(each) for each in opened], recipe, artifacts.hard_link
+            work / INDEX_ENCODER, [model_of(manifest) for manifest in opened], recipe, artifacts.hard_link
         )
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _finished(settings, work, _info(encoder, total, truncated))
@@ -361,7 +361,7 @@ def _build(settings: Encode, work: Path, info: IndexInfo) -> IndexInfo:
     if settings.index_type == "auto":
         with console.progress("choose", unit="indexes") as advance:
             tried = choose(work, settings, advance)
-        show_candidates([asdict(each) for each in tried])
+        show_candidates([asdict(candidate) for candidate in tried])
         return replace(info, factory=tried[-1].factory, recall={"recall@100": tried[-1].recall})
     with console.progress("index", info.vectors, "vectors") as advance:
         info = replace(info, factory=construction.build(work, settings, advance), recall={})

@@ -12,7 +12,7 @@ from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
-from hybrid_cli.reporting.plan import Plan, measure
+from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.settings import Evaluate
@@ -32,7 +32,7 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     """
     if settings.aggregate:
         return aggregate(settings)
-    plan = Plan.of(settings, settings.overlap_with, settings.condensed)
+    plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     for line in reused(plan.runs, plan.qrels):
         console.warn(line)
     if settings.over_seeds:
@@ -52,7 +52,7 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     return summarize(plan, values, found, settings, baselines, compared)
 
 
-def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:
+def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:
     """Return values and counts; read them from the output if it is up to date."""
     if settings.output is None:
         return measure(plan)
@@ -62,9 +62,9 @@ def _measured(plan: Plan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str
     )  # fmt: skip
     if output.up_to_date:
         return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
-    values, found = measure(plan)
-    output.write([values.to_arrow()], **found)
+    values, summary = measure(plan)
+    output.write([values.to_arrow()], **summary)
     console.note(
         f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}"
     )
-    return values, found
+    return values, summary

@@ -143,9 +143,9 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
     bits = run["score"].cast(pl.Float32).to_numpy().view("int32").astype("int64")
     whole = abs(bits & 0x7FFFFFFF).clip(_SMALLEST) - _SMALLEST  # consecutive integers for consecutive floats
     steps = pl.Series("_steps", whole * (1 - 2 * (bits < 0)))
-    place = pl.int_range(pl.len()).over("qid")
+    position = pl.int_range(pl.len()).over("qid")
     ordered = run.with_columns(steps).sort("qid", "rank", maintain_order=True)
-    ordered = ordered.with_columns(((pl.col("_steps") + place).cum_min().over("qid") - place).alias("_steps"))
+    ordered = ordered.with_columns(((pl.col("_steps") + position).cum_min().over("qid") - position).alias("_steps"))
     lowered = ordered["_steps"].to_numpy()
     magnitude = (abs(lowered) + _SMALLEST * (lowered != 0)).astype("int32").view("float32")
     return ordered.with_columns(pl.Series("score", magnitude * (1 - 2 * (lowered < 0)).astype("float32"))).drop(

@@ -27,10 +27,10 @@ from hybrid_cli.evaluation.measures import (
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
-from hybrid_cli.fusion.methods import METHODS, Recipe, method_name
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 from hybrid_cli.fusion.prior import prior_of
-from hybrid_cli.fusion.selection import Choice, Table, Values, check_folds, select
-from hybrid_cli.fusion.tuning import Family
+from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds, select
+from hybrid_cli.fusion.tuning import MethodGrid
 from hybrid_cli.fusion.weights import (
     Tuned,
     chosen_weights,
@@ -93,7 +93,7 @@ class FusionInputs:
 
     settings: Fuse
     runs: dict[str, Path]
-    families: list[Family]
+    families: list[MethodGrid]
     exact: list[ExactSource]
     remove_query: bool = False
 
@@ -104,7 +104,7 @@ class FusionInputs:
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
         families = (
-            families_to_try(settings, len(named)) if settings.tune else [Family(_recipe(settings, named), "linear")]
+            families_to_try(settings, len(named)) if settings.tune else [MethodGrid(_recipe(settings, named), "linear")]
         )
         rules = dict.fromkeys(family.recipe.missing for family in families)
         rule = "exact" if "exact" in rules else next(iter(rules))
@@ -114,7 +114,7 @@ class FusionInputs:
         return cls(settings, named, families, exact, removes_query(settings.qrels, settings.split))
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> FusionRecipe:
         """Return the recipe of a fusion; of a tuning, the first method."""
         return self.families[0].recipe
 
@@ -142,7 +142,7 @@ class FusionInputs:
         return {name: value for name, value in recorded.items() if name not in unused} | used
 
 
-def families_to_try(settings: Fuse, runs: int) -> list[Family]:
+def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
     """Return the methods that `fuse --tune` tries.
 
     Args:
@@ -158,9 +158,9 @@ def families_to_try(settings: Fuse, runs: int) -> list[Family]:
     for method in methods:
         constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else tuning.RRF_CONSTANTS
         missing = settings.missing or METHODS[method].missing
-        recipes += [Recipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
+        recipes += [FusionRecipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
     return [
-        Family(recipe, tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
+        MethodGrid(recipe, tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
         for recipe in recipes
     ]
 
@@ -176,7 +176,7 @@ def _methods(settings: Fuse) -> list[str]:
     return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
 
 
-def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
+def _recipe(settings: Fuse, named: Mapping[str, Path]) -> FusionRecipe:
     """Return the recipe of the options, or of `--weights @FILE`."""
     if path := weights_path(settings.weights):
         values = settings.values()
@@ -185,16 +185,16 @@ def _recipe(settings: Fuse, named: Mapping[str, Path]) -> Recipe:
         check_systems(path, [system_of(run) for run in named.values()])
         return recipe
     missing = settings.missing or METHODS[settings.method].missing
-    recipe = Recipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
+    recipe = FusionRecipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
     return chosen_weights(settings.weights, recipe, list(named))
 
 
-def _parameters(recipe: Recipe) -> dict[str, Any]:
-    found = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
-    return found | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
+def _parameters(recipe: FusionRecipe) -> dict[str, Any]:
+    parameters = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    return parameters | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
 
 
-def _exact_sources(named: Mapping[str, Path], families: Sequence[Family], settings: Fuse) -> list[ExactSource]:
+def _exact_sources(named: Mapping[str, Path], families: Sequence[MethodGrid], settings: Fuse) -> list[ExactSource]:
     """Return one source of exact scores per run; empty for other rules for missing documents."""
     recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
     if recipe is None:
@@ -266,9 +266,9 @@ def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exac
 
 def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
     def score(pairs: pl.DataFrame) -> pl.Series:
-        found = scorer(pairs)
+        scores = scorer(pairs)
         advance(len(pairs))
-        return found
+        return scores
 
     return score
 
@@ -330,9 +330,9 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         if "folds" in settings.given:
             check_folds(settings.folds, judged, queries)
         tuned, reason = _tuned(job, qrels, judged)
-        found = tuned.content() | {"no_prior": reason}
-        found |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
-        output.write_json(found, queries=queries, trials=len(tuned.table.choices))
+        content = tuned.content() | {"no_prior": reason}
+        content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
+        output.write_json(content, queries=queries, trials=len(tuned.table.choices))
     terminal.show_tuned(read_json(settings.output))
     return settings.output
 
@@ -356,11 +356,11 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
             console.warn(f"{name}: none of its hits has a judgment; check that its documents are of this corpus")
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
-    table = Table(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
+    table = Trials(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
     selected = select(table, settings.folds, settings.seed)
     chosen = choices[selected.row]
-    recipes = (each.recipe for each in job.families if each.recipe.method == chosen.method)
-    recipe = next(each for each in recipes if chosen.rrf_k in (None, each.rrf_k))
+    recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
+    recipe = next(family for family in recipes if chosen.rrf_k in (None, family.rrf_k))
     how = settings.measure, settings.folds, settings.seed
     return Tuned(table, selected, replace(recipe, weights=chosen.weights), alone, qids.to_list(), *how), reason
 

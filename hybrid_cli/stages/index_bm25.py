@@ -153,7 +153,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
 
 def _names(settings: IndexBm25) -> list[str]:
     """Return the names of the indexed fields."""
-    return [field_weight(each)[0] for each in settings.fields]
+    return [field_weight(field)[0] for field in settings.fields]
 
 
 def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, place: Path) -> None:
@@ -197,16 +197,16 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
 
 
 def _record(work: Path, parameters: Setting, tuning: Tuning | None = None, measure: str = "") -> None:
-    found: dict[str, Any] = dict(zip(("k1", "b"), parameters, strict=True))
+    record: dict[str, Any] = dict(zip(("k1", "b"), parameters, strict=True))
     if tuning:
-        found["tuning"] = {
+        record["tuning"] = {
             "measure": measure,
             "queries": tuning.queries,
             "held_out_gain": tuning.held_out_gain,
             "gains": tuning.gains,
             "means": [{"k1": k1, "b": b, "mean": mean} for (k1, b), mean in sorted(tuning.means.items())],
         }
-    disk.write_text(work / layout.PARAMETERS, json.dumps(found, indent=2) + "\n")
+    disk.write_text(work / layout.PARAMETERS, json.dumps(record, indent=2) + "\n")
 
 
 def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:

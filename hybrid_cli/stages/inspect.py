@@ -22,7 +22,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.input_files import PARQUET, opened
 from hybrid_cli.json_files import NOT_JSON, read_object
@@ -207,28 +207,32 @@ def _head(path: Path) -> list[str]:
 def _fusion_weights(path: Path) -> Description:
     """Return method and weights of a fusion, and the evidence for them."""
     tuned = read_tuned(path)
-    found: Description = {"method": tuned["method"], "missing": tuned["missing"]}
-    found["runs"] = dict(zip(tuned["runs"], tuned["weights"], strict=True))
-    return found | {name: tuned[name] for name in _EVIDENCE if tuned.get(name) is not None}
+    description: Description = {"method": tuned["method"], "missing": tuned["missing"]}
+    description["runs"] = dict(zip(tuned["runs"], tuned["weights"], strict=True))
+    return description | {name: tuned[name] for name in _EVIDENCE if tuned.get(name) is not None}
 
 
 def _static_tables(folder: Path) -> Description:
     """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
     artifacts.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
     terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS), glob=False)["term"]
-    found: Description = {}
+    description: Description = {}
     try:
         with safe_open(folder / layout.STATIC_TABLES, "np") as tables:
             for name in tables.keys():  # noqa: SIM118 - not a mapping
                 table = tables.get_tensor(name)
                 lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
                 longest = lengths.top_k(_LONGEST, by="length").rows()
-                found[name] = {"shape": list(table.shape), "dtype": str(table.dtype), "longest": [*map(list, longest)]}
+                description[name] = {
+                    "shape": list(table.shape),
+                    "dtype": str(table.dtype),
+                    "longest": [*map(list, longest)],
+                }
     except (SafetensorError, OSError) as error:
         path = folder / layout.STATIC_TABLES
         problem = f"{path}: damaged ({error}); build the encoder again"
         raise InputError(problem, code="damaged", path=path) from None
-    return found
+    return description
 
 
 # ------------------------------------------------------------------------------------------------- without a manifest
@@ -301,8 +305,8 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     rows = []
     with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
         for name, run in opened_runs.items():
-            found = retrieved(run, qrels, 0, remove_query)
-            values = evaluate_hits(found.judged, found.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
+            hits = retrieved(run, qrels, 0, remove_query)
+            values = evaluate_hits(hits.judged, hits.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}
             row |= latency.percentiles([open_searcher(held.index) for held in behind[name]], queries, _fused)
@@ -321,10 +325,10 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
 
 def _indexes(run: Path) -> list[Held]:
     """Return the indexes behind a run."""
-    if not (found := list(indexes_of(run).values())):
+    if not (indexes := list(indexes_of(run).values())):
         problem = f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`"
         raise InputError(problem, code="no-index-recorded", path=run)
-    return found
+    return indexes
 
 
 def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -332,5 +336,5 @@ def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
     from hybrid_cli.opening.latency import HITS
 
     joined = lists.Lists.of(list(found))
-    recipe = Recipe("minmax", (1.0,) * len(found), "zero")
+    recipe = FusionRecipe("minmax", (1.0,) * len(found), "zero")
     return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))

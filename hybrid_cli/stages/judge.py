@@ -41,11 +41,11 @@ def judge(settings: Judge) -> Path:
     refuse_other_corpus(named.values(), corpus)
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpus)
-    found = _pools(settings, opened, texts)
+    pooled = _pools(settings, opened, texts)
     artifacts.lock_growing(settings.output)
     judgments = Judgments(settings.output)
     try:
-        session = JudgingSession.of(settings, opened, judgments, texts, found)
+        session = JudgingSession.of(settings, opened, judgments, texts, pooled)
         if keyboard.is_interactive():
             _in_terminal(session)
         else:
@@ -58,8 +58,8 @@ def judge(settings: Judge) -> Path:
 
 def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[Pool]:
     """Return the pools of the queries in the collection, the next first."""
-    found = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
-    known = [pool for pool in found if pool.qid in texts.queries]
+    pooled = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
+    known = [pool for pool in pooled if pool.qid in texts.queries]
     if not known:
         raise InputError(
             "judge: no query of the runs is in the collection; pass its --split", code="other-queries", option="split"

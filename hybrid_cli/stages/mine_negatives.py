@@ -54,7 +54,9 @@ def mine_negatives(settings: MineNegatives) -> Path:
         for name, part in zip(names, parts, strict=True)
         for table in part.miner.rows(part.examples, part.chosen)
     )
-    manifest = output.write(named, **counts, tally={source: dict(found) for source, found in tally.counts.items()})
+    manifest = output.write(
+        named, **counts, tally={source: dict(counts_of_source) for source, counts_of_source in tally.counts.items()}
+    )
     depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
     _report(tally, manifest.counts, output.path, [*depths])
     return output.path
@@ -75,7 +77,13 @@ def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
 def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequence[int]) -> None:
     """Print the table of counts and the depth; warn about substituted random documents and short lists."""
     random = tally.counts[RANDOM]
-    terminal.show_tally({name: each for name, each in tally.counts.items() if each["drawn"] or name != RANDOM})
+    terminal.show_tally(
+        {
+            name: counts_of_source
+            for name, counts_of_source in tally.counts.items()
+            if counts_of_source["drawn"] or name != RANDOM
+        }
+    )
     if replaced := random[REPLACEMENTS]:
         console.warn(
             f"random documents replace {console.counted(negative=replaced)}, because their source had too few "
@@ -88,7 +96,9 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         )
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
-    depth = f", from the first {' or '.join(f'{each:,}' for each in depths)} hits" if depths else ""
+    depth = (
+        f", from the first {' or '.join(f'{counts_of_source:,}' for counts_of_source in depths)} hits" if depths else ""
+    )
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
         f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}"

@@ -103,7 +103,7 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
 
 def _names(settings: Perturb) -> list[str]:
     """Return the attacks, with sets expanded; refuse options of attacks that are not computed."""
-    names = list(dict.fromkeys(each for name in settings.attacks for each in SETS.get(name, (name,))))
+    names = list(dict.fromkeys(attack for name in settings.attacks for attack in SETS.get(name, (name,))))
     if unknown := [name for name in settings.attacked_queries if name not in names]:
         reason = f"not among the attacks ({', '.join(names)})"
         raise option_error("attacked_queries", f"{unknown[0]}=...", reason, code="unknown-choice", choices=names)
@@ -123,10 +123,10 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
         elif need == "corpus":
             files["corpus"] = collection.corpus_path(settings.collection)
         elif need == "synonyms":
-            found = (
+            paths = (
                 {"synonyms": settings.synonyms} if settings.synonyms else {"wordnet": wordnet.find(settings.wordnet)}
             )
-            files |= found
+            files |= paths
         elif settings.translation is not None:
             files |= zip(("there", "back"), settings.translation, strict=True)
         else:
@@ -157,7 +157,7 @@ def _attack(name: str, files: Mapping[str, Path], settings: Perturb) -> tuple[pl
         for qid, text in queries.select("qid", "text").iter_rows():
             attacked.append(rewrite(qid, text, partial(draw, settings.seed, name, qid)))
             advance(1)
-    texts = pl.Series([each.text for each in attacked], dtype=pl.String)
+    texts = pl.Series([query.text for query in attacked], dtype=pl.String)
     return queries.with_columns(text=texts), _counts(queries, attacked)
 
 
@@ -178,10 +178,10 @@ def _from_file(inputs: Inputs) -> Rewrite:
 
 
 def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, Any]:
-    changed = sum(each.text != text for each, text in zip(attacked, queries["text"], strict=True))
+    changed = sum(query.text != text for query, text in zip(attacked, queries["text"], strict=True))
     own = Counter[str]()
-    for each in attacked:
-        own.update(each.counts)  # a sum of counters would drop zeros
+    for query in attacked:
+        own.update(query.counts)  # a sum of counters would drop zeros
     unchanged_rate = 1 - changed / max(len(queries), 1)
     return {"queries": len(queries), "changed": changed, "unchanged_rate": unchanged_rate, **own}
 

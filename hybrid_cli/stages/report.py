@@ -17,7 +17,7 @@ from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
-from hybrid_cli.reporting.plan import Plan, judgments
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments
 from hybrid_cli.reporting.reranked import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
 from hybrid_cli.settings import Report
@@ -37,7 +37,7 @@ def report(settings: Report) -> Path:
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
-    plan = Plan.of(settings)
+    plan = EvaluationPlan.of(settings)
     plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     texts = Texts.of(settings)
@@ -64,7 +64,7 @@ def report(settings: Report) -> Path:
     for line in used:
         console.warn(line)
     if not all(output.up_to_date for output in outputs):
-        found = replace(find(plan, settings, baselines, texts), reused=used)
+        data = replace(find(plan, settings, baselines, texts), reused=used)
         owners = lineage.curve_owners(plan.runs)
         learned = {
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE, glob=False))
@@ -72,12 +72,12 @@ def report(settings: Report) -> Path:
         }
         studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}
         languages = filter(None, map(lineage.language, plan.runs.values()))
-        parts = list(sections.sections(found, learned, held, next(languages, BM25Options.language), studies))
+        parts = list(sections.sections(data, learned, held, next(languages, BM25Options.language), studies))
         judged, split = judgments(settings), f", {settings.split}" if settings.split else ""
         title = judged.stem if judged.is_file() else judged.resolve().name + split
         for output in outputs:
             if not output.up_to_date:
-                _write(output, title, found, parts)
+                _write(output, title, data, parts)
     return settings.output
 
 
@@ -101,8 +101,8 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
 def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str, Path]:
     """Return name -> folder of every encoder whose learning curve is shown."""
     known = {folder.resolve() for folder in runs.named(given).values()}
-    found = dict.fromkeys(folder for path in named.values() for folder in lineage.curves(path))
-    models = runs.named([*given, *(folder for folder in found if folder.resolve() not in known)])
+    folders = dict.fromkeys(folder for path in named.values() for folder in lineage.curves(path))
+    models = runs.named([*given, *(folder for folder in folders if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / layout.CURVE).is_file():
             reason = f"has no {layout.CURVE}; pass an encoder of a training command"

@@ -17,7 +17,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import Recipe
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
@@ -116,7 +116,7 @@ def _queries_source(settings: Search) -> Path:
     return collections.queries_path(queries or settings.collection or Path(), settings.split)
 
 
-def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Recipe | None:
+def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> FusionRecipe | None:
     """Return the weights of an exact search; check that the indexes and queries fit it."""
     if not settings.exact:
         return None
@@ -128,11 +128,11 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Re
         reason = f"only with one dense index; --exact searches {dense}"
         raise option_error(unfit[0], None, reason, code="option-does-not-apply")
     names = [path.name for path in settings.indexes]
-    return chosen_weights(settings.weights, Recipe("weighted-sum", (1.0,) * len(names), "exact"), names)
+    return chosen_weights(settings.weights, FusionRecipe("weighted-sum", (1.0,) * len(names), "exact"), names)
 
 
 def _write(
-    output: Output, settings: Search, source: Path, recipe: Recipe | None, manifests: Sequence[Manifest],
+    output: Output, settings: Search, source: Path, recipe: FusionRecipe | None, manifests: Sequence[Manifest],
     shards: Sequence[Path],
 ) -> None:  # fmt: skip
     queries = _queries(source, manifests[0])
@@ -191,7 +191,7 @@ def _qrels(settings: Search) -> Path:
 
 def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, float]:
     """Return the k1 and b of the lexical index among the indexes, for the manifest."""
-    stored = next((each.counts for each in manifests if each.kind == Kind.LEXICAL_INDEX), None)
+    stored = next((manifest.counts for manifest in manifests if manifest.kind == Kind.LEXICAL_INDEX), None)
     if stored is None:
         return {}
     chosen = {name: value for name in ("k1", "b") if (value := getattr(settings, name)) is not None}
@@ -209,7 +209,7 @@ def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
 
 
 def _opened(
-    settings: Search, source: Path, recipe: Recipe | None, shards: Sequence[Path]
+    settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path]
 ) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
     """Open the indexes, a single one with the given shards; return a function from queries to their runs."""
     searcher: Searcher
@@ -284,12 +284,12 @@ def _valid(line: str) -> str:
     return valid
 
 
-def _fusion(settings: Search) -> Recipe:
+def _fusion(settings: Search) -> FusionRecipe:
     """Return method and weights of several indexes: those of a file of `fuse --tune`, or min-max with given weights."""
     names = [path.name for path in settings.indexes]
     path = weights_path(settings.weights)
     if path is None:
-        return chosen_weights(settings.weights, Recipe("minmax", (1.0,) * len(names), "zero"), names)
+        return chosen_weights(settings.weights, FusionRecipe("minmax", (1.0,) * len(names), "zero"), names)
     recipe = stored_recipe(path, names, {})
     if recipe.missing == "exact":
         problem = f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact"
@@ -297,7 +297,7 @@ def _fusion(settings: Search) -> Recipe:
     return recipe
 
 
-def _fused(found: Sequence[pl.DataFrame], recipe: Recipe, hits: int) -> pl.DataFrame:
+def _fused(found: Sequence[pl.DataFrame], recipe: FusionRecipe, hits: int) -> pl.DataFrame:
     """Fuse the hits of several indexes; columns docid, rank, score, rank_0, rank_1, ..."""
     joined = lists.Lists.of(found)
     if not len(joined.qids):

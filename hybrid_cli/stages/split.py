@@ -104,11 +104,11 @@ def _folds(queries: pl.DataFrame, qrels: pl.DataFrame, settings: Split) -> folds
     judged = set(qrels["qid"])
     if settings.folds_file is None:
         return folds.random_folds(judged, settings.folds, settings.seed)
-    found = folds.predefined_folds(settings.folds_file, judged, set(queries["qid"]) - judged)
-    if "folds" in settings.given and settings.folds != len(found):
-        problem = f"{settings.folds_file}: has {len(found)} folds; --folds is {settings.folds}"
+    members = folds.predefined_folds(settings.folds_file, judged, set(queries["qid"]) - judged)
+    if "folds" in settings.given and settings.folds != len(members):
+        problem = f"{settings.folds_file}: has {len(members)} folds; --folds is {settings.folds}"
         raise InputError(problem, code="conflicting-options", path=settings.folds_file, option="folds")
-    return found
+    return members
 
 
 def _write(output: Output, path: Path, kind: Kind, table: pl.DataFrame, qids: Set[str]) -> int:

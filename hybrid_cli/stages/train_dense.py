@@ -96,7 +96,7 @@ def train_dense(settings: TrainDense) -> Path:
         by_sum = settings.dynamic_ranking == "sum"
         fusion = Fusion(temperature, scorer, weight) if by_sum and scorer and weight else None
         learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-        trained = Combination(composite.Recipe(), [ensemble, encoder]) if ensemble else encoder
+        trained = Combination(composite.CombinationRecipe(), [ensemble, encoder]) if ensemble else encoder
 
         def save(folder: Path) -> dict[str, Any]:
             _save(settings, encoder, vectors, folder)
@@ -139,7 +139,7 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
 def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
     """Warn about examples that hold no errors of the ensemble that a learner is added to."""
     mined = artifacts.read_manifest(settings.training_examples, Kind.EXAMPLES).inputs.values()
-    if settings.boost and not any(each["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for each in mined):
+    if settings.boost and not any(source["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for source in mined):
         console.warn(
             f"{settings.training_examples}: not mined with a run of {settings.boost}, so the learner is not trained "
             "on its errors; search the training queries with it, and mine with --sources run:FILE"
@@ -211,7 +211,9 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         return
     trained, wanted = read_object(file), vectors.projection.to_dict()
     if trained != wanted:
-        was, now = (", ".join(f"{name} {value}" for name, value in each.items()) for each in (trained, wanted))
+        was, now = (
+            ", ".join(f"{name} {value}" for name, value in projection.items()) for projection in (trained, wanted)
+        )
         raise InputError(
             f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
             "the model, or another start model", code="other-projection", path=file.parent,
@@ -223,7 +225,9 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
     if settings.boost:
         learner = composite.parts(folder)[1]
         encoder.save(learner)
-        composite.write_combination(folder, [resolve(settings.boost), learner], composite.Recipe(), artifacts.hard_link)
+        composite.write_combination(
+            folder, [resolve(settings.boost), learner], composite.CombinationRecipe(), artifacts.hard_link
+        )
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:

@@ -13,7 +13,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.composite import Combination, Recipe
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -40,7 +40,7 @@ from hybrid_cli.training.teachers import PostingsScorer, mapped_impacts
 from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 
 DEV_DEPTH = 50
-SUM = Recipe("sum")  # of a base and the transformer
+SUM = CombinationRecipe("sum")  # of a base and the transformer
 _BYTES = 32  # per value: two tables with gradients and two moments of the optimizer
 REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
 
@@ -75,11 +75,11 @@ def _train_transformer(settings: TrainLambda) -> Path:
     encoder = load_start(settings.model, settings.layers, settings.device, **fields)
     if base is not None:
         encoder.start_at_zero()
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def prepare(work: Path) -> Job[Any]:
         queries = LabeledQueries(open_labels(labels), settings.collection, settings, work)
-        found.update(queries=len(queries), dropped=queries.dropped)
+        counts.update(queries=len(queries), dropped=queries.dropped)
         teacher = PostingsScorer(index) if index is not None and settings.loss == "listwise" else None
         sources = BatchSources(scorer=teacher, base=base)
         learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
@@ -94,10 +94,10 @@ def _train_transformer(settings: TrainLambda) -> Path:
             added = composite.parts(folder)[1]
             encoder.save(added)
             composite.write_combination(folder, [resolve(settings.base), added], SUM, artifacts.hard_link)
-        return found
+        return counts
 
     state = session.train(prepare)
-    session.note(state, f"{console.counted(query=found['queries'])} ({found['dropped']:,} with too few hits dropped)")
+    session.note(state, f"{console.counted(query=counts['queries'])} ({counts['dropped']:,} with too few hits dropped)")
     return settings.output
 
 

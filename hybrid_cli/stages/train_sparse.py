@@ -39,7 +39,11 @@ def train_sparse(settings: TrainSparse) -> Path:
     Raises:
         InputError: examples or model are unusable or incompatible.
     """
-    changes = {each.name: value for each in fields(TextForm) if (value := getattr(settings, each.name)) is not None}
+    changes = {
+        declaration.name: value
+        for declaration in fields(TextForm)
+        if (value := getattr(settings, declaration.name)) is not None
+    }
     contract = read_sparse_contract(resolve(settings.model), settings.architecture).changed(**changes)
     inputs = {"examples": settings.training_examples, "model": model_input(settings.model), "dev": settings.dev}
     session = Session(settings, inputs, contract.to_dict())
@@ -57,7 +61,10 @@ def train_sparse(settings: TrainSparse) -> Path:
     keep_first_layers(network.backbone, settings.layers)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
-        encoder.start_sparse([*chain(*(each.titles for each in first))], [*chain(*(each.texts for each in first))])
+        encoder.start_sparse(
+            [*chain(*(declaration.titles for declaration in first))],
+            [*chain(*(declaration.texts for declaration in first))],
+        )
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
     session.note(state, example=len(examples))
     return settings.output

@@ -33,7 +33,7 @@ def verify(settings: Verify) -> list[Description]:
     Raises:
         InputError: a path does not exist, or is no artifact and contains none.
     """
-    found: dict[Path, Description] = {}
+    checked: dict[Path, Description] = {}
     with console.progress("verify", None, "artifacts") as advance:
         for given in settings.paths:
             inside = list(_artifacts(given, set()))
@@ -41,9 +41,9 @@ def verify(settings: Verify) -> list[Description]:
                 problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
                 raise InputError(f"{given}: {problem} of hybrid", code="no-artifact", path=given)
             for path in inside:
-                _verify(path, str(path), found)
+                _verify(path, str(path), checked)
                 advance(1)
-    return list(found.values())
+    return list(checked.values())
 
 
 def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
@@ -77,11 +77,11 @@ def _has_manifest(path: Path) -> bool:
 
 def _verify(path: Path, label: str, found: dict[Path, Description]) -> Description:
     """Verify an artifact and its inputs; add them to `found`, by their resolved path."""
-    place = path.resolve()
-    if place in found:
-        return found[place]
+    resolved = path.resolve()
+    if resolved in found:
+        return found[resolved]
     described: Description = {"path": label, "kind": "file", "files": 1, "state": INTACT, "problems": [], "inputs": []}
-    found[place] = described
+    found[resolved] = described
     try:
         manifest = artifacts.read_manifest(path, any_format=True)
         described["kind"] = str(manifest.kind)

@@ -20,7 +20,7 @@ from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, batches_b
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed
 from hybrid_cli.training.gradients import Share, backward
-from hybrid_cli.training.losses import Objective, Terms, Vectors
+from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
 
@@ -150,7 +150,7 @@ class DenseLearner(Generic[Model]):
             if self.sources.base is not None:
                 base = self._base(groups, self.sources.base)
                 queries, documents = queries + base[: len(queries)], documents + base[len(queries) :].view_as(documents)
-            batch = Vectors(queries, documents, allowed=mask, **constants, step=step, recorded=diagnostics)
+            batch = LossInputs(queries, documents, allowed=mask, **constants, step=step, recorded=diagnostics)
             batch.record(**batch.similarities())
             if self.sources.weight is not None:
                 batch = replace(batch, scorer_weight=self.sources.weight(step, groups[0].noise).to(device))
@@ -176,20 +176,20 @@ class DenseLearner(Generic[Model]):
     def _constants(self, groups: list[Group]) -> dict[str, Any]:
         """Return the other fields of `Vectors`."""
         sources = self.sources
-        found = {}
+        constants = {}
         if sources.lexical is not None:
             documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
-            found["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
-            found["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
+            constants["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
+            constants["lexical_documents"] = documents.reshape(len(groups), -1, documents.shape[1])
         if sources.teacher is not None:
-            found["teacher_queries"] = sources.teacher.queries(groups)
-            found["teacher_documents"] = sources.teacher.documents(groups)
+            constants["teacher_queries"] = sources.teacher.queries(groups)
+            constants["teacher_documents"] = sources.teacher.documents(groups)
         if sources.scorer is not None:
             docids = [docid for group in groups for docid in group.docids]
-            found["scorer"] = sources.scorer.scores([group.query for group in groups], docids)
+            constants["scorer"] = sources.scorer.scores([group.query for group in groups], docids)
         else:
-            found["scorer"] = np.array([group.lexical for group in groups], np.float32)
-        return {name: torch.from_numpy(values).to(self.model.device) for name, values in found.items()}
+            constants["scorer"] = np.array([group.lexical for group in groups], np.float32)
+        return {name: torch.from_numpy(values).to(self.model.device) for name, values in constants.items()}
 
     def _base(self, groups: Sequence[Group], base: Encoder) -> Tensor:
         """Return the base vectors of the queries, then of the documents."""
@@ -205,6 +205,6 @@ class DenseLearner(Generic[Model]):
         assert masking is not None
         width = len(documents) // max(1, len(groups))
         return [
-            masking(document, queries[place // width], [groups[place // width].noise, place % width])
-            for place, document in enumerate(documents)
+            masking(document, queries[position // width], [groups[position // width].noise, position % width])
+            for position, document in enumerate(documents)
         ]

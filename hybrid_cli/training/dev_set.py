@@ -108,10 +108,10 @@ class DevSet:
             negatives = rows.select(pl.col("negatives").explode(empty_as_null=False)).unnest("negatives")
             both = pl.concat([rows.select(_COLUMNS), negatives.select(_COLUMNS)]).drop_nulls("docid")
             documents, origin = both.unique("docid", keep="first", maintain_order=True), EXAMPLES
-        place = dict(zip(documents["docid"], range(len(documents)), strict=True))
+        row_of = dict(zip(documents["docid"], range(len(documents)), strict=True))
         judged = dict(rows.group_by("qid").agg("docid").iter_rows())
-        relevant = [np.unique([place[docid] for docid in judged[qid]]) for qid in asked["qid"]]
-        own = [(at, place[qid]) for at, qid in enumerate(asked["qid"]) if dev.examples.remove_query and qid in place]
+        relevant = [np.unique([row_of[docid] for docid in judged[qid]]) for qid in asked["qid"]]
+        own = [(at, row_of[qid]) for at, qid in enumerate(asked["qid"]) if dev.examples.remove_query and qid in row_of]
         return cls(asked, documents, relevant, origin, ([at for at, _ in own], [row for _, row in own]))
 
     def with_hits(self, hits: pl.Series, documents: pl.DataFrame) -> DevSet:
@@ -163,15 +163,15 @@ class DevRetrieval:
             unit /= float(self._lexical.std() or 1.0)
             sums = [reciprocal_ranks(scores + weight * unit * self._lexical, relevant) for weight in WEIGHTS]
             values["dev_hybrid_MRR@10"] = max(float(ranks.mean()) for ranks in sums)
-            found = dense > 0
+            answered = dense > 0
             lexical = self._lexical.copy()
             lexical[self.dev.own] = -np.inf
-            alone = found & (reciprocal_ranks(lexical, relevant) == 0)
-            values |= {"dev_RoC@10": float(alone.sum() / found.sum())} if found.any() else {}
+            alone = answered & (reciprocal_ranks(lexical, relevant) == 0)
+            values |= {"dev_RoC@10": float(alone.sum() / answered.sum())} if answered.any() else {}
         if self._bm25 is not None:
             sides = ((queries, self._bm25.queries(self._texts)), (documents, self._bm25.documents(self._docids)))
             cosines = [squared_cosine(torch.from_numpy(ours), torch.from_numpy(theirs)) for ours, theirs in sides]
-            values["dev_cos2"] = float(np.mean([each.mean().item() for each in cosines]))
+            values["dev_cos2"] = float(np.mean([cosine.mean().item() for cosine in cosines]))
         return values
 
     def hits(self) -> pl.Series:

@@ -63,10 +63,10 @@ def backward(
         for chunk in share.chunks:
             states.append(_random_state())
             vectors.append(encode(chunk))
-    rows = torch.cat([each.detach() for each in vectors])[share.order] if vectors else torch.empty(0, 0)
+    rows = torch.cat([part.detach() for part in vectors])[share.order] if vectors else torch.empty(0, 0)
     everything = parallel.gather(rows)
     leaves = torch.cat(everything).requires_grad_()
-    counts = [len(each) for each in everything]
+    counts = [len(part) for part in everything]
     value, terms = _without_autocast(loss, leaves.split(counts))
     gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
     for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
@@ -90,7 +90,7 @@ def _in_chunks(gradient: Tensor, order: Tensor, vectors: list[Tensor]) -> tuple[
     """Return the gradient [n, d] of the texts as gradients of the chunks' vectors."""
     moved = torch.empty_like(gradient)
     moved[order] = gradient
-    return moved.split([len(each) for each in vectors]) if vectors else ()
+    return moved.split([len(part) for part in vectors]) if vectors else ()
 
 
 def _gradient(value: Tensor, leaves: Tensor) -> Tensor:

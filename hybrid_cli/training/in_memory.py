@@ -114,21 +114,22 @@ def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
     documents, queries = _Documents(), dict[str, str]()
     rows = []
     for number, example in enumerate(examples):
-        place = f"example {number}"
+        label = f"example {number}"
         if not isinstance(example, Mapping) or not isinstance(example.get("query"), str):
-            raise InputError(f"{_NAME}: {place} has no query, a text", code="no-query")
+            raise InputError(f"{_NAME}: {label} has no query, a text", code="no-query")
         negatives = example.get("negatives") or []
         if "positive" not in example or isinstance(negatives, str | Mapping):
-            raise InputError(f"{_NAME}: {place} needs `positive`, and a list `negatives`", code="no-documents")
+            raise InputError(f"{_NAME}: {label} needs `positive`, and a list `negatives`", code="no-documents")
         more = {"lexical_score": None}
         rows.append(
             {
                 "qid": queries.setdefault(example["query"], str(len(queries))),
                 "query": example["query"],
-                **documents.row(example["positive"], f"the positive of {place}"),
+                **documents.row(example["positive"], f"the positive of {label}"),
                 **more,
                 "negatives": [
-                    {**documents.row(each, f"a negative of {place}"), **more, "source": "given"} for each in negatives
+                    {**documents.row(negative, f"a negative of {label}"), **more, "source": "given"}
+                    for negative in negatives
                 ],
             }
         )

@@ -118,14 +118,14 @@ def given_queries(file: Path, options: Labeling, run: Run | None = None) -> Quer
     """
     nothing = {"source": pl.lit(None, pl.String), "row": pl.lit(None, pl.Int64)}
     table = collections.read_queries(file).select("qid", "text").with_columns(**nothing)
-    found = _drawn([table], len(table), {"available": len(table)}, options)
+    queries = _drawn([table], len(table), {"available": len(table)}, options)
     if run is None:
-        return found
-    placed = pl.concat(found.blocks).join(
+        return queries
+    placed = pl.concat(queries.blocks).join(
         run.queries.select("qid", place="begin"), on="qid", how="left", maintain_order="left"
     )
     placed = placed.with_columns(pl.col("place").forward_fill()).sort("place", maintain_order=True)
-    return replace(found, blocks=[placed.drop("place")])
+    return replace(queries, blocks=[placed.drop("place")])
 
 
 def sentence_queries(corpus: Path, questions: Path | None, language: str, options: Labeling) -> Queries:
@@ -247,10 +247,10 @@ class RunTeacher:
         """
         with self._lock:
             blocks = self.run.in_order(queries["qid"]).blocks()
-            found = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
-        lengths = found.group_by("qid").len()
+            hits = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
+        lengths = hits.group_by("qid").len()
         counted = queries.select("qid").join(lengths, on="qid", how="left", maintain_order="left")["len"].fill_null(0)
-        return counted.to_numpy(), found["docid"], found["score"].to_numpy()
+        return counted.to_numpy(), hits["docid"], hits["score"].to_numpy()
 
     def _best(self, block: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
         """Return the best hits of each query of a block."""
@@ -282,12 +282,12 @@ def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
         wanted = pl.concat([wanted, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
     mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid", _HASH)
     with storage.reading(corpus):
-        found = mine.collect(engine="streaming")
-    if len(found) > len(wanted):
+        hashes = mine.collect(engine="streaming")
+    if len(hashes) > len(wanted):
         collections.docids(corpus)  # names the repeated id
-    unknown = wanted.filter(~wanted.is_in(found["docid"].implode()))
+    unknown = wanted.filter(~wanted.is_in(hashes["docid"].implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
         problem = f"{console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
         raise path_error(run, problem, code="other-corpus", id=unknown[0], count=len(unknown), corpus=corpus)
-    return found
+    return hashes

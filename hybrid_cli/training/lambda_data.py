@@ -71,14 +71,14 @@ class SurrogatePool:
             drawn.append((docids[0], worst[rng.integers(len(worst))]))
         pool = pl.Series("docid", [docid for pair in drawn for docid in pair]).unique(maintain_order=True)
         documents = pool.to_frame().join(texts(pool), on="docid", maintain_order="left")
-        place = {docid: row for row, docid in enumerate(pool)}
+        row_of = {docid: row for row, docid in enumerate(pool)}
         asked = lists.select("qid", "text")
         if score is None:
             ranked = hits.filter(pl.col("docid").is_in(pool.implode())).select("qid", "docid", "score")
         else:
             ranked = asked.select("qid").join(pool.to_frame(), how="cross")
             ranked = ranked.with_columns(score(ranked).alias("score")).filter(pl.col("score") > 0)
-        return cls(asked, documents, [place[best] for best, _ in drawn], runs.ranked(ranked, len(pool)))
+        return cls(asked, documents, [row_of[best] for best, _ in drawn], runs.ranked(ranked, len(pool)))
 
     def measure(self, encoder: Encoder) -> dict[str, float]:
         """Return `dev_MRR` of each query's own passage in the pool, with ties counted against it, and `dev_RBO`, the
@@ -148,23 +148,23 @@ class LabeledQueries:
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
         """Yield one epoch in shuffled order: pieces of shards, so that a part of an epoch sees the whole collection."""
         seed = self._plan.seed
-        for shard, places in draws.shuffled(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
+        for shard, positions in draws.shuffled(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
             texts, rows, scores = self._known(shard)
-            for place in places:
-                rng = draws.rng(seed, epoch, shard, place)
-                yield self._draw(texts[place], rows[place], scores[place], rng)
+            for position in positions:
+                rng = draws.rng(seed, epoch, shard, position)
+                yield self._draw(texts[position], rows[position], scores[position], rng)
 
     def _known(self, shard: int) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
         """Return text, corpus rows of the hits, and their scores, for each kept query of a shard."""
         table = self._labels.read(shard).filter(self._kept[shard])
         hits = table.select("docids").with_row_index("query").explode("docids").rename({"docids": "docid"})
-        found = hits.join(self._rows, on="docid", how="left", maintain_order="left")["row"]
-        if found.null_count():
-            lost = hits["docid"].filter(found.is_null())[0]
+        rows = hits.join(self._rows, on="docid", how="left", maintain_order="left")["row"]
+        if rows.null_count():
+            lost = hits["docid"].filter(rows.is_null())[0]
             raise path_error(self._labels.folder, f"document {lost} is not in the corpus", code="other-corpus", id=lost)
         bounds = np.cumsum(table["docids"].list.len().to_numpy())[:-1]
         scores = table["scores"].explode().to_numpy()
-        return table["text"].to_list(), np.split(found.to_numpy(), bounds), np.split(scores, bounds)
+        return table["text"].to_list(), np.split(rows.to_numpy(), bounds), np.split(scores, bounds)
 
     def _draw(self, query: str, rows: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> Group:
         plan, size = self._plan, len(rows)
@@ -172,14 +172,14 @@ class LabeledQueries:
         worst, negatives = (size, plan.list_passages) if listwise else (plan.negatives, 1)
         first = rng.integers(plan.positives)
         others = size - worst + rng.choice(worst, negatives, replace=worst < negatives)
-        places = [int(first), *others.tolist()]
-        documents = self.texts[rows[places].tolist()]
+        positions = [int(first), *others.tolist()]
+        documents = self.texts[rows[positions].tolist()]
         return Group(
             query=query,
             docids=documents["docid"].to_list(),
             titles=documents["title"].to_list(),
             texts=documents["text"].to_list(),
-            lexical=scores[places].tolist(),
+            lexical=scores[positions].tolist(),
             positives=frozenset(self.texts["docid"].gather(rows[: plan.positives]).to_list()),
             noise=int(rng.integers(2**62)),
         )

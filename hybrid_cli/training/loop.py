@@ -316,8 +316,8 @@ class Trainer(Generic[Batch]):
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
         self.parameters = list(learner.model.train().parameters())
-        scalars = [each for each in self.parameters if not each.dim()]
-        tensors = [each for each in self.parameters if each.dim()]
+        scalars = [parameter for parameter in self.parameters if not parameter.dim()]
+        tensors = [parameter for parameter in self.parameters if parameter.dim()]
         self.clipped = [tensors, scalars] if scalars else [tensors]
         self.optimizer = torch.optim.AdamW(
             parameter_groups(learner.model, plan.weight_decay), lr=plan.learning_rate, eps=1e-8, fused=True

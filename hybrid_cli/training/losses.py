@@ -1,7 +1,7 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
-A loss takes `Vectors` and returns named terms; their sum is minimized, and the learning curve shows each term. A loss
-of `train-dense` is a function here and an entry of `LOSSES` in hybrid_cli/training/options.py, or a function of another
+A loss takes `LossInputs` and returns named terms; their sum is minimized, and the learning curve shows each term. A
+loss of `train-dense` is a function here and an entry of `LOSSES` in hybrid_cli/training/options.py, or a function of another
 package (docs/extending.md). Keyword arguments with the name of an option receive its value, others that of
 `--loss-option`.
 """
@@ -25,7 +25,7 @@ Terms = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Vectors:
+class LossInputs:
     """Arguments of a loss for one batch of B queries with G documents each.
 
     Attributes:
@@ -60,8 +60,8 @@ class Vectors:
     def similarities(self) -> Terms:
         """Return the mean inner product of the queries with their positives, and with their hard negatives."""
         scores = torch.einsum("bd,bgd->bg", self.queries.detach(), self.documents.detach())
-        found = {"positive_similarity": scores[:, 0].mean()}
-        return {**found, "negative_similarity": scores[:, 1:].mean()} if scores.shape[1] > 1 else found
+        means = {"positive_similarity": scores[:, 0].mean()}
+        return {**means, "negative_similarity": scores[:, 1:].mean()} if scores.shape[1] > 1 else means
 
     def dense_scores(self, in_batch: bool) -> Tensor:
         """Return inner products of queries and documents: [B, B * G], or [B, G] of the query's own documents."""
@@ -77,7 +77,7 @@ class Vectors:
         own = torch.arange(size, device=self.scorer.device)
         return self.scorer.view(size, size, group)[own, own]
 
-    def excess(self, scores: Tensor, in_batch: bool) -> Tensor:
+    def negative_minus_positive(self, scores: Tensor, in_batch: bool) -> Tensor:
         """Return the scores of the negatives minus that of the positive, over all pairs of a query and a negative.
 
         Args:
@@ -92,7 +92,7 @@ class Vectors:
         return (scores - scores[own, own * group].unsqueeze(1))[negatives]
 
 
-Objective = Callable[[Vectors], Terms]
+Objective = Callable[[LossInputs], Terms]
 
 
 def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Objective:
@@ -104,15 +104,17 @@ def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Object
         parameters: keyword arguments; those that the loss does not have are ignored.
     """
     function = LOSSES[name]
-    bound = {each: parameters[each] for each in signature(function).parameters if each in parameters}
+    bound = {
+        name_bound: parameters[name_bound] for name_bound in signature(function).parameters if name_bound in parameters
+    }
     relevance: Objective = partial(_terms, name, partial(function, **bound))
     return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
 
-def _terms(name: str, function: Objective, vectors: Vectors) -> Terms:
+def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
     """Return the terms of a loss; refuse another result of one of a plugin."""
     terms = function(vectors)
-    if not isinstance(terms, dict) or not all(isinstance(each, Tensor) and each.ndim == 0 for each in terms.values()):
+    if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.ndim == 0 for term in terms.values()):
         raise InputError(f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms")
     return terms
 
@@ -126,7 +128,7 @@ def usual_temperature(unit: bool, loss: str = LOSS) -> float:
     return 0.05 if unit and loss != "bpr" else 1.0
 
 
-def residual_margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def residual_margin(vectors: LossInputs, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with the residual margin (DualRM, eq. 3 and 4).
 
     `max(0, m - s(q,d+) + s(q,d-))` with `m = xi - w * (s_lex(q,d+) - s_lex(q,d-))`, the mean over all triples, which is
@@ -141,17 +143,17 @@ def residual_margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, 
             uses the query's own negatives.
     """
     weighted = vectors.scorer_weight * vectors.scorer_scores(in_batch)
-    vectors.record(mean_margin=(xi + vectors.excess(weighted, in_batch)).mean())
+    vectors.record(mean_margin=(xi + vectors.negative_minus_positive(weighted, in_batch)).mean())
     return {"residual_margin": _hinge(vectors, fused_scores(vectors, temperature, in_batch), xi, in_batch)}
 
 
-def margin(vectors: Vectors, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
+def margin(vectors: LossInputs, xi: float = XI, temperature: float = 1.0, in_batch: bool = False) -> Terms:
     """Return the hinge with a constant margin: `residual_margin` without a scorer (CLEAR, ablation)."""
     vectors.record(mean_margin=torch.tensor(xi))
     return {"margin": _hinge(vectors, vectors.dense_scores(in_batch) / temperature, xi, in_batch)}
 
 
-def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
+def nll(vectors: LossInputs, temperature: float = 1.0, in_batch: bool = True) -> Terms:
     """Return the negative log-likelihood of the positive (DPR, eq. 2).
 
     Records the mean probability of all documents but the positive.
@@ -165,7 +167,7 @@ def nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Te
     return {"nll": _likelihood(vectors, vectors.dense_scores(in_batch) / temperature, in_batch)}
 
 
-def residual_nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = True) -> Terms:
+def residual_nll(vectors: LossInputs, temperature: float = 1.0, in_batch: bool = True) -> Terms:
     """Return the likelihood of the positive under the fused score `s / temperature + w * s_scorer`.
 
     With a Lambda as the scorer and a learned weight: joint training (SPAR, section 4.2). With an ensemble: gradient
@@ -180,12 +182,12 @@ def residual_nll(vectors: Vectors, temperature: float = 1.0, in_batch: bool = Tr
     return {"residual_nll": _likelihood(vectors, fused_scores(vectors, temperature, in_batch), in_batch)}
 
 
-def fused_scores(vectors: Vectors, temperature: float, in_batch: bool) -> Tensor:
+def fused_scores(vectors: LossInputs, temperature: float, in_batch: bool) -> Tensor:
     """Return `s / temperature + w * s_scorer`: [B, B * G], or [B, G] of the query's own documents."""
     return vectors.dense_scores(in_batch) / temperature + vectors.scorer_weight * vectors.scorer_scores(in_batch)
 
 
-def _likelihood(vectors: Vectors, scores: Tensor, in_batch: bool) -> Tensor:
+def _likelihood(vectors: LossInputs, scores: Tensor, in_batch: bool) -> Tensor:
     positives = torch.arange(len(scores), device=scores.device) * (vectors.documents.shape[1] if in_batch else 0)
     if in_batch:
         scores = scores.masked_fill(~vectors.allowed, -torch.inf)
@@ -194,14 +196,16 @@ def _likelihood(vectors: Vectors, scores: Tensor, in_batch: bool) -> Tensor:
     return functional.cross_entropy(scores, positives)
 
 
-def _hinge(vectors: Vectors, scores: Tensor, xi: float, in_batch: bool, name: str = "active_share") -> Tensor:
+def _hinge(vectors: LossInputs, scores: Tensor, xi: float, in_batch: bool, name: str = "active_share") -> Tensor:
     """Return the mean of `max(0, xi - score of the positive + score)` over the negatives; record the share above 0."""
-    hinge = functional.relu(xi + vectors.excess(scores, in_batch))
+    hinge = functional.relu(xi + vectors.negative_minus_positive(scores, in_batch))
     vectors.record(**{name: (hinge > 0).float().mean()})
     return hinge.mean()
 
 
-def bpr(vectors: Vectors, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0, unit: bool = False) -> Terms:
+def bpr(
+    vectors: LossInputs, xi: float = 0.1, gamma: float = 0.1, temperature: float = 1.0, unit: bool = False
+) -> Terms:
     """Return the two losses of binary passage retrieval, which are added without weights (BPR, section 3).
 
     `candidates`: hinge `max(0, xi - <h(q), h(d+)> + <h(q), h(d-)>)` of relaxed codes h, the mean over all documents of
@@ -236,7 +240,7 @@ def relaxed_signs(vectors: Tensor, step: int, gamma: float = 0.1, unit: bool = F
     return torch.tanh(vectors * scale * (1 + gamma * step) ** 0.5)
 
 
-def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
+def orthogonality(vectors: LossInputs, weight: float = 1.0) -> Terms:
     """Return the squared cosines between the encoder's and BM25's vectors (RoC, eq. 8).
 
     The result is the sum of the means over the queries and over all documents of the batch. At the start of training,
@@ -253,7 +257,7 @@ def orthogonality(vectors: Vectors, weight: float = 1.0) -> Terms:
     return {"orthogonality": weight * (queries.mean() + documents.mean())}
 
 
-def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
+def listwise(vectors: LossInputs, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
     """Return the divergence from the scorer's scores of all documents of the batch; see `divergence`.
 
     The inner products are first divided by `own_temperature`, so that vectors of length 1 reach the scale of the other
@@ -264,14 +268,14 @@ def listwise(vectors: Vectors, temperature: float = 1.0, own_temperature: float 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(scores / T)) of scores [B, C], the mean over the rows."""
-    wanted, found = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
-    return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
+    wanted, actual = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
+    return functional.kl_div(actual, wanted, log_target=True, reduction="batchmean")
 
 
 def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
     """Return `relevance` of the first `dim` values plus `distillation` of the other values (LITE, eq. 11)."""
 
-    def together(vectors: Vectors) -> Terms:
+    def together(vectors: LossInputs) -> Terms:
         small = replace(vectors, queries=vectors.queries[..., :dim], documents=vectors.documents[..., :dim])
         large = replace(vectors, queries=vectors.queries[..., dim:], documents=vectors.documents[..., dim:])
         vectors.record(**small.similarities())
@@ -280,7 +284,7 @@ def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
     return together
 
 
-def distillation(vectors: Vectors) -> Terms:
+def distillation(vectors: LossInputs) -> Terms:
     """Return `|v_q - q|^2 + |v_q - c+|^2 + |v_c - c|^2` with the teacher's vectors q, c+ and c (LITE, eq. 10).
 
     Each term is a mean over texts, the last term over all documents of the batch. (The paper leaves the
@@ -291,7 +295,7 @@ def distillation(vectors: Vectors) -> Terms:
     return {"distillation": query_distillation(vectors)["distillation"] + documents}
 
 
-def query_distillation(vectors: Vectors) -> Terms:
+def query_distillation(vectors: LossInputs) -> Terms:
     """Return the two query terms of `distillation`, for a query encoder of an ensemble (LITE, section 4)."""
     assert vectors.teacher_documents is not None
     own = _distance(vectors.queries, vectors.teacher_queries)
@@ -320,7 +324,7 @@ def matryoshka(relevance: Objective, dims: Sequence[int], unit: bool) -> Objecti
     def cut(vectors: Tensor, dim: int) -> Tensor:
         return functional.normalize(vectors[..., :dim], dim=-1) if unit else vectors[..., :dim]
 
-    def together(vectors: Vectors) -> Terms:
+    def together(vectors: LossInputs) -> Terms:
         totals: Terms = {}
         for dim in dims:
             part = replace(vectors, queries=cut(vectors.queries, dim), documents=cut(vectors.documents, dim))
@@ -343,15 +347,15 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
     Raises:
         InputError: a prefix is longer than `dim`.
     """
-    if bad := [each for each in dims if not 0 < each <= dim]:
+    if bad := [length for length in dims if not 0 < length <= dim]:
         raise option_error("matryoshka_dims", bad[0], f"the vectors have {dim} values", limit=dim)
 
 
 def added(*objectives: Objective) -> Objective:
     """Return the sum of objectives, with the terms of all."""
 
-    def together(vectors: Vectors) -> Terms:
-        return {name: term for each in objectives for name, term in each(vectors).items()}
+    def together(vectors: LossInputs) -> Terms:
+        return {name: term for part in objectives for name, term in part(vectors).items()}
 
     return together
 

@@ -148,8 +148,8 @@ class Miner:
         chosen, tallies = [], []
         parts = list(examples.iter_slices(self._at_once()))
         with console.progress("mine", len(examples), "examples") as advance:
-            found = cluster.ordered(self.sources.where, partial(_block_miner, self), parts)
-            for part, (drawn, tally) in zip(parts, found, strict=True):
+            blocks = cluster.ordered(self.sources.where, partial(_block_miner, self), parts)
+            for part, (drawn, tally) in zip(parts, blocks, strict=True):
                 chosen.append(drawn)
                 tallies.append(tally)
                 advance(len(part))
@@ -171,7 +171,7 @@ class Miner:
 
     def _at_once(self) -> int:
         """Return the number of examples whose candidates are in memory."""
-        return memory.rows(_CANDIDATE_BYTES * max(self.depth, LOOK_AHEAD) * len(self.plan), EXAMPLES_AT_ONCE)
+        return memory.rows_that_fit(_CANDIDATE_BYTES * max(self.depth, LOOK_AHEAD) * len(self.plan), EXAMPLES_AT_ONCE)
 
     def _pool(self, source: str, examples: pl.DataFrame, keep: int, needed: bool) -> pl.DataFrame:
         """Return the candidates of one source, filtered, in drawing order."""
@@ -212,11 +212,11 @@ class Miner:
         texts = collections.texts(self.collection, read["docid"])
         forms = dict(zip(texts["docid"], map(passage_form, texts["text"]), strict=True))
         answers = self.queries.filter(pl.col("answers").list.len() > 0).select("qid", "answers")
-        found = []
+        kept = []
         for (qid,), group in read.join(answers, on="qid").group_by("qid"):
             contains_answer = matcher(group["answers"][0])
-            found += [(qid, docid) for docid in group["docid"] if contains_answer(forms.get(docid, ""))]
-        dropped = pl.DataFrame(found, schema={"qid": pl.String, "docid": pl.String}, orient="row")
+            kept += [(qid, docid) for docid in group["docid"] if contains_answer(forms.get(docid, ""))]
+        dropped = pl.DataFrame(kept, schema={"qid": pl.String, "docid": pl.String}, orient="row")
         filters = negatives.pair_filters({"contains an answer": dropped})
         return {source: negatives.admissible(pool, filters, source, self.tally) for source, pool in pools.items()}
 
@@ -264,19 +264,19 @@ def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, T
 
 def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
-    found = runs.open_run(path)
-    if len(found.qids) and not found.qids.is_in(queries["qid"].implode()).any():
-        problem = f"has no query of the split (but {found.qids[0]}); pass its own run"
-        raise path_error(path, problem, code="other-queries", id=found.qids[0])
-    in_order = found.in_order(queries["qid"])
-    return replace(found.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
+    run = runs.open_run(path)
+    if len(run.qids) and not run.qids.is_in(queries["qid"].implode()).any():
+        problem = f"has no query of the split (but {run.qids[0]}); pass its own run"
+        raise path_error(path, problem, code="other-queries", id=run.qids[0])
+    in_order = run.in_order(queries["qid"])
+    return replace(run.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 
 
 def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.DataFrame:
     """Return the examples whose positive is in the corpus and has text, renumbered from 0."""
-    found, blank = examples.join(corpus, on="docid", how="left", maintain_order="left"), pl.Series([""]).hash()[0]
-    known = found.filter(pl.col("hash") != blank).drop("hash")
-    missing, empty = found.filter(pl.col("hash").is_null()), found.filter(hash=blank)
+    joined, blank = examples.join(corpus, on="docid", how="left", maintain_order="left"), pl.Series([""]).hash()[0]
+    known = joined.filter(pl.col("hash") != blank).drop("hash")
+    missing, empty = joined.filter(pl.col("hash").is_null()), joined.filter(hash=blank)
     if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
         raise path_error(where, f"has {reason} ({_names(missing if len(missing) else empty)})", code="other-corpus")

@@ -73,7 +73,7 @@ def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed:
         kept = np.full(len(examples), source.count, np.int64)
         if source.name != RANDOM and prob < 1:
             example_seeds = seeds(examples, seed, f"{source.name}?")
-            chance = [keys(example_seeds, np.full(len(examples), place)) for place in range(source.count)]
+            chance = [keys(example_seeds, np.full(len(examples), position)) for position in range(source.count)]
             kept = np.sum([draw < np.uint64(prob * (2**64 - 1)) for draw in chance], axis=0, dtype=np.int64)
             wanted[RANDOM] += source.count - kept
         wanted[source.name] = wanted.get(source.name, 0) + kept
@@ -118,14 +118,14 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         example, qid, docid, place (number of the draw), score (null).
     """
     if len(docids) <= 4 * number:
-        places, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
+        positions, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
         count = len(docids)
     else:
-        places, count = np.tile(np.arange(number), len(examples)), number
-        drawn_keys = keys(np.repeat(example_seeds, count) ^ GOLDEN, places)
+        positions, count = np.tile(np.arange(number), len(examples)), number
+        drawn_keys = keys(np.repeat(example_seeds, count) ^ GOLDEN, positions)
         rows = (drawn_keys % np.uint64(len(docids))).astype(np.int64)
     repeated = {name: examples[name].gather(np.repeat(np.arange(len(examples)), count)) for name in ("example", "qid")}
-    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "place": places})
+    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "place": positions})
     return drawn.unique(["example", "docid"], keep="first", maintain_order=True).with_columns(
         score=pl.lit(None, dtype=pl.Float32)
     )
@@ -234,14 +234,14 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
         quota = pl.Series("quota", left[source])
         turn = pl.int_range(pl.len()).over("example")
         taken = pool.filter(turn < quota.gather(pool["example"])).with_columns(pl.lit(source).alias("source"))
-        found = np.bincount(taken["example"].to_numpy(), minlength=len(quota))
-        lacking = left[source] - found
+        counts = np.bincount(taken["example"].to_numpy(), minlength=len(quota))
+        lacking = left[source] - counts
         tally.add(source, "drawn", len(taken))
         tally.add(source, SHORT, int(np.count_nonzero(lacking)))
         if source != RANDOM:
             left[RANDOM] = left[RANDOM] + lacking
         else:
-            tally.add(RANDOM, REPLACEMENTS, int(np.maximum(found - wanted[RANDOM], 0).sum()))
+            tally.add(RANDOM, REPLACEMENTS, int(np.maximum(counts - wanted[RANDOM], 0).sum()))
         chosen.append(taken)
     return _shuffled(pl.concat(chosen))
 

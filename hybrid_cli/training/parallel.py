@@ -182,7 +182,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
     """Yield parameters with at most `BUCKET` values together, or one larger parameter."""
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > BUCKET:
+        if bucket and sum(gradient.numel() for gradient in bucket) + parameter.numel() > BUCKET:
             yield bucket
             bucket = []
         bucket.append(parameter)

@@ -253,20 +253,20 @@ class Corpus:
                 return
             ends = np.cumsum(self._counts[block])
             order = self._rng(_UNITS, epoch, block).permutation(int(self._counts[block].sum()))
-            places = position + np.arange(len(order))
+            positions = position + np.arange(len(order))
             position += len(order)
             if position > skip:
-                units = self._chosen(block, ends, order[self._own(places) & (places >= skip)], epoch)
-                yield from (units.get(unit) for unit in order[places >= skip].tolist())
+                units = self._chosen(block, ends, order[self._own(positions) & (positions >= skip)], epoch)
+                yield from (units.get(unit) for unit in order[positions >= skip].tolist())
 
     def _own(self, places: np.ndarray) -> np.ndarray:
         """Return a mask [n] of the units of this process, for places in the sequence of an epoch."""
-        batch, place = np.divmod(places, self._plan.batch_size)
+        batch, position = np.divmod(places, self._plan.batch_size)
         lengths = np.minimum(self._plan.batch_size, len(self) - batch * self._plan.batch_size)
         mask = np.zeros(len(places), bool)
         for length in np.unique(lengths).tolist():
             own = parallel.own(length)
-            mask |= (lengths == length) & (place >= own.start) & (place < own.stop)
+            mask |= (lengths == length) & (position >= own.start) & (position < own.stop)
         return mask
 
     def _chosen(self, block: int, ends: np.ndarray, chosen: np.ndarray, epoch: int) -> dict[int, Unit]:
@@ -302,8 +302,8 @@ class Corpus:
     def _masked(self, units: Sequence[Unit | None], *key: int) -> Spans:
         """Mask the units of a batch; the masks of a unit depend on its place in the batch."""
         masked = []
-        for place, unit in enumerate(units):
-            rng = self._rng(*key, place)
+        for position, unit in enumerate(units):
+            rng = self._rng(*key, position)
             masked += [self._mask(span, rng) for span in unit or ()]
         return Spans([ids for ids, _ in masked], [labels for _, labels in masked])
 
@@ -374,10 +374,10 @@ class MaskedLanguageModel(nn.Module):
 
     def _losses(self, states: Tensor, labels: Tensor) -> Tensor:
         """Return losses [n]; the vocabulary is scored only at masked positions."""
-        rows, places = torch.nonzero(labels != IGNORED, as_tuple=True)
-        scores = self._head[0](states[rows, places]).float()
-        each = functional.cross_entropy(scores, labels[rows, places], reduction="none")
-        return each.new_zeros(len(labels)).index_add(0, rows, each)
+        rows, positions = torch.nonzero(labels != IGNORED, as_tuple=True)
+        scores = self._head[0](states[rows, positions]).float()
+        losses = functional.cross_entropy(scores, labels[rows, positions], reduction="none")
+        return losses.new_zeros(len(labels)).index_add(0, rows, losses)
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint for `AutoModelForMaskedLM`, with the Condenser head in a file of its own."""

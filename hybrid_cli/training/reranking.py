@@ -135,11 +135,11 @@ class RerankerLearner:
         ]
         encoded = self.model.tokens(queries, documents)
         if self._masking is not None:
-            for place, pair in enumerate(encoded.encodings):
+            for position, pair in enumerate(encoded.encodings):
                 start = pair.sequence_ids.index(1) if 1 in pair.sequence_ids else len(pair.ids)
                 query, document = pair.ids[:start], pair.ids[start - 1 :]
-                seed = [groups[place // width].noise, place % width]
-                encoded["input_ids"][place] = [*query[:-1], *self._masking(document, query, seed)]
+                seed = [groups[position // width].noise, position % width]
+                encoded["input_ids"][position] = [*query[:-1], *self._masking(document, query, seed)]
         return encoded
 
 

@@ -165,12 +165,12 @@ class MatchMasking:
     def __call__(self, document: Sequence[int], query: Sequence[int], seed: Sequence[int]) -> list[int]:
         """Return the token ids of the document with masked matches; equal seeds give equal masks."""
         wanted = self._words.intersection(query[self._query_start :])
-        matches = [place for place in range(self._document_start, len(document)) if document[place] in wanted]
+        matches = [position for position in range(self._document_start, len(document)) if document[position] in wanted]
         masked = list(document)
         if matches:
             drawn = draws.rng(*seed).random(len(matches)) < self.share
-            for place in np.asarray(matches)[drawn].tolist():
-                masked[place] = self._mask
+            for position in np.asarray(matches)[drawn].tolist():
+                masked[position] = self._mask
         return masked
 
 

@@ -17,7 +17,7 @@ from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, batches
-from hybrid_cli.training.losses import Objective, Terms, Vectors
+from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.options import Flops, Optimization
 
 _TOKENS_AT_ONCE = 4096
@@ -49,13 +49,13 @@ def sparse_objective(
         gated: train the gate of SparTerm.
     """
 
-    def together(vectors: Vectors) -> Terms:
-        found = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
-        documents, share = found.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
-        counts = {"query_terms": found.queries, "document_terms": documents}
-        vectors.record(**found.similarities(), **{n: (w > 0).sum(1).float().mean() for n, w in counts.items()})
-        terms = relevance(found)
-        terms["query_flops"] = share * regularization.query_flops * flops(found.queries)
+    def together(vectors: LossInputs) -> Terms:
+        inputs = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
+        documents, share = inputs.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
+        counts = {"query_terms": inputs.queries, "document_terms": documents}
+        vectors.record(**inputs.similarities(), **{n: (w > 0).sum(1).float().mean() for n, w in counts.items()})
+        terms = relevance(inputs)
+        terms["query_flops"] = share * regularization.query_flops * flops(inputs.queries)
         terms["document_flops"] = share * regularization.doc_flops * flops(documents)
         if gated:
             terms["gate"] = gate_loss(vectors.documents[:, 0, size : 2 * size], vectors.queries[:, 2 * size :])
@@ -143,7 +143,7 @@ class RecallLearner:
         network, device = self.model.document_tower.network, self.model.device
         assert isinstance(network, TokenWeights)
         ids, words = (
-            self.model.words([self.model.contract.document(each.title, each.text) for each in batch])
+            self.model.words([self.model.contract.document(document.title, document.text) for document in batch])
             if batch
             else ([], [])
         )
@@ -153,12 +153,12 @@ class RecallLearner:
             batch_ids, mask = self.model.document_tower.batch([ids[row] for row in rows])
             with autocast(device, self.precision):
                 weights = network.tokens(batch_ids.to(device), mask.to(device))
-            places = [(at, place) for at, row in enumerate(rows.tolist()) for place, _ in words[row]]
-            if not places:
+            positions = [(at, position) for at, row in enumerate(rows.tolist()) for position, _ in words[row]]
+            if not positions:
                 continue
             wanted = torch.tensor([_target(batch[row], terms) for row in rows.tolist() for _, terms in words[row]])
-            at, place = torch.tensor(places, device=device).T
-            loss = (weights[at, place] - wanted.to(device)).square().sum() / count
+            at, position = torch.tensor(positions, device=device).T
+            loss = (weights[at, position] - wanted.to(device)).square().sum() / count
             scale(loss).backward()
             total += loss.detach()
         return {"term_recall": parallel.total(total)}

@@ -136,8 +136,8 @@ class BagsOfTerms:
     def _best(self, bags: Bags) -> np.ndarray:
         """Return the rows of the teacher's top-ranked documents of each query."""
         numbers = pl.Series("qid", range(len(bags)))
-        found = self._index.search_bags(numbers, bags, self._plan.hard_candidates)
-        return found.join(self._places, on="docid")["row"].to_numpy()
+        hits = self._index.search_bags(numbers, bags, self._plan.hard_candidates)
+        return hits.join(self._places, on="docid")["row"].to_numpy()
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""
@@ -180,10 +180,10 @@ class StaticLearner:
             return {"listwise": parallel.total(torch.zeros(()))}
         queries: Tensor = SparseProduct.apply(batch.queries, self.model.query_table)  # type: ignore[no-untyped-call]
         documents: Tensor = SparseProduct.apply(batch.documents, self.model.document_table)  # type: ignore[no-untyped-call]
-        each = [
+        losses = [
             divergence(queries[:, :dim] @ documents[:, :dim].T, batch.teacher, self.temperature) for dim in self.dims
         ]
-        loss = torch.stack(each).mean() * batch.part
+        loss = torch.stack(losses).mean() * batch.part
         scale(loss).backward()
         return {"listwise": parallel.total(loss.detach())}
 

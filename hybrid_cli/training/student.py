@@ -103,11 +103,11 @@ class StudentNegatives:
         """Return the student's current vectors of documents or, without titles, of queries."""
         self.encoder.eval()
         with autocast(self.encoder.device, self.precision):
-            found = (
+            vectors = (
                 self.encoder.encode_queries(texts) if titles is None else self.encoder.encode_documents(titles, texts)
             )
         self.encoder.train()
-        return found
+        return vectors
 
 
 def relevant(texts: pl.DataFrame) -> Callable[[Group], Set[str]]:

@@ -89,10 +89,10 @@ class PostingsScorer:
         """
         from hybrid_cli.lexical import kernels
 
-        rows, places = np.unique(self._rows_of(docids), return_inverse=True)
+        rows, columns = np.unique(self._rows_of(docids), return_inverse=True)
         found = np.zeros((len(queries), len(rows)))
         kernels.score_every(rows, *self.index.kernel_arguments(self.index.bags(queries)), found)
-        scores: Floats = found[:, places].astype(np.float32)
+        scores: Floats = found[:, columns].astype(np.float32)
         return scores
 
 
@@ -107,12 +107,12 @@ def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.in
 
     def find(wanted: Sequence[str]) -> npt.NDArray[np.int64]:
         ids = pl.Series(wanted, dtype=pl.String)
-        places = known.search_sorted(ids)
-        found = known.gather(places.clip(0, len(known) - 1))
-        if not found.equals(ids):
-            unknown = ids.filter(found != ids)[0]
+        positions = known.search_sorted(ids)
+        ids_at = known.gather(positions.clip(0, len(known) - 1))
+        if not ids_at.equals(ids):
+            unknown = ids.filter(ids_at != ids)[0]
             raise InputError(f"the lexical index has no document {unknown}", code="unknown-id", id=unknown)
-        chosen: npt.NDArray[np.int64] = rows[places.to_numpy()]
+        chosen: npt.NDArray[np.int64] = rows[positions.to_numpy()]
         return chosen
 
     return find
@@ -217,21 +217,21 @@ def stored_vectors(
     folder = work / layout.FROZEN
     folder.mkdir(exist_ok=True)
     whole, files = folder / f"{role}.npy", list[Path]()
-    places: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for part in (part for table in tables for part in table.iter_slices(BLOCK_TEXTS)):
         file = folder / f"{role}-{len(files):06}.npy"
         if not whole.exists() and not file.exists():
             with storage.replacing(file) as scratch, disk.create(scratch) as opened:
                 np.save(opened, encode(part))
         files.append(file)
-        places.update(zip(part.to_series(0).to_list(), range(len(places), len(places) + len(part)), strict=True))
+        rows.update(zip(part.to_series(0).to_list(), range(len(rows), len(rows) + len(part)), strict=True))
         advance(len(part))
     if not whole.exists():
         with storage.replacing(whole) as scratch, disk.create(scratch) as opened:
-            _join(files, len(places), opened)
+            _join(files, len(rows), opened)
         for file in files:
             disk.remove(file)
-    return np.load(whole, mmap_mode="r"), places
+    return np.load(whole, mmap_mode="r"), rows
 
 
 def _join(files: Sequence[Path], rows: int, opened: Any) -> None:

@@ -15,7 +15,7 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.composite import Combination, Recipe, refuse_equal
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.models import resolve
@@ -119,8 +119,8 @@ def check_indexes(settings: Encode, made: Mapping[Path, Manifest]) -> None:
         settings: settings of the command.
         made: index -> its manifest.
     """
-    static = not any(TRANSFORMER_INDEX in index_kinds(each) for each in made.values())
-    subject = ", ".join(kind_in_words(path, each) for path, each in made.items())
+    static = not any(TRANSFORMER_INDEX in index_kinds(manifest_of_index) for manifest_of_index in made.values())
+    subject = ", ".join(kind_in_words(path, manifest_of_index) for path, manifest_of_index in made.items())
     facts = _FACTS[OF_STATIC if static else OF_DENSE_TRANSFORMER]
     settings.check_facts(subject, input=DENSE_INDEX, encoder=facts)
 
@@ -129,15 +129,17 @@ def _kind(settings: Encode, folders: Sequence[Path]) -> str:
     """Return the kind of one or two encoders; that of two is a transformer if one is."""
     if settings.architecture is not None or SPARSE in map(kind_of, folders):
         return OF_SPARSE
-    every = [part for each in folders for part in (composite.parts(each) if kind_of(each) == COMBINATION else [each])]
-    return OF_STATIC if all(kind_of(each) == STATIC for each in every) else OF_DENSE_TRANSFORMER
+    every = [
+        part for folder in folders for part in (composite.parts(folder) if kind_of(folder) == COMBINATION else [folder])
+    ]
+    return OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else OF_DENSE_TRANSFORMER
 
 
-def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[Recipe, Encoder]:
+def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[CombinationRecipe, Encoder]:
     """Return the encoder of one or two models with a changed contract, and the recipe of a combination."""
-    recipe = Recipe(settings.combine, settings.weight)
+    recipe = CombinationRecipe(settings.combine, settings.weight)
     models = as_names(settings.model)
-    encoders = [open_encoder(resolve(each), device=device, dtype=dtype, overrides=changes) for each in models]
+    encoders = [open_encoder(resolve(model), device=device, dtype=dtype, overrides=changes) for model in models]
     if len(encoders) == 1:
         return recipe, encoders[0]
     refuse_equal(encoders, models)

@@ -47,8 +47,8 @@ def read_external(path: Path) -> tuple[np.ndarray, pl.Series | None]:
 
 def _from_numpy(path: Path) -> np.ndarray:
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else np.empty(())
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array if isinstance(array, np.ndarray) else np.empty(())
     except (ValueError, OSError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise path_error(path, f"not a NumPy array ({why})", code="vectors-unreadable") from None
@@ -97,10 +97,10 @@ def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) 
         if len(unknown):
             problem = f"{console.counted(id=len(unknown))} not in {lack} ('{unknown[0]}', ...)"
             raise path_error(where, problem, code="unknown-id", id=unknown[0])
-    found = pl.DataFrame({"id": wanted}).join(
+    joined = pl.DataFrame({"id": wanted}).join(
         listed.to_frame().with_row_index("row"), on="id", how="left", maintain_order="left"
     )
-    return found["row"].to_numpy()
+    return joined["row"].to_numpy()
 
 
 def write_external(

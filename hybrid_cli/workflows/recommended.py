@@ -35,11 +35,11 @@ from hybrid_cli.settings.common import Budgeted, Overwrites
 from hybrid_cli.storage import disk
 
 JUDGED = "judged"  # split of the given queries
-# Our choices. Fewer judged queries than ENOUGH tune weights, but train nothing.
-ENOUGH, FOLDS = 200, 5
+# Our choices. Fewer judged queries than MIN_TRAIN_QUERIES tune weights, but train nothing.
+MIN_TRAIN_QUERIES, FOLDS = 200, 5
 FEWEST_QUERIES = 50  # pseudo-queries of the documents; a fifth of them are measured
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
-BATCH, PASSES = 28, 3
+BATCH, MAX_EPOCHS = 28, 3
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
 SAMPLE = 64  # documents that are encoded to measure the speed
@@ -62,7 +62,7 @@ class PurposeQueries:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AutoPlan:
     """Queries by purpose; with `pseudo`, the weights are tuned on an index of the changed documents."""
 
     train: PurposeQueries
@@ -116,7 +116,7 @@ class RecommendedPath:
         """Return `bm25` for the documents, `pseudo-bm25` for the documents without their pseudo-queries."""
         return self.at(name if corpus == self.at("collection") else f"{corpus.name}-{name}")
 
-    def judged_tuning(self, plan: Plan) -> bool:
+    def judged_tuning(self, plan: AutoPlan) -> bool:
         """Return whether judged queries tune the weights; those of pseudo-queries can be worse than equal weights."""
         return plan.tune.collection != self.at("pseudo")
 
@@ -132,16 +132,16 @@ class RecommendedPath:
         """
         if self.at("collection").exists():
             return
-        found = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
-        if found:
+        later = sorted({str(path) for name in _LATER_OUTPUTS for path in self.settings.output.glob(name)})
+        if later:
             problem = (
-                f"{', '.join(found)}: not of an earlier call, since {self.at('collection')} is missing; choose another"
+                f"{', '.join(later)}: not of an earlier call, since {self.at('collection')} is missing; choose another"
             )
             raise option_error("output", None, problem, code="foreign-output")
 
     # ------------------------------------------------------------------------------------------------- collections
 
-    def prepared(self) -> Plan | None:
+    def prepared(self) -> AutoPlan | None:
         """Write the collections; return the queries of each purpose, or None if there are none.
 
         Raises:
@@ -153,25 +153,28 @@ class RecommendedPath:
         if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
             raise path_error(documents, "every document is empty; check the source", code="no-text")
         judged = self._judged(documents)
-        if judged >= ENOUGH:
+        if judged >= MIN_TRAIN_QUERIES:
             if self.settings.pseudo_queries is not None:
                 raise option_error(
-                    "pseudo_queries", None, f"not with {ENOUGH} judged queries; omit it", code="option-does-not-apply"
+                    "pseudo_queries",
+                    None,
+                    f"not with {MIN_TRAIN_QUERIES} judged queries; omit it",
+                    code="option-does-not-apply",
                 )
             folds = self.at("folds")
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
-            return Plan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
+            return AutoPlan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
         kind = None
         if not judged or self._trains_on_pseudo_queries:
             kind = self.settings.pseudo_queries or self._kind(documents, judged)
         if kind is None:
             every = PurposeQueries(documents, JUDGED)
-            return Plan(every, every, every, every) if judged else None
+            return AutoPlan(every, every, every, every) if judged else None
         self.run(self._source(pseudo, kind))
         dev = PurposeQueries(pseudo, "dev")
         judged_queries = PurposeQueries(documents, JUDGED) if judged else dev
-        return Plan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
+        return AutoPlan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
 
     @property
     def _trains_on_pseudo_queries(self) -> bool:
@@ -202,7 +205,7 @@ class RecommendedPath:
         console.warn(
             " and ".join(f"no {name}" for name, wanted in purposes.items() if wanted)
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
-            f"(--queries and --qrels), {ENOUGH} or more to train"
+            f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train"
         )
         return None
 
@@ -230,7 +233,7 @@ class RecommendedPath:
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def trained(self, plan: Plan) -> str:
+    def trained(self, plan: AutoPlan) -> str:
         """Train the model in the time that is left; return it, or the start model if there is no time."""
         if self.settings.max_steps == 0:
             return self.settings.model
@@ -238,7 +241,7 @@ class RecommendedPath:
             return self.settings.model
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
-                f"\nauto: the start model is used as it is, since a training needs {ENOUGH} judged queries; "
+                f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; "
                 "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse "
                 "(docs/own-documents.md)"
             )
@@ -274,7 +277,7 @@ class RecommendedPath:
             doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, max_steps=steps, output=output, **more,
         )  # fmt: skip
 
-    def _steps(self, plan: Plan, examples: Path) -> int:
+    def _steps(self, plan: AutoPlan, examples: Path) -> int:
         """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
         if self.settings.max_steps is not None:
             return self.settings.max_steps
@@ -294,10 +297,10 @@ class RecommendedPath:
         seconds, per_text = self._speed(examples)
         fixed, per_step = validation_texts(collection.document_count(self.documents(plan.dev)))
         others = time.monotonic() - self.started + (self._texts(plan) + fixed) * per_text
-        each = seconds + per_step * per_text
-        steps = int((60 * minutes - others) / each)
+        seconds_per_step = seconds + per_step * per_text
+        steps = int((60 * minutes - others) / seconds_per_step)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
-        steps = 0 if steps < FEWEST_STEPS else min(steps, PASSES * one_pass)
+        steps = 0 if steps < FEWEST_STEPS else min(steps, MAX_EPOCHS * one_pass)
         disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
         console.note(
             f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
@@ -305,7 +308,7 @@ class RecommendedPath:
                 f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
                 if steps
                 else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
-                f"{math.ceil((others + one_pass * each) / 60)} allows one pass over the examples"
+                f"{math.ceil((others + one_pass * seconds_per_step) / 60)} allows one pass over the examples"
             )
         )
         return steps
@@ -339,7 +342,7 @@ class RecommendedPath:
         self.call(self._training(examples, steps, folder, overwrite=True))
         return time.monotonic() - began
 
-    def _texts(self, plan: Plan) -> int:
+    def _texts(self, plan: AutoPlan) -> int:
         """Return the number of texts that the indexes encode."""
         corpora = dict.fromkeys([self.documents(plan.tune), self.at("collection")])
         return sum(collection.document_count(corpus) for corpus in corpora)

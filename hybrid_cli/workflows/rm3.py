@@ -11,7 +11,7 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.fusion.selection import Choice, Table
+from hybrid_cli.fusion.selection import Choice, Trials
 from hybrid_cli.lexical.index import LexicalIndex
 
 SIZES = tuple(range(5, 55, 5))  # feedback documents and terms (DualRM, section 4)
@@ -65,7 +65,7 @@ class TunedFeedback:
                 values.append(ordered["value"].fill_null(0.0).to_numpy())
                 advance(1)
         choices = [Choice(_FAMILY.format(docs, terms), (share, 1 - share)) for docs, terms, share in GRID]
-        self.table = Table(choices, np.stack(values))
+        self.table = Trials(choices, np.stack(values))
 
     def _run(self, models: list[dict[str, float]], share: float) -> pl.DataFrame:
         bags = self._index.bags_of(self._first.interpolated(models, share), len(self._queries))

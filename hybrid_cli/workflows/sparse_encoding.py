@@ -168,7 +168,7 @@ def encode_weights(
 
 def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
     """Write the ids and weights of a shard, with the number of truncated documents in the footer."""
-    table = pa.concat_tables([each for each, _ in parts]).add_column(0, "id", ids)
+    table = pa.concat_tables([part for part, _ in parts]).add_column(0, "id", ids)
     table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
     with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)

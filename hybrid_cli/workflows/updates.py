@@ -105,7 +105,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
                     _keep(shard, mask, scratch)
         if change.added:
             fields = options["fields"]
-            added = partial(change.documents, [field_weight(each)[0] for each in fields])
+            added = partial(change.documents, [field_weight(field)[0] for field in fields])
             with console.progress(settings.command, total, "documents") as advance:
                 build_shards(added, work, fields, options["language"], [total], advance, first=len(kept))
             artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(kept)) / layout.PARAMETERS)
@@ -163,7 +163,7 @@ class Change:
         """Role -> corpora that contain the documents of the new index; earlier ones as recorded, lost or not."""
         every: list[Path | Recorded] = [*recorded_corpora(self.manifest).values()]
         every += [self.added] if self.added else []
-        return {f"texts {number}": each for number, each in enumerate(every, 1)}
+        return {f"texts {number}": corpus for number, corpus in enumerate(every, 1)}
 
     def warn_lost(self) -> None:
         """Warn that earlier corpora, which the new index records as well, are missing or have changed."""
@@ -254,7 +254,7 @@ def _change_lexical(change: Change, work: Path, settings: Append | Delete, total
     artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
     base, threads = Base(index, change.removed), settings.threads or cpu_count()
     with console.progress(settings.command, total, "documents") as advance:
-        added = partial(change.documents, [field_weight(each)[0] for each in options["fields"]])
+        added = partial(change.documents, [field_weight(field)[0] for field in options["fields"]])
         build(added, work, options["fields"], options["language"], threads, advance, base)
     parameters = read_parameters(work)
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
@@ -280,11 +280,13 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
         with progress(settings.command, partial(weight_shard, work), total, recipe.shard_size) as advance:
             encode_documents(recipe, encoder, work, texts, total, resolved, advance)
         artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // recipe.shard_size)))
-    found = build_matrix(work, "k1" in counts, Base(change.index, change.removed)).counts()
-    before, added = counts.get("truncated"), found.pop("truncated")
+    new_counts = build_matrix(work, "k1" in counts, Base(change.index, change.removed)).counts()
+    before, added = counts.get("truncated"), new_counts.pop("truncated")
     if before is not None and not len(change.removed):
-        found["truncated"] = before + added
-    return found | {name: counts[name] for name in ("encoder", "contract", "k1", "b", "quantization") if name in counts}
+        new_counts["truncated"] = before + added
+    return new_counts | {
+        name: counts[name] for name in ("encoder", "contract", "k1", "b", "quantization") if name in counts
+    }
 
 
 def _change_dense(

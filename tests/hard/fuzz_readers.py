@@ -360,7 +360,7 @@ def combination_json(content: dict[str, Any], edits: Edits) -> None:
     with folder_of({layout.CONTRACT: as_json(content, edits)}) as folder:
         found = accepted(lambda: composite.read_recipe(folder), False)
         if found is not None:
-            assert typed(composite.Recipe, json.loads(json.dumps(asdict(found))), "again") == found
+            assert typed(composite.CombinationRecipe, json.loads(json.dumps(asdict(found))), "again") == found
 
 
 _MODEL: dict[str, Any] = {

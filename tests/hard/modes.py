@@ -141,7 +141,7 @@ def with_budget(attempt: Attempt) -> Ended:
 
 
 def _set_rows(count: int) -> None:
-    memory.rows = lambda each, most, least=1: max(least, min(most, count))
+    memory.rows_that_fit = lambda row_bytes, max_rows, min_rows=1: max(min_rows, min(max_rows, count))
 
 
 def with_planted_files(attempt: Attempt) -> Ended:

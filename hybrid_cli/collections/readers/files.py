@@ -15,8 +15,8 @@ from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
     Layout,
+    OpenTable,
     Row,
-    Table,
     cell,
     chosen_columns,
     described,
@@ -51,7 +51,7 @@ DOCUMENTS = Layout(
 class _Opened(NamedTuple):
     """A table, and the column of each field."""
 
-    table: Table
+    table: OpenTable
     columns: Mapping[str, str]
 
     def rows(self) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
-from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, is_delimited, open_table
+from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chosen_columns, is_delimited, open_table
 from hybrid_cli.collections.readers.text_files import checked_id, lines
 from hybrid_cli.collections.source import Judgment, Place
 from hybrid_cli.errors import InputError
@@ -51,7 +51,7 @@ def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
         yield from judgments_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
 
 
-def judgments_of(table: Table, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
+def judgments_of(table: OpenTable, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
     """Yield place, query id, document id and relevance of each row, from the column of each field."""
     qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
     for place, row in table.rows((qid, docid, relevance)):

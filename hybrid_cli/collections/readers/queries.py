@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.readers.tables import Layout, Table, cell, chosen_columns, open_table
+from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chosen_columns, open_table
 from hybrid_cli.collections.readers.text_files import (
     QID_FIELDS,
     QUERY_FIELDS,
@@ -65,7 +65,7 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
     yield from queries_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
 
 
-def queries_of(table: Table, chosen: Mapping[str, str]) -> Iterator[QueryRow]:
+def queries_of(table: OpenTable, chosen: Mapping[str, str]) -> Iterator[QueryRow]:
     """Yield place, query id, text and answers of each row, from the column of each field."""
     answers = chosen.get("answers")
     for place, row in table.rows(chosen.values()):

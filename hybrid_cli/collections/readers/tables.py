@@ -28,7 +28,7 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
 
 @dataclass(frozen=True)
-class Table:
+class OpenTable:
     """Rows of a file by column.
 
     Attributes:
@@ -87,7 +87,9 @@ def is_delimited(path: Path) -> bool:
     return not is_parquet(path) and not is_json(path)
 
 
-def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None) -> Table:
+def open_table(
+    path: Path, layout: Layout, given: Mapping[str, str], header: bool | None, quoted: bool | None
+) -> OpenTable:
     """Open a table by its content, and TSV or CSV by the suffix of its name.
 
     Args:
@@ -103,7 +105,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
     if is_parquet(path):
         return _parquet(path)
     if layout.nested and is_nested(path):
-        return Table(path, layout.nested, True, lambda _: _nested(path, layout.nested))
+        return OpenTable(path, layout.nested, True, lambda _: _nested(path, layout.nested))
     if is_json(path):
         return _json(path)
     suffix = plain_suffix(path)
@@ -123,7 +125,7 @@ def open_table(path: Path, layout: Layout, given: Mapping[str, str], header: boo
         )  # fmt: skip
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
-    return Table(path, names, header, lambda _: _named(rows(), names, header, quoting))
+    return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
 def _in_quotes(field: str) -> bool:
@@ -162,7 +164,7 @@ def _nested(path: Path, names: Sequence[str]) -> Iterator[Row]:
             yield place, dict(zip(names, (outer, inner, value), strict=True))
 
 
-def _json(path: Path) -> Table:
+def _json(path: Path) -> OpenTable:
     """Return the table of a JSON file, which is read for the names of all objects."""
     total, counts, bound = 0, Counter[str](), limits()
     for place, record in records(path):
@@ -172,10 +174,10 @@ def _json(path: Path) -> Table:
     if not total:
         raise InputError(f"{path}: no rows", code="no-rows", path=path)
     partial = frozenset(name for name, count in counts.items() if count < total)
-    return Table(path, tuple(counts), True, lambda _: records(path), partial)
+    return OpenTable(path, tuple(counts), True, lambda _: records(path), partial)
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> OpenTable:
     opened(path).close()
 
     def table() -> pq.ParquetFile:
@@ -216,7 +218,7 @@ def _parquet(path: Path) -> Table:
             f"{path}: two columns are named '{repeated[0]}'; rename one of them", code="repeated-column", path=path,
             column=repeated[0],
         )  # fmt: skip
-    return Table(path, names, True, rows)
+    return OpenTable(path, names, True, rows)
 
 
 def _texts(column: pa.Array) -> pa.Array:
@@ -243,7 +245,7 @@ def _refuse_long(path: Path, above: int, columns: Mapping[str, pa.Array], bound:
 # --------------------------------------------------------------------------------------------------- choice of columns
 
 
-def chosen_columns(table: Table, layout: Layout, given: Mapping[str, str]) -> dict[str, str]:
+def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each field: the given one, else by its usual name, else by its position.
 
     A field that every row needs takes a column that some rows lack only if no other has a usual name.
@@ -289,7 +291,7 @@ def _row_advice(path: Path) -> str:
     return "; each document, query or judgment needs a row of a table or a JSON line" if plain else ""
 
 
-def _refuse_other_separator(table: Table) -> None:
+def _refuse_other_separator(table: OpenTable) -> None:
     """Refuse a TSV or CSV file of one column, whose first row has another separator."""
     if len(table.names) > 1 or not is_delimited(table.path):
         return
@@ -302,7 +304,7 @@ def _refuse_other_separator(table: Table) -> None:
             )  # fmt: skip
 
 
-def described(table: Table, chosen: Mapping[str, str]) -> str:
+def described(table: OpenTable, chosen: Mapping[str, str]) -> str:
     """Return one line about the columns that are read: `docs.csv: id from 'docid', text from 'body'`."""
     read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
     ignored = [table.described(name) for name in table.names if name not in chosen.values()]

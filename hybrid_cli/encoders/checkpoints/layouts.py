@@ -57,14 +57,14 @@ def weight_files(folder: Path) -> list[Path]:
 
 def shapes(folder: Path) -> dict[str, list[int]]:
     """Return the shape of each weight of a checkpoint, by name; empty without weights in safetensors format."""
-    found: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     for file in weight_files(folder):
         try:
             with safe_open(file, "np") as opened:
-                found |= {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118 - no mapping
+                by_name |= {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118 - no mapping
         except (SafetensorError, OSError):
             return {}  # the loader names the damaged file
-    return found
+    return by_name
 
 
 def layout_of(names: Mapping[str, Any]) -> str:
@@ -101,12 +101,12 @@ def structure(folder: Path) -> dict[str, Any]:
     """
     if is_two_folders(folder):
         return {**_of_tower(folder / SIDES[0]), "tied": False}
-    found = {} if (folder / MODULES).is_file() else _of_tower(folder)
-    layout = LAYOUTS.get(layout_of(shapes(folder))) if found else None
+    widths = {} if (folder / MODULES).is_file() else _of_tower(folder)
+    layout = LAYOUTS.get(layout_of(shapes(folder))) if widths else None
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
         problem = f"has the {side} tower only; join both: convert-checkpoint QUERY OUT --documents DOCUMENT"
         raise path_error(folder, problem, code="one-tower")
-    return {**found, "tied": False} if layout is not None and len(layout.towers) == 2 else found
+    return {**widths, "tied": False} if layout is not None and len(layout.towers) == 2 else widths
 
 
 def _of_tower(folder: Path) -> dict[str, Any]:

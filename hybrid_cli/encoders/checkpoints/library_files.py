@@ -107,8 +107,8 @@ def modules_of(folder: Path, side: str = "document") -> list[Module]:
         raise path_error(
             file, f"{wrong}; needs a list of objects with type and path", code="modules-form", **wrong.fields
         )
-    found = [module for each in listed for module in _resolved(folder, file, each["type"], each["path"], side)]
-    return [module for module in found if module.kind != "Dropout"]
+    modules = [module for entry in listed for module in _resolved(folder, file, entry["type"], entry["path"], side)]
+    return [module for module in modules if module.kind != "Dropout"]
 
 
 def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Iterator[Module]:
@@ -150,10 +150,10 @@ def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str,
             raise unsupported(file, "route_mappings", key, "needs pairs of a task and a modality") from None
     asked: list[Any] = [mappings.get(pair) for pair in ((side, "text"), (side, None), (None, "text"), (None, None))]
     asked += [name for name in (side, "text") if name in structure]
-    found = next((route for route in asked if route is not None), None)
-    if found not in structure:
-        raise unsupported(file, "structure", found, f"needs a route for a {side} ({', '.join(structure)})")
-    return str(found)
+    chosen = next((route for route in asked if route is not None), None)
+    if chosen not in structure:
+        raise unsupported(file, "structure", chosen, f"needs a route for a {side} ({', '.join(structure)})")
+    return str(chosen)
 
 
 def parts_of(folder: Path, side: str = "document") -> tuple[Module, Module | None, list[Module]]:
@@ -164,10 +164,10 @@ def parts_of(folder: Path, side: str = "document") -> tuple[Module, Module | Non
     """
     first, *others = modules_of(folder, side) or [Module("no module", folder)]
     pooling = others.pop(0) if first.kind == "Transformer" and others and others[0].kind == "Pooling" else None
-    if not (pooling or first.kind == STATIC_EMBEDDING) or any(each.kind not in MODULE_KINDS for each in others):
+    if not (pooling or first.kind == STATIC_EMBEDDING) or any(module.kind not in MODULE_KINDS for module in others):
         problem = f"needs the modules Transformer and Pooling first, or StaticEmbedding; then {', '.join(MODULE_KINDS)}"
         raise path_error(folder / MODULES, problem, code="modules-order")
-    for file in (each.folder / "config.json" for each in others if each.kind == "Normalize"):
+    for file in (module.folder / "config.json" for module in others if module.kind == "Normalize"):
         check_keys(file, _object(file), OF_VECTORS)
     return first, pooling, others
 
@@ -333,7 +333,10 @@ def max_length(transformer: Path, name: str, default: int, task: str = "feature-
     if length is None:
         names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
         known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
-        length = min((each for each in known if fits(each, int) and each <= LONGEST), default=default)
+        length = min(
+            (length_known for length_known in known if fits(length_known, int) and length_known <= LONGEST),
+            default=default,
+        )
     if not fits(length, int) or not 4 <= length <= LONGEST:
         label = "max_seq_length" if stored.get(name) is None else name
         raise path_error(

@@ -54,8 +54,8 @@ def read_weights(file: Path) -> dict[str, Any]:
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged archives raise every class
-        if found := _GLOBAL.search(str(error)):
-            problem = f"needs unpickling of {found[1]}, which can run any code; ask for safetensors"
+        if match := _GLOBAL.search(str(error)):
+            problem = f"needs unpickling of {match[1]}, which can run any code; ask for safetensors"
             raise path_error(file, problem, code="needs-unpickling") from None
         raise path_error(file, "is no readable PyTorch file, or needs unpickling", code="needs-unpickling") from None
     for name in _WRAPPERS:
