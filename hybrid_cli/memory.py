@@ -49,7 +49,7 @@ def limited(budget: int | None) -> Iterator[None]:
 
 
 def rows_that_fit(row_bytes: int, max_rows: int, min_rows: int = 1) -> int:
-    """Return the number of rows of a block: `max_rows` without a budget, else those that fit into a quarter of its rest.
+    """Return the number of rows of a block: `max_rows` without a budget, else those for a quarter of its rest.
 
     Args:
         row_bytes: bytes per row, with copies.

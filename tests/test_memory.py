@@ -260,7 +260,7 @@ def test_blocks_of_any_size_give_the_same_result(
     for name in ("whole", "blocks"):
         output = SMALL_BLOCKS[stage](tiny, searched, tmp_path / f"{name}{'.json' if 'dpr' in stage else '.parquet'}")
         results.append(artifacts.fingerprint(output))
-        monkeypatch.setattr(memory, "rows", least)
+        monkeypatch.setattr(memory, "rows_that_fit", least)
     assert results[0] == results[1]
 
 

@@ -1,8 +1,8 @@
 """Losses: pure functions of vectors and lexical scores, without model or state.
 
 A loss takes `LossInputs` and returns named terms; their sum is minimized, and the learning curve shows each term. A
-loss of `train-dense` is a function here and an entry of `LOSSES` in hybrid_cli/training/options.py, or a function of another
-package (docs/extending.md). Keyword arguments with the name of an option receive its value, others that of
+loss of `train-dense` is a function here and an entry of `LOSSES` in hybrid_cli/training/options.py, or a function of
+another package (docs/extending.md). Keyword arguments with the name of an option receive its value, others that of
 `--loss-option`.
 """
 
