@@ -24,7 +24,17 @@ _LARGEST = 1 << 20  # bytes; the parser reads about 200,000 a second
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8."""
+    """Reads numbers and dates as text, which the options convert as on the command line: `010` is 10, not 8.
+
+    Refuses aliases, which can expand to any size.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose the next node."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"*{event.anchor} is an alias", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -49,7 +59,11 @@ def read_config(path: Path) -> dict[str, Any]:
             raise InputError(problem, code="repeated-option", path=path, line=line, option=name)
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, *NOT_JSON) as error:
-        raise InputError(f"{path}: not a readable YAML file ({reason(error)})", code="not-yaml", path=path) from None
+        mark = getattr(error, "problem_mark", None)
+        at = {"line": mark.line + 1} if mark else {}
+        raise InputError(
+            f"{path}: not a readable YAML file ({reason(error)})", code="not-yaml", path=path, **at
+        ) from None
     if content is not None and not isinstance(content, dict):
         raise InputError(f"{path}: needs lines of 'option: value'", code="not-yaml", path=path)
     return content or {}
