@@ -159,15 +159,15 @@ def test_deep_lists_make_smaller_shards(tiny: Path, index: Path, tmp_path: Path)
 
 KILLED = """
 import os, signal, sys
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.stages import label
-write = artifacts.write_parquet
+write = storage.write_parquet
 def die_in_the_third(path, *rest):
     if "00002.parquet" in path.name:
         path.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return write(path, *rest)
-artifacts.write_parquet = die_in_the_third
+storage.write_parquet = die_in_the_third
 label.QUERIES_IN_A_SHARD = 3
 label.label(sys.argv[1], output=sys.argv[3], index=sys.argv[2], threads=1)
 """
