@@ -104,9 +104,7 @@ def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Object
         parameters: keyword arguments; those that the loss does not have are ignored.
     """
     function = LOSSES[name]
-    bound = {
-        name_bound: parameters[name_bound] for name_bound in signature(function).parameters if name_bound in parameters
-    }
+    bound = {key: parameters[key] for key in signature(function).parameters if key in parameters}
     relevance: Objective = partial(_terms, name, partial(function, **bound))
     return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
@@ -115,7 +113,9 @@ def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
     """Return the terms of a loss; refuse another result of one of a plugin."""
     terms = function(vectors)
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.ndim == 0 for term in terms.values()):
-        raise InputError(f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms")
+        raise InputError(
+            f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms", name=name
+        )
     return terms
 
 
