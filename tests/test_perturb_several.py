@@ -231,7 +231,6 @@ def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) ->
     )
     refused(refusal("option-does-not-apply", option="device"), "shuffle", device="cpu")
     refused(refusal("repeated-value", option="attacks"), "shuffle", "shuffle")
-    refused(refusal("repeated-value", option="attack"), "char-swap", "lite")
     refused(refusal("option-does-not-apply", option="synonyms"), "lite", synonyms=file, wordnet=SMALL)
     refused(refusal("no-such-file", path="gone"), "synonym-replacement", synonyms=tmp_path / "gone")
     refused(refusal("conflicting-options", option="output"), "lite", output="q.parquet")
