@@ -363,9 +363,9 @@ def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
     [
         ("4", (), refusal("not-an-answer", line=1)),
         ("1x", (), refusal("not-an-answer", line=2)),
-        ("u", (), refusal("not-an-answer", path="standard input", line=1)),
+        ("u", (), refusal("not-an-answer")),
         ("1", ("--measure", "acc@5"), refusal("needs-answers", option="measure")),
-        ("1", ("--stop-after", 0), "--stop-after"),
+        ("1", ("--stop-after", 0), refusal("out-of-range", option="stop_after")),
         ("1", ("--depth", 0), refusal("out-of-range", option="depth")),
     ],
 )

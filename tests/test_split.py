@@ -142,7 +142,6 @@ def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> 
     [
         ({}, refusal("missing-option", option="split")),
         ({"splits": ["nowhere"]}, refusal("no-such-split", path="collection")),
-        ({"splits": ["all", "test"]}, refusal("conflicting-options", option="split")),
         ({"splits": ["test"], "folds": 1}, refusal("out-of-range", option="folds")),
         ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, refusal("option-does-not-apply", option="seed")),
         ({"splits": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
