@@ -51,7 +51,7 @@ print(json.dumps({name: float(value) for name, value in evaluate(qrels, run, mea
 
 def make_data(folder: Path, queries: int, hits: int) -> None:
     """Write a run, and qrels with one relevant document per query (two for 6%); two thirds of them are retrieved."""
-    from hybrid_cli import artifacts
+    from hybrid_cli import storage
     from hybrid_cli.artifacts import Manifest
     from hybrid_cli.storage import SCHEMAS, Kind
 
@@ -77,7 +77,7 @@ def make_data(folder: Path, queries: int, hits: int) -> None:
     other = another_run(run, qrels, rng)
     for kind, name, frame in ((Kind.RUN, "run", run), (Kind.RUN, "other", other), (Kind.QRELS, "qrels", qrels)):
         manifest = Manifest(kind, "benchmark", {}, {})
-        artifacts.write_parquet(folder / f"{name}.parquet", [frame.to_arrow()], SCHEMAS[kind], manifest)
+        storage.write_parquet(folder / f"{name}.parquet", [frame.to_arrow()], SCHEMAS[kind], manifest)
     judged: dict[str, dict[str, int]] = {}
     for qid, docid in ordered:
         judged.setdefault(str(qid), {})[docid] = 1

@@ -45,7 +45,7 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
     import numpy as np
     import polars as pl
 
-    from hybrid_cli import artifacts
+    from hybrid_cli import storage
     from hybrid_cli.artifacts import Manifest
     from hybrid_cli.storage import SCHEMAS, Kind
 
@@ -68,7 +68,7 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
             }
         )
         manifest = Manifest(Kind.RUN, "benchmark", {}, {})
-        artifacts.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], SCHEMAS[Kind.RUN], manifest)
+        storage.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], SCHEMAS[Kind.RUN], manifest)
 
 
 def measured(command: list[str]) -> tuple[float, float, float]:

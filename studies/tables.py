@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.collections.collection import document_count
 from hybrid_cli.errors import InputError
 from hybrid_cli.reporting.tables import figure
@@ -417,7 +417,7 @@ def write_cells(file: Path, found: Sequence[Cell]) -> None:
         for cell in found:
             figures = [cell.mean, cell.low, cell.high, cell.p, cell.queries]
             for run in cell.runs:
-                rows.writerow([cell.table, cell.row, cell.column, *figures, run, artifacts.fingerprint(run)])
+                rows.writerow([cell.table, cell.row, cell.column, *figures, run, storage.fingerprint(run)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages import evaluate as stage
@@ -24,7 +24,7 @@ def write_run(path: Path, hits: dict[str, list[str]]) -> Path:
     rows = [(qid, docid, rank, 1.0 / rank) for qid, docids in hits.items() for rank, docid in enumerate(docids, 1)]
     table = pl.DataFrame(rows, schema=["qid", "docid", "rank", "score"], orient="row").to_arrow()
     path.parent.mkdir(parents=True, exist_ok=True)
-    artifacts.write_parquet(path, [table], storage.SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
+    storage.write_parquet(path, [table], storage.SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
     return path
 
 

@@ -15,7 +15,7 @@ from command import Refusal, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import InputError, artifacts, open_encoder, open_index, open_run, storage
+from hybrid_cli import InputError, open_encoder, open_index, open_run, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.encode import encode
@@ -127,7 +127,7 @@ def test_titles_of_a_changed_corpus_are_warned_about(
     shutil.copy(tiny / "corpus.parquet", corpus)
     index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
     rows = collection.scan(tiny).drop("corpus_row").collect().with_columns(title=pl.lit("another title"))
-    artifacts.write_parquet(
+    storage.write_parquet(
         corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
     )
     capsys.readouterr()

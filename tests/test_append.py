@@ -44,9 +44,7 @@ def test_extended_postings_equal_a_new_count(
 
 
 def write_corpus(path: Path, rows: pl.DataFrame) -> Path:
-    artifacts.write_parquet(
-        path, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
-    )
+    storage.write_parquet(path, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {}))
     return path
 
 
@@ -290,7 +288,7 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
         assert lost in done.err, done.err
         inputs = artifacts.read_manifest(words[0]).inputs
         assert [inputs[f"texts {number}"] for number in (1, 2)] == [recorded[f"texts {number}"] for number in (1, 2)]
-    assert artifacts.read_manifest("append").inputs["texts 3"]["fingerprint"] == artifacts.fingerprint(
+    assert artifacts.read_manifest("append").inputs["texts 3"]["fingerprint"] == storage.fingerprint(
         Path("new/corpus.parquet")
     )
     assert "changed" in hybrid("verify", "append").out
@@ -339,13 +337,13 @@ main()
 
 
 def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
-    before = artifacts.fingerprint(Path("bm25"))
+    before = storage.fingerprint(Path("bm25"))
     words = ["append", "bm25", "added.parquet", "--replace", "--output", "out", "--threads", "1"]
     for moment in ("build.lucene.update", "output.Output._publish"):
         done = run(KILLED.format(moment), *words)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not Path("out").exists()
-    assert artifacts.fingerprint(Path("bm25")) == before
+    assert storage.fingerprint(Path("bm25")) == before
     assert hybrid("verify", "bm25").code == 0
     assert hybrid(*words).code == 0
     assert contents("out") == contents("bm25-2")

@@ -18,7 +18,7 @@ import pytest
 from command import cases, raises, refused
 from processes import run
 
-from hybrid_cli import artifacts, cluster
+from hybrid_cli import artifacts, cluster, storage
 from hybrid_cli.cli import signals
 from hybrid_cli.cluster import Workers
 from hybrid_cli.collections import distributed
@@ -52,7 +52,7 @@ def add_machine(machines: Any) -> None:
 def contents(path: Path) -> dict[str, bytes]:
     """Return the bytes of a file, or of the files of a folder; its manifest has times."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.name != artifacts.MANIFEST}
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.name != storage.MANIFEST}
 
 
 def failing(fail: Callable[[int], int]) -> Callable[[], Callable[[int], int]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from command import hybrid, raises
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
@@ -73,7 +73,7 @@ def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, te
     assert not [name for name in weights if "distillation" in name]
     assert not list(student.rglob(".frozen"))
     manifest = artifacts.read_manifest(student)
-    assert manifest.inputs["teacher"]["fingerprint"] == artifacts.fingerprint(teacher)
+    assert manifest.inputs["teacher"]["fingerprint"] == storage.fingerprint(teacher)
     curve = pl.read_parquet(student / "curve.parquet")
     losses_seen = curve.filter(name="distillation")["value"].to_list()
     assert {"nll", "distillation", "dev_MRR@10"} <= set(curve["name"])

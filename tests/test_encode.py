@@ -158,7 +158,7 @@ def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
     assert (one / "index.faiss").stat().st_mtime_ns == written
     two = encode(tiny, output=tmp_path / "two", model=tiny_bert, dtype="fp32")
     assert contents(one) == contents(two)
-    assert artifacts.fingerprint(one) == artifacts.fingerprint(two)
+    assert storage.fingerprint(one) == storage.fingerprint(two)
 
 
 def test_queries_of_a_split_are_encoded_without_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

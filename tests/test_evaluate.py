@@ -13,7 +13,7 @@ from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
-from hybrid_cli import artifacts, plugins
+from hybrid_cli import plugins, storage
 from hybrid_cli.cli.app import app
 from hybrid_cli.evaluation.measures import Measure, MeasureFamily
 from hybrid_cli.reporting.evaluate import text as in_format
@@ -76,7 +76,7 @@ def test_the_values_are_an_artifact_that_is_reused(
 ) -> None:
     output = tmp_path / "measurements.parquet"
     first = evaluate([tiny, *paths], split="test", output=output)
-    artifacts.check_table(output, Kind.MEASUREMENTS)
+    storage.check_table(output, Kind.MEASUREMENTS)
     stored = pl.read_parquet(output)
     assert stored.filter(run="bm25", measure="MRR@10", qid="001")["value"].item() == 1 / 2
     assert len(stored) == 3 * 4 * 5

@@ -197,7 +197,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
     with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", normalize=True).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
-    assert not (tmp_path / "model" / artifacts.MANIFEST).exists()
+    assert not (tmp_path / "model" / storage.MANIFEST).exists()
     texts = ["two high tides a day", "salt"]
     ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu").encode_documents(["", ""], texts)
     theirs = models.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts)

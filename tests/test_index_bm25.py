@@ -76,20 +76,20 @@ def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, capsys: pyte
 
 def test_two_indexes_of_a_corpus_are_equal(tiny: Path, index: Path, tmp_path: Path) -> None:
     again = index_bm25(tiny, output=tmp_path / "again", threads=1)
-    assert artifacts.fingerprint(again) == artifacts.fingerprint(index)
+    assert storage.fingerprint(again) == storage.fingerprint(index)
 
 
 def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25")
-    before, made = artifacts.fingerprint(index), inodes(index)
+    before, made = storage.fingerprint(index), inodes(index)
     monkeypatch.setattr("hybrid_cli.stages.index_bm25.build", None)
     index_bm25(tiny, output=index, k1=1.2, b=0.75)
     opened = open_bm25(index)
     assert (opened.k1, opened.b) == (1.2, 0.75)
     assert inodes(index) == made
-    assert artifacts.fingerprint(index) != before
+    assert storage.fingerprint(index) != before
     assert "stored only k1 and b" in capsys.readouterr().err
     assert (open_bm25(index, k1=0.5).k1, open_bm25(index, k1=0.5).b) == (0.5, 0.75)
 
@@ -128,7 +128,7 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
         [("a", "", "x"), ("b", "", "y"), ("a", "", "z")], schema=["docid", "title", "text"], orient="row"
     )
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
+    storage.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     with raises("duplicate-id", path="corpus.parquet", id="a"):
         index_bm25(corpus, output=tmp_path / "bm25")
 
@@ -136,7 +136,7 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pl.DataFrame([("a", "", ""), ("b", "The", "of")], schema=["docid", "title", "text"], orient="row")
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
+    storage.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     index = index_bm25(corpus, output=tmp_path / "bm25")
     assert "has no terms, so a search finds nothing" in capsys.readouterr().err
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})
@@ -167,7 +167,7 @@ def test_completed_parts_survive_an_interruption(
             index_bm25(tiny, output=tmp_path / "bm25")
     monkeypatch.setattr("hybrid_cli.lexical.build.lucene.build", None)
     monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder", None)
-    assert artifacts.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == artifacts.fingerprint(index)
+    assert storage.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == storage.fingerprint(index)
 
 
 def test_tuning_is_recorded(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

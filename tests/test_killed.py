@@ -16,7 +16,7 @@ from command import hybrid
 from processes import HYBRID, Started, run
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.runs import read_run
 from hybrid_cli.storage import Kind
 
@@ -70,7 +70,7 @@ def bytes_of(path: Path) -> dict[str, bytes]:
     if path.is_file():
         return {"": path.read_bytes()}
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    kept = {name for name in files if name.name != artifacts.MANIFEST and name.parts[0] != "lucene"}
+    kept = {name for name in files if name.name != storage.MANIFEST and name.parts[0] != "lucene"}
     assert kept
     return {str(name): files[name].read_bytes() for name in kept}
 
@@ -132,7 +132,7 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
     assert not Path("out").exists()
     assert hybrid("index-bm25", "tiny", "--output", "out", "--threads", 1).code == 0
     assert bytes_of(Path("out")) == bytes_of(made / "bm25")
-    assert artifacts.fingerprint(Path("out")) == artifacts.fingerprint(made / "bm25")
+    assert storage.fingerprint(Path("out")) == storage.fingerprint(made / "bm25")
     command = "search tiny --split test --index out --engine lucene --output run.parquet"
     assert hybrid(*command.split()).code == 0
     assert read_run(Path("run.parquet")).equals(read_run(Path("bm25.parquet")))

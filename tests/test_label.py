@@ -13,7 +13,7 @@ from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.opening.examples import open_labels
@@ -188,7 +188,7 @@ def test_an_interrupted_call_resumes_with_the_first_missing_shard(
     written = [path.stat().st_mtime_ns for path in done]
     labels_of(tiny, output, index=index)
     assert [shard_path(output, number).stat().st_mtime_ns for number in range(2)] == written
-    assert artifacts.fingerprint(output) == artifacts.fingerprint(plain)
+    assert storage.fingerprint(output) == storage.fingerprint(plain)
     assert counts_of(output) == counts_of(plain)
     names = {str(path.relative_to(plain)) for path in plain.rglob("*")}
     assert {str(path.relative_to(output)) for path in output.rglob("*")} == names

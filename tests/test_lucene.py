@@ -13,7 +13,7 @@ import pytest
 import scipy
 from command import raises
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
@@ -50,7 +50,7 @@ ODD_IDS = ["007", "NA", "null", "1e5", "with space", "two\ttabs", "órgãos 東�
 def corpus_file(folder: Path, rows: Iterable[Sequence[str]]) -> Path:
     frame = pl.DataFrame(list(rows), schema=["docid", "title", "text"], orient="row")
     schema, manifest = storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(folder / "corpus.parquet", [frame.to_arrow()], schema, manifest)
+    storage.write_parquet(folder / "corpus.parquet", [frame.to_arrow()], schema, manifest)
     return folder / "corpus.parquet"
 
 

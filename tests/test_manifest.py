@@ -13,9 +13,8 @@ import pytest
 from command import Refusal, raises, refusal
 from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
-from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import FORMAT, MANIFEST
-from hybrid_cli.storage import Kind, tables
+from hybrid_cli import artifacts, runs, storage
+from hybrid_cli.storage import FORMAT, MANIFEST, Kind, tables
 
 # ----------------------------------------------------------------------------------------------------------- manifests
 
@@ -102,12 +101,12 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
         ("empty", Kind.RUN, refusal("other-kind", expected="run")),
     ):
         with raises(problem, path=name):
-            artifacts.check_table(tmp_path / name, kind)
+            storage.check_table(tmp_path / name, kind)
 
 
 def test_an_index_is_not_a_run(tmp_path: Path) -> None:
     with raises("other-kind", path="index", expected="run"):
-        artifacts.check_table(write_folder(tmp_path / "index"), Kind.RUN)
+        storage.check_table(write_folder(tmp_path / "index"), Kind.RUN)
 
 
 @pytest.mark.parametrize(
@@ -129,23 +128,23 @@ def test_wrong_columns_are_named_with_the_type_that_is_needed(
     for name, kind in columns.items():
         frame = frame.drop(name) if kind is None else frame.cast({name: kind})
     with raises(problem):
-        artifacts.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
+        storage.check_table(foreign(tmp_path / "x.parquet", frame), Kind.RUN)
 
 
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     table = run_table()
     pq.write_table(table.append_column("docid", table["qid"]), tmp_path / "x.parquet")
     with raises("repeated-column", column="docid"):
-        artifacts.check_table(tmp_path / "x.parquet", Kind.RUN)
+        storage.check_table(tmp_path / "x.parquet", Kind.RUN)
 
 
 def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns(tmp_path: Path) -> None:
     frame = pl.DataFrame({"more": [1], "score": [2], "rank": [1], "docid": ["a"], "qid": ["q"]})
     file = foreign(tmp_path / "x.parquet", frame)
-    assert artifacts.check_table(file, Kind.RUN) == file
+    assert storage.check_table(file, Kind.RUN) == file
     assert runs.read_run(file).rows() == [("q", "a", 1, 2.0)]
     queries = foreign(tmp_path / "queries.parquet", pl.DataFrame({"qid": ["q"], "text": ["words"]}))
-    assert artifacts.check_table(queries, Kind.QUERIES) == queries, "answers may be absent"
+    assert storage.check_table(queries, Kind.QUERIES) == queries, "answers may be absent"
 
 
 # --------------------------------------------------------------------------------------------------------- fingerprints
@@ -166,7 +165,7 @@ def test_a_fingerprint_does_not_depend_on_the_batches_of_the_writer(
 
 def test_a_fingerprint_changes_with_the_content_and_not_with_the_options(tmp_path: Path) -> None:
     def fingerprint(rows: Rows, **options: Any) -> str:
-        return artifacts.fingerprint(write_run(tmp_path / "x.parquet", rows, overwrite=True, **options))
+        return storage.fingerprint(write_run(tmp_path / "x.parquet", rows, overwrite=True, **options))
 
     first = fingerprint(HITS, hits=1)
     assert fingerprint(HITS, hits=2) == first
@@ -183,7 +182,7 @@ def test_the_fingerprint_of_a_folder_covers_names_and_contents_except_hidden_and
             for name, content in files.items():
                 (work / name).parent.mkdir(exist_ok=True)
                 (work / name).write_text(content)
-        return artifacts.fingerprint(folder)
+        return storage.fingerprint(folder)
 
     first = fingerprint({"a": "1", "b/c": "2"})
     assert fingerprint({"b/c": "2", "a": "1"}) == first
@@ -202,5 +201,5 @@ def test_the_fingerprint_of_a_folder_does_not_depend_on_the_order_of_its_listing
     found = set()
     for order in (listed, listed[::-1]):
         monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
-        found.add(artifacts.hash_folder(tmp_path))
+        found.add(storage.hash_folder(tmp_path))
     assert len(found) == 1

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from command import raises
 
-from hybrid_cli import artifacts, memory
+from hybrid_cli import memory, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import HybridError
 from hybrid_cli.settings import COMMANDS, Combine, Encode, Export
@@ -259,7 +259,7 @@ def test_blocks_of_any_size_give_the_same_result(
     results = []
     for name in ("whole", "blocks"):
         output = SMALL_BLOCKS[stage](tiny, searched, tmp_path / f"{name}{'.json' if 'dpr' in stage else '.parquet'}")
-        results.append(artifacts.fingerprint(output))
+        results.append(storage.fingerprint(output))
         monkeypatch.setattr(memory, "rows_that_fit", least)
     assert results[0] == results[1]
 

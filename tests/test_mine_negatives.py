@@ -10,7 +10,7 @@ import pytest
 from command import Refusal, hybrid, raises, refusal
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -42,7 +42,7 @@ def negatives_of(path: Path) -> pl.DataFrame:
 
 
 def test_one_row_per_query_and_relevant_document(mined: Path) -> None:
-    artifacts.check_table(mined, Kind.EXAMPLES)
+    storage.check_table(mined, Kind.EXAMPLES)
     examples = pl.read_parquet(mined)
     assert set(examples.select("qid", "docid").iter_rows()) == {(qid, d) for qid, d, _ in TINY_JUDGEMENTS["train"]}
     assert examples["negatives"].list.len().to_list() == [3] * 7

@@ -12,9 +12,9 @@ from command import raises
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST, DryRun
+from hybrid_cli.artifacts import DryRun
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.storage import Kind, files, layout
+from hybrid_cli.storage import MANIFEST, Kind, files, layout
 
 # --------------------------------------------------------------------------------------------------------------- checks
 

@@ -15,12 +15,12 @@ from processes import HYBRID, run
 from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import MANIFEST, Named
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Named
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input, recorded_model
-from hybrid_cli.storage import Kind
+from hybrid_cli.storage import MANIFEST, Kind
 
 
 def input_of(artifact: Path, role: str) -> Path | None:
@@ -117,7 +117,7 @@ def test_a_linked_encoder_has_a_manifest_for_its_new_place(tmp_path: Path) -> No
     encoder = write_folder(tmp_path / "encoder", inputs={"examples": examples})
     artifacts.hard_link(encoder, tmp_path / "deep/ensemble/part-1")
     assert input_of(tmp_path / "deep/ensemble/part-1", "examples") == examples
-    assert artifacts.hash_folder(encoder) == artifacts.hash_folder(tmp_path / "deep/ensemble/part-1")
+    assert storage.hash_folder(encoder) == storage.hash_folder(tmp_path / "deep/ensemble/part-1")
 
 
 # ------------------------------------------------------------------------------------------------------ older artifacts
@@ -221,4 +221,4 @@ def test_the_program_searches_an_index_of_another_folder(
     command = ["search", project / "data/tiny", "--split", "test", "--index", project / "out/dense"]
     done = run(HYBRID, *command, "--output", "run.parquet")
     assert done.returncode == 0, done.stderr
-    assert artifacts.row_count(tmp_path / "run.parquet") == artifacts.row_count(project / "out/dense.parquet")
+    assert storage.row_count(tmp_path / "run.parquet") == storage.row_count(project / "out/dense.parquet")

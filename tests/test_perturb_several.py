@@ -14,7 +14,6 @@ import pytest
 from command import Refusal, hybrid, raises, refusal
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import MANIFEST
 from hybrid_cli.collections import collection
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
@@ -22,7 +21,7 @@ from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search
-from hybrid_cli.storage import layout
+from hybrid_cli.storage import MANIFEST, layout
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -48,7 +48,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Return the content of every file except the manifest, which records the duration."""
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != artifacts.MANIFEST]
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != storage.MANIFEST]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
@@ -170,7 +170,7 @@ def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: P
     assert "pretrain: " in done.err.splitlines()[-1]
     assert "12 documents, 3 steps, held-out loss" in done.err
     manifest = artifacts.read_manifest(tmp_path / "out", Kind.ENCODER)
-    assert manifest.inputs["corpus"]["fingerprint"] == artifacts.fingerprint(tiny / "corpus.parquet")
+    assert manifest.inputs["corpus"]["fingerprint"] == storage.fingerprint(tiny / "corpus.parquet")
     counts = manifest.counts
     assert (counts["documents"], counts["held_out"], counts["steps"], counts["best_step"]) == (12, 1, 3, 3)
     assert "up to date" in hybrid(*command, "--output", tmp_path / "out").err

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from recording_hub import recording_hub
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -70,7 +70,7 @@ def index(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
     dense = encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
     search(tiny, split="test", index=dense, output=folder / "dense.parquet")
     search(tiny, split="test", index=folder / "bm25", output=folder / "bm25.parquet")
-    return record(dense, artifacts.fingerprint(tiny_bert))
+    return record(dense, storage.fingerprint(tiny_bert))
 
 
 def run(commands: list[list[Any]], address: str, home: Path) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
 ) -> None:
     cache(tmp_path, tiny_bert)
     other = shutil.copytree(index, tmp_path / "other")
-    record(other, artifacts.fingerprint(tiny_bert).replace("1", "2"))
+    record(other, storage.fingerprint(tiny_bert).replace("1", "2"))
     search = ["search", tiny, "--split", "test", "--index"]
     outputs = [tmp_path / "run.parquet", tmp_path / "other.parquet"]
     words = [[*search, each, "--output", output] for each, output in zip((index, other), outputs, strict=True)]

@@ -14,7 +14,7 @@ from command import raises
 from evaluated import write_run
 from typer.testing import CliRunner
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.cli.app import app
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
@@ -115,7 +115,7 @@ def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Pa
 def test_the_values_are_written(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
     robustness(paths, qrels=qrels, measures=["R@1"], output=output)
-    artifacts.check_table(output, Kind.MEASUREMENTS)
+    storage.check_table(output, Kind.MEASUREMENTS)
     assert pl.read_parquet(output).group_by("run").len().to_dict(as_series=False)["len"] == [QUESTIONS] * len(paths)
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal
 
-from hybrid_cli import artifacts, open_index, storage
+from hybrid_cli import open_index, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.collections import collection
@@ -37,7 +37,7 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     rows, manifest = collection.scan(tiny).drop("corpus_row").collect(), Manifest(Kind.CORPUS, "test", {}, {})
     for name, part in (("0", rows.head(5)), ("1", rows.slice(5, 4)), ("2", rows.tail(3)), ("all", rows)):
         corpus = folder / f"corpus-{name}.parquet"
-        artifacts.write_parquet(corpus, [part.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
+        storage.write_parquet(corpus, [part.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
         encode(corpus, model=str(folder / "bert"), dtype="fp32", output=folder / f"dense-{name}", threads=1)
     encode(folder / "dense-0", index_type="sq8", output=folder / "codes-0")
     encode(folder / "corpus-1.parquet", model=str(folder / "bert"), query_prefix="q: ", output=folder / "prefix-1")
@@ -181,7 +181,7 @@ def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, mo
             index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
     monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder.finish", None)
     again = index_bm25(Path("tiny"), output=tmp_path / "again", k1=1.2, shards=3)
-    assert artifacts.fingerprint(again) == artifacts.fingerprint(Path("shards"))
+    assert storage.fingerprint(again) == storage.fingerprint(Path("shards"))
 
 
 def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(here: Path) -> None:

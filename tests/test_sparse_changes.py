@@ -11,7 +11,7 @@ from command import raises
 from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, write_checkpoints
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
@@ -50,7 +50,7 @@ def encoded(models: dict[Any, Path], corpus: Path, architecture: Any, output: Pa
 
 def content(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file but the manifest, which records inputs and duration."""
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != artifacts.MANIFEST]
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != storage.MANIFEST]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 

@@ -13,7 +13,7 @@ import pytest
 from command import Refusal, hybrid, raises, refusal
 from tiny_collection import counts_of
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
@@ -63,7 +63,7 @@ def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> 
 def test_the_corpus_is_a_hard_link(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], output=tmp_path / "folds")
     assert os.path.samefile(tiny / "corpus.parquet", folder / "corpus.parquet")
-    assert artifacts.fingerprint(folder / "corpus.parquet") == artifacts.fingerprint(tiny / "corpus.parquet")
+    assert storage.fingerprint(folder / "corpus.parquet") == storage.fingerprint(tiny / "corpus.parquet")
 
 
 def test_a_corpus_in_parts_is_linked_too(tiny: Path, tmp_path: Path) -> None:

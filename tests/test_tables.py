@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -57,7 +57,7 @@ def test_cells_are_means_over_queries_and_seeds_with_their_runs(made: Path, out:
     seeds = [row["run"] for row in roc if row["row"] == "DPR"]
     assert seeds == [str(out / f"roc/seed-{seed}/dense.test.parquet") for seed in (1, 2)]
     assert {row["fingerprint"] for row in roc if row["row"] == "BM25"} == {
-        artifacts.fingerprint(out / "bm25.test.parquet")
+        storage.fingerprint(out / "bm25.test.parquet")
     }
     assert "| BM25 | " in text
     assert "| .191 | .864 | .506 | .377 |" in text

@@ -228,7 +228,7 @@ def test_the_manifest_records_inputs_and_the_options_that_apply(
 ) -> None:
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, loss="margin", max_steps=1)
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["inputs"]["examples"]["fingerprint"] == artifacts.fingerprint(examples)
+    assert manifest["inputs"]["examples"]["fingerprint"] == storage.fingerprint(examples)
     options = manifest["options"]
     assert (options["loss"], options["xi"], options["pooling"]) == ("margin", 1.0, "mean")
     assert not {"scorer", "keep", "dev_queries", "model", "device"} & set(options)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from processes import run
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -42,11 +42,11 @@ def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFac
 def test_a_model_learns_with_a_frozen_one(
     examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str
 ) -> None:
-    before = artifacts.fingerprint(tiny_lambda)
+    before = storage.fingerprint(tiny_lambda)
     plan = {**PLAN, "loss": loss, "model": str(tiny_bert), "scorer": str(tiny_lambda)}
     joint = train_dense(examples, output=tmp_path / "joint", **plan, scorer_schedule="learned")
     alone = train_dense(examples, output=tmp_path / "alone", **plan, scorer_weight=0)
-    assert artifacts.fingerprint(tiny_lambda) == before
+    assert storage.fingerprint(tiny_lambda) == before
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in (joint, alone)]
     assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
     manifest = artifacts.read_manifest(joint)

@@ -13,7 +13,7 @@ from command import raises
 from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -174,7 +174,7 @@ def test_a_checkpoint_with_code_is_refused(
     output, options = interrupted
     folder = tmp_path / ".x.partial" / layout.CHECKPOINT
     (folder / layout.OPTIMIZER).write_bytes(pickle.dumps({"optimizer": Path}, protocol=protocol))
-    (folder / layout.CHECKSUM).write_text(artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+    (folder / layout.CHECKSUM).write_text(storage.hash_folder(folder, (layout.CHECKSUM,)))
     with pytest.raises(InputError) as caught:
         train_dense(examples, **options)
     assert caught.value.code == "checkpoint-of-another-version"

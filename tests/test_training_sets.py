@@ -28,7 +28,7 @@ def changed_copy(tiny: Path, folder: Path) -> Path:
     shutil.copytree(tiny, folder)
     corpus = pl.read_parquet(folder / "corpus.parquet").with_columns(text=pl.col("text") + " more")
     manifest = artifacts.Manifest(Kind.CORPUS, "test", {}, {})
-    artifacts.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
+    storage.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     return folder
 
 

@@ -14,10 +14,10 @@ import pytest
 from command import hybrid, refused
 from test_train_dense import write_examples
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts import MANIFEST, Manifest
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.settings import COMMANDS, IndexBm25, TrainDense
-from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind, layout
 from hybrid_cli.training import checkpoints, loop
 
 STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it
@@ -55,7 +55,7 @@ def change_manifest(path: Path, **changes: Any) -> None:
     if path.is_dir():
         (path / MANIFEST).write_text(manifest.to_json())
     else:
-        artifacts.write_parquet(path, [pq.read_table(path)], SCHEMAS[manifest.kind], manifest)
+        storage.write_parquet(path, [pq.read_table(path)], SCHEMAS[manifest.kind], manifest)
 
 
 def without(options: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -16,13 +16,12 @@ from small_artifacts import HITS, open_output, write_folder, write_run
 from test_damage import flip
 
 from hybrid_cli import artifacts
-from hybrid_cli.artifacts import MANIFEST
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.verify import CHANGED, DAMAGED, INTACT, MISSING, UNCHANGED, UNCHECKED, verify
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import MANIFEST, Kind, layout
 
 
 @pytest.fixture

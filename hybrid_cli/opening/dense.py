@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -25,9 +25,9 @@ def open_dense(
     """
     manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
     info = info_of(manifest)
-    with artifacts.one_version(folder, manifest):
-        artifacts.check_parts(folder, DOCIDS)
-        docids = pl.read_parquet(artifacts.validate_parquet(folder / DOCIDS), glob=False)["docid"]
+    with storage.one_version(folder, manifest):
+        storage.check_parts(folder, DOCIDS)
+        docids = pl.read_parquet(storage.validate_parquet(folder / DOCIDS), glob=False)["docid"]
     return DenseIndex(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
 

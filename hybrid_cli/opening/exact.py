@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
@@ -163,7 +163,7 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
     if path is None or not path.exists():
         where = f"no longer at {made.input_label('queries')}" if "queries" in made.inputs else "not recorded"
         raise InputError(f"{run}: its queries are {where}; pass them with --queries", code="queries-missing", path=run)
-    if artifacts.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
+    if storage.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         raise InputError(
             f"{run}: its queries at {path} have changed; search again, or pass them with --queries",
             code="input-changed",

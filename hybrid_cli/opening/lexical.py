@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import resolve
@@ -58,8 +58,8 @@ def open_lexical(
     if steps is None:
         return open_bm25(folder, k1, b)
     queries = EncodedQueries(encoder_of(folder, manifest, model, device), steps)
-    with artifacts.one_version(folder, manifest):
-        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
+    with storage.one_version(folder, manifest):
+        storage.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
         return LexicalIndex.load_learned(folder, queries, steps)
 
 
@@ -77,8 +77,8 @@ def open_bm25(folder: Path, k1: float | None = None, b: float | None = None) -> 
             code="learned-weights",
             path=folder,
         )
-    with artifacts.one_version(folder, manifest):
-        artifacts.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    with storage.one_version(folder, manifest):
+        storage.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
         recorded = read_parameters(folder)
         parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
         return LexicalIndex.load(folder, manifest.options["language"], parameters)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.dense import info_of
@@ -59,8 +59,8 @@ def shards_of(index: Path) -> tuple[Path, ...]:
 
 def docids_of(index: Path) -> pl.Series:
     """Return the ids of an index, by row."""
-    artifacts.check_parts(index, layout.DOCIDS)
-    return pl.read_parquet(artifacts.validate_parquet(index / layout.DOCIDS), glob=False)["docid"]
+    storage.check_parts(index, layout.DOCIDS)
+    return pl.read_parquet(storage.validate_parquet(index / layout.DOCIDS), glob=False)["docid"]
 
 
 def ids_of(index: Path) -> pl.Series:

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.reporting.tables import Table, figure
 from hybrid_cli.settings.analysis import Evaluate
@@ -130,7 +130,7 @@ def _check_files(named: Mapping[str, Path]) -> None:
         if not path.exists():
             problem = f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes"
             raise InputError(problem, code="no-such-file", path=path)
-        if (other := known.setdefault(artifacts.fingerprint(path), path)) != path:
+        if (other := known.setdefault(storage.fingerprint(path), path)) != path:
             problem = f"{path}: has the same measurements as {other}; omit one of them"
             raise InputError(problem, code="repeated-input", path=path)
         made = artifacts.find_manifest(path)
@@ -143,7 +143,7 @@ def _check_files(named: Mapping[str, Path]) -> None:
 
 
 def _read(name: str, path: Path) -> pl.DataFrame:
-    table = pl.read_parquet(artifacts.check_table(path, Kind.MEASUREMENTS), glob=False)
+    table = pl.read_parquet(storage.check_table(path, Kind.MEASUREMENTS), glob=False)
     return table.select(part=pl.lit(name), run="run", measure="measure", qid="qid", value="value")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import console, storage
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import text_lines
@@ -31,7 +31,7 @@ def delete(settings: Delete) -> Path:
     """
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest))
-    given = artifacts.fingerprint(settings.ids)
+    given = storage.fingerprint(settings.ids)
     ids = pl.Series("docid", text_lines(settings.ids), pl.String).unique(maintain_order=True)
     ids = ids.filter(ids != "")
     unknown = ids.filter(~ids.is_in(ids_of(index).implode()))
@@ -43,7 +43,7 @@ def delete(settings: Delete) -> Path:
         )  # fmt: skip
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line", code="no-ids", path=settings.ids)
-    if artifacts.fingerprint(settings.ids) != given:
-        raise artifacts.replaced(settings.ids)
+    if storage.fingerprint(settings.ids) != given:
+        raise storage.replaced(settings.ids)
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
     return write(settings, Change(index, manifest, ids), {"ids": Recorded(settings.ids, "file", given)})

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -143,7 +143,7 @@ def _encode(settings: Encode) -> Path:
             else:
                 encoded = blocks_encoder(settings, encoder, of_queries, resolved)
                 encode_texts(work, texts, encoded, of_queries, settings, advance)
-        artifacts.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
+        storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = _info(encoder, total, truncated)
         counts |= _finished(settings, work, info, kind)
@@ -183,9 +183,9 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         with progress("encode", partial(weight_shard, work), total, settings.shard_size) as advance:
             resolved = {"steps": steps, "dtype": dtype, "contract": changes}
             encode_documents(settings, encoder, work, texts, total, resolved, advance)
-        artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
+        storage.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
-        artifacts.refuse_lost_rows(work, "documents", built.documents, total)
+        storage.refuse_lost_rows(work, "documents", built.documents, total)
         counts |= built.counts() | {"encoder": encoder.fingerprint, "contract": encoder.describe()}
         counts |= {"k1": DEEPCT_K1, "b": DEEPCT_B} if contract.counts else {"quantization": steps}
     console.note(

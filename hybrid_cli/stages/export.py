@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
@@ -293,8 +293,8 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
         if not (tower / layout.MODULES).is_file():
             problem = f"{path}: no sentence-transformers model (modules.json); train or save the encoder again"
             raise InputError(problem, code="no-such-file", path=path, expected=layout.MODULES)
-    artifacts.check_parts(path)
-    ignored = shutil.ignore_patterns(artifacts.MANIFEST, ".*")
+    storage.check_parts(path)
+    ignored = shutil.ignore_patterns(storage.MANIFEST, ".*")
     with disk.noted(scratch):  # copytree collects the errors of all files
         shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
@@ -319,7 +319,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
             f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it",
             code="unsafe-name", path=path, id=bad[0], column="docid",
         )  # fmt: skip
-    artifacts.check_parts(path, FAISS_INDEX, DOCIDS)
+    storage.check_parts(path, FAISS_INDEX, DOCIDS)
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")
     with disk.create(scratch / "docid") as file:

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory, words
+from hybrid_cli import artifacts, console, memory, storage, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError, option_error
@@ -105,7 +105,7 @@ def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> b
     found = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
     if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != "index-bm25":
         return False
-    fingerprints = {role: artifacts.fingerprint(path) for role, path in inputs.items()}
+    fingerprints = {role: storage.fingerprint(path) for role, path in inputs.items()}
     recorded = {role: source["fingerprint"] for role, source in found.inputs.items()}
     options = settings.recorded()
     if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
@@ -148,7 +148,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
     _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
         build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
-    artifacts.refuse_lost_rows(work, "documents", pq.read_metadata(work / layout.DOCIDS).num_rows, documents)
+    storage.refuse_lost_rows(work, "documents", pq.read_metadata(work / layout.DOCIDS).num_rows, documents)
 
 
 def _names(settings: IndexBm25) -> list[str]:

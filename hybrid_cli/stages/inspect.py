@@ -82,7 +82,7 @@ def inspect(settings: Inspect) -> Description:
         known, whole = asdict(manifest), artifacts.read_manifest(artifacts.enclosing_artifact(path))
         described |= {name: known[name] for name in _MANIFEST_FIELDS}
         described["inputs"] = list(_lineage(whole, (path.resolve(),)))
-    described["parts"] = artifacts.sizes(path)
+    described["parts"] = storage.sizes(path)
     if manifest and manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         try:
             described["memory"], described["documents"] = _memory(path, manifest)
@@ -97,7 +97,7 @@ def inspect(settings: Inspect) -> Description:
     elif path.suffix != ".html":
         described["head"] = _head(path)
     if manifest and (step := manifest.counts.get("best_step")) is not None and (path / layout.CURVE).is_file():
-        artifacts.check_parts(path, layout.CURVE)
+        storage.check_parts(path, layout.CURVE)
         rows = pl.read_parquet(path / layout.CURVE, glob=False).filter(step=int(step)).select("name", "value")
         described["best_values"] = {
             name: [int(step), value] for name, value in rows.iter_rows() if name.startswith(_VALIDATED)
@@ -120,7 +120,7 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
     }
     if (path / layout.LUCENE).is_dir():
         memory["Lucene index"] = sum(part.stat().st_size for part in (path / layout.LUCENE).iterdir())
-    return memory, artifacts.row_count(path / layout.DOCIDS)
+    return memory, storage.row_count(path / layout.DOCIDS)
 
 
 def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Description]:
@@ -131,7 +131,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
         entry |= {"state": "missing", "inputs": []}
         if path is not None and path.exists() and path.resolve() not in above:
             try:
-                unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]
+                unchanged = storage.fingerprint(path) == recorded["fingerprint"]
                 source = artifacts.find_manifest(artifacts.enclosing_artifact(path))
             except InputError as error:
                 entry["state"] = f"damaged ({error})"
@@ -148,7 +148,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
 
 def _table_content(path: Path) -> Description:
     file = pq.ParquetFile(path)
-    with artifacts.reading(path):
+    with storage.reading(path):
         first = next(file.iter_batches(SAMPLE_ROWS), None)
     content: Description = {
         "rows": file.metadata.num_rows,
@@ -167,7 +167,7 @@ def _folder_content(path: Path) -> Description:
     if (path / layout.STATIC_TABLES).is_file():
         content["weights"] = _static_tables(path)
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))
-    content["tables"] = {str(table.relative_to(path)): artifacts.row_count(table) for table in tables}
+    content["tables"] = {str(table.relative_to(path)): storage.row_count(table) for table in tables}
     curves = (table for table in tables if {"step", "name", "value"} <= set(pq.read_schema(table).names))
     for curve in curves:
         content["last_values"] = _last_values(curve)
@@ -214,8 +214,8 @@ def _fusion_weights(path: Path) -> Description:
 
 def _static_tables(folder: Path) -> Description:
     """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
-    artifacts.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
-    terms = pl.read_parquet(artifacts.validate_parquet(folder / layout.TERMS), glob=False)["term"]
+    storage.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
+    terms = pl.read_parquet(storage.validate_parquet(folder / layout.TERMS), glob=False)["term"]
     description: Description = {}
     try:
         with safe_open(folder / layout.STATIC_TABLES, "np") as tables:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, cluster, console, runs
+from hybrid_cli import artifacts, cluster, console, runs, storage
 from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
@@ -112,13 +112,13 @@ def _write(
     started: deque[tuple[Path, int]] = deque()  # path and number of queries of the shards in progress
 
     def count(path: Path, asked: int) -> None:
-        counts["labelled"] += artifacts.row_count(path)
-        counts["without_hits"] += asked - artifacts.row_count(path)
+        counts["labelled"] += storage.row_count(path)
+        counts["without_hits"] += asked - storage.row_count(path)
         counts["hits"] += artifacts.read_manifest(path, Kind.LABELS).counts["hits"]
         counts["shards"] += 1
 
     def missing() -> Iterator[pl.DataFrame]:
-        for number, shard in enumerate(artifacts.regrouped((block.to_arrow() for block in queries.blocks), size)):
+        for number, shard in enumerate(storage.regrouped((block.to_arrow() for block in queries.blocks), size)):
             path = labels.shard_path(work, number)
             if path.exists():
                 count(path, len(shard))
@@ -133,5 +133,5 @@ def _write(
             labels.write_shard(path, table, output.manifest, hits=len(table["docids"].combine_chunks().flatten()))
             count(path, asked)
             advance(asked)
-    artifacts.refuse_lost(labels.shard_path(work, number) for number in range(counts["shards"]))
+    storage.refuse_lost(labels.shard_path(work, number) for number in range(counts["shards"]))
     return counts

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives
@@ -42,7 +42,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs, options)
     if output.up_to_date:
         return output.path
-    shared = len({artifacts.fingerprint(part.inputs["corpus"]) for part in parts}) == 1
+    shared = len({storage.fingerprint(part.inputs["corpus"]) for part in parts}) == 1
     for part in parts:
         part.mine()
     counts = parts[0].counts()

@@ -92,8 +92,8 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
                     counts=counted,
                     location=path.resolve(),
                 )
-                with artifacts.replacing(path) as scratch:
-                    artifacts.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
+                with storage.replacing(path) as scratch:
+                    storage.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
                 _note(f"{output.path}: {name}", counted)
             manifests[name] = artifacts.read_manifest(path, Kind.QUERIES)
         counts |= {"queries": next(iter(manifests.values())).counts["queries"]}

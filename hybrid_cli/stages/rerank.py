@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli import artifacts, console, runs
+from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -72,7 +72,7 @@ def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Ru
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     """Return the inputs by role; texts come from options, or from the files recorded in the run."""
     if not settings.run.is_file():
-        artifacts.check_table(settings.run, Kind.RUN)
+        storage.check_table(settings.run, Kind.RUN)
     recorded = corpus_of(settings.run)
     source = settings.collection or (recorded.path if recorded else None)
     if source is None or not (settings.collection or source.exists()):
@@ -115,5 +115,5 @@ def _write(
         options = manifest.options | {"depths": [], "top_k": depth}
         described = artifacts.describe_inputs(inputs, output.place / path.name)
         manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
-    with artifacts.replacing(path) as scratch:
-        artifacts.write_parquet(scratch, job.blocks(depth), SCHEMAS[Kind.RUN], manifest)
+    with storage.replacing(path) as scratch:
+        storage.write_parquet(scratch, job.blocks(depth), SCHEMAS[Kind.RUN], manifest)

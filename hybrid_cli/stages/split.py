@@ -115,4 +115,4 @@ def _write(output: Output, path: Path, kind: Kind, table: pl.DataFrame, qids: Se
     """Write the rows of `qids` in their order and return their number."""
     schema, manifest = storage.SCHEMAS[kind], replace(output.manifest, kind=kind)
     rows = table.filter(pl.col("qid").is_in(list(qids))).select(schema.names)
-    return int(artifacts.write_parquet(path, [rows.to_arrow()], schema, manifest).counts["rows"])
+    return int(storage.write_parquet(path, [rows.to_arrow()], schema, manifest).counts["rows"])

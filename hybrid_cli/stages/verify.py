@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import MANIFEST, Manifest
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.input_files import opened, read_bytes
 from hybrid_cli.opening.models import input_path
 from hybrid_cli.settings import Verify
 from hybrid_cli.stages import stage
+from hybrid_cli.storage import MANIFEST
 
 INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
 UNCHANGED, CHANGED, MISSING = "unchanged", "changed", "missing"
@@ -86,8 +87,8 @@ def _verify(path: Path, label: str, found: dict[Path, Description]) -> Descripti
         manifest = artifacts.read_manifest(path, any_format=True)
         described["kind"] = str(manifest.kind)
         described["files"] = len(manifest.files) if manifest.files is not None else 1
-        described["problems"] = list(artifacts.damage(path, manifest))
-        described["state"] = INTACT if artifacts.has_checksums(path) else UNCHECKED
+        described["problems"] = list(storage.damage(path, manifest))
+        described["state"] = INTACT if storage.has_checksums(path) else UNCHECKED
         whole = artifacts.enclosing_artifact(path)
         origin = manifest if manifest.inputs or whole == path else artifacts.read_manifest(whole, any_format=True)
     except InputError as error:
@@ -110,5 +111,5 @@ def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Des
         path = Path(label)  # relative to the working directory
     if _has_manifest(path) and _verify(path, described["path"], found)["problems"]:
         return {**described, "state": DAMAGED}
-    unchanged = artifacts.fingerprint(path) == recorded["fingerprint"]
+    unchanged = storage.fingerprint(path) == recorded["fingerprint"]
     return {**described, "state": UNCHANGED if unchanged else CHANGED}

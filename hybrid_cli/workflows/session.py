@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
@@ -136,7 +136,7 @@ class EpochKeeper(Callback):
 
     def on_epoch(self, epoch: int) -> None:
         """Store the model of an epoch."""
-        with artifacts.replacing(self.work / layout.EPOCHS / str(epoch)) as scratch:
+        with storage.replacing(self.work / layout.EPOCHS / str(epoch)) as scratch:
             scratch.mkdir(parents=True)
             self.job.save(scratch)
 

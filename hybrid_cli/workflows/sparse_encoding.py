@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, cluster
+from hybrid_cli import cluster, storage
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.shards import Advance, Block, Texts, TextShards
@@ -170,7 +170,7 @@ def _write_shard(path: Path, ids: pa.Array, parts: Sequence[Weighted]) -> None:
     """Write the ids and weights of a shard, with the number of truncated documents in the footer."""
     table = pa.concat_tables([part for part, _ in parts]).add_column(0, "id", ids)
     table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
-    with artifacts.replacing(path) as scratch, disk.create(scratch) as file:
+    with storage.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
@@ -220,7 +220,7 @@ def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
         ids.insert(0, kept.filter("kept").select("docid"))
         postings = earlier.extended(kept["kept"].to_numpy(), postings)
     docids = pl.concat(ids)
-    with artifacts.replacing(folder / layout.IMPACTS) as scratch:
+    with storage.replacing(folder / layout.IMPACTS) as scratch:
         postings.save(scratch)
     with disk.create(folder / layout.DOCIDS) as opened:
         docids.write_parquet(opened, compression="zstd")

@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Output, Recorded
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
@@ -63,8 +63,8 @@ def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]
         documents += counts["documents"]
         counts |= {"shard": number, "shards": len(shards)}
         manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
-        disk.write_text(shard / artifacts.MANIFEST, manifest.to_json())
-    artifacts.refuse_lost(shard / artifacts.MANIFEST for shard in shards)
+        disk.write_text(shard / storage.MANIFEST, manifest.to_json())
+    storage.refuse_lost(shard / storage.MANIFEST for shard in shards)
     return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
 
 
@@ -94,14 +94,14 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
         return output.path
     change.warn_lost()
     first = next(iter(kept or masks))
-    artifacts.check_parts(first, layout.PARAMETERS)
+    storage.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())
     if change.added:
         jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
         for place, (shard, mask) in enumerate(kept.items()):
             if not (work / layout.shard(place)).is_dir():
-                with artifacts.replacing(work / layout.shard(place)) as scratch:
+                with storage.replacing(work / layout.shard(place)) as scratch:
                     _keep(shard, mask, scratch)
         if change.added:
             fields = options["fields"]
@@ -112,7 +112,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
         else:
             store_statistics(work)
         counts |= write_manifests(output, work, options["language"])
-        artifacts.refuse_lost_rows(work, "documents", counts["documents"], left + total)
+        storage.refuse_lost_rows(work, "documents", counts["documents"], left + total)
     removed = sum(map(len, masks.values())) - left
     console.note(
         f"{settings.command}: {output.path}: {console.counted(document=left + total)} in "
@@ -123,7 +123,7 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
 
 def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
     """Write a shard without some of its documents and without statistics of the collection; link equal files."""
-    artifacts.check_parts(shard, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    storage.check_parts(shard, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
     folder.mkdir()
     artifacts.hard_link(shard / layout.PARAMETERS, folder / layout.PARAMETERS)
     if kept.all():
@@ -219,14 +219,14 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         limit_threads(settings.threads)
         with output.folder() as (work, counts):
             counts |= _change_learned(change, work, settings, total)
-            artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
+            storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     elif manifest.kind == Kind.LEXICAL_INDEX:
         from hybrid_cli.lexical import jvm
 
         jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
-            artifacts.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
+            storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     else:
         limit_threads(settings.threads)
         _change_dense(change, output, settings, kept, total)
@@ -241,7 +241,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
 def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
-        raise artifacts.replaced(change.index)
+        raise storage.replaced(change.index)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _change_lexical(change: Change, work: Path, settings: Append | Delete, total
     from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 
     options, index = change.manifest.options, change.index
-    artifacts.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    storage.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
     artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
     base, threads = Base(index, change.removed), settings.threads or cpu_count()
     with console.progress(settings.command, total, "documents") as advance:
@@ -279,7 +279,7 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
         resolved = {"steps": options["quantization"], "dtype": options["dtype"], "contract": options["contract"]}
         with progress(settings.command, partial(weight_shard, work), total, recipe.shard_size) as advance:
             encode_documents(recipe, encoder, work, texts, total, resolved, advance)
-        artifacts.refuse_lost(weight_shard(work, number) for number in range(-(-total // recipe.shard_size)))
+        storage.refuse_lost(weight_shard(work, number) for number in range(-(-total // recipe.shard_size)))
     new_counts = build_matrix(work, "k1" in counts, Base(change.index, change.removed)).counts()
     before, added = counts.get("truncated"), new_counts.pop("truncated")
     if before is not None and not len(change.removed):

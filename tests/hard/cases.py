@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tiny_collection import write_lines, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.storage import disk, layout
@@ -52,7 +52,7 @@ def comparable(file: Path) -> bytes:
     """
     content = file.read_bytes()
     try:
-        fields = json.loads(content) if file.name == artifacts.MANIFEST else None
+        fields = json.loads(content) if file.name == storage.MANIFEST else None
     except ValueError:  # of a killed call
         fields = None
     if fields is None:
@@ -62,7 +62,7 @@ def comparable(file: Path) -> bytes:
     fields["checksums"] = {
         name: value
         for name, value in fields.get("checksums", {}).items()
-        if layout.LUCENE not in Path(name).parts and not name.endswith(artifacts.MANIFEST)
+        if layout.LUCENE not in Path(name).parts and not name.endswith(storage.MANIFEST)
     }
     return re.sub(r"/segments_\w+", "/segments", json.dumps(fields)).encode()
 

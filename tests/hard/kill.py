@@ -40,7 +40,7 @@ from faults import LIBRARY, Ended, compiled  # noqa: E402
 from kill_stages import BUDGETED, STAGES  # noqa: E402
 from modes import CALLS, FULL_DISK, MODES, Attempt, places  # noqa: E402
 
-from hybrid_cli import artifacts, console  # noqa: E402
+from hybrid_cli import artifacts, console, storage  # noqa: E402, storage
 
 REFUSED = ("input replaced", "open fails", "read fails")  # libraries name their own reason for these errors
 REPORTED = 25  # attempts between two reports
@@ -64,7 +64,7 @@ def attempt(case: Case, mode: str, draw: random.Random, number: int = 0) -> str:
     left = bytes_of(case.output)
     if case.grows and left is not None:
         assert case.whole[""].startswith(left[""]), "the output is not a part of the whole one"
-    elif not case.output.is_dir() or (case.output / artifacts.MANIFEST).exists() or left is None:
+    elif not case.output.is_dir() or (case.output / storage.MANIFEST).exists() or left is None:
         assert left in (before, case.whole, *given.results), "the output is neither the old one nor the new one"
     check_names(case.output)
     if ended.code == 0 and not case.grows:
@@ -99,9 +99,9 @@ def check_end(ended: Ended, mode: str) -> None:
 
 def check_names(output: Path) -> None:
     """Check that a folder under its final name is complete."""
-    if output.is_dir() and (output / artifacts.MANIFEST).exists():
+    if output.is_dir() and (output / storage.MANIFEST).exists():
         manifest = artifacts.read_manifest(output)
-        assert list(artifacts.damage(output, manifest)) == []
+        assert list(storage.damage(output, manifest)) == []
 
 
 Plan = Iterable[tuple[int, str, str, int]]  # number of the attempt, stage, mode, number of the operation

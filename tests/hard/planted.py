@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts
+from hybrid_cli import storage
 from hybrid_cli.artifacts import unfinished
 from hybrid_cli.storage import disk, files, layout
 
@@ -68,7 +68,7 @@ def hostile_checkpoint(output: Path, victim: Path) -> None:
     scratch = _folder(files.scratch_path(output))
     folder = _folder(scratch / layout.CHECKPOINT)
     (folder / layout.OPTIMIZER).write_bytes(pickle.dumps(Code()))
-    (folder / layout.CHECKSUM).write_text(artifacts.hash_folder(folder, (layout.CHECKSUM,)))
+    (folder / layout.CHECKSUM).write_text(storage.hash_folder(folder, (layout.CHECKSUM,)))
 
 
 def of_stranger(output: Path, victim: Path) -> None:
@@ -83,7 +83,7 @@ def finished_by_stranger(output: Path, victim: Path) -> None:
     disk.remove(scratch / unfinished.KEY)
     listed = ["../../victim/notes.txt", "/etc/hostname"]
     fields = {"kind": "run", "stage": "fuse", "options": {}, "inputs": {}, "files": listed, "checksums": {}}
-    (scratch / artifacts.MANIFEST).write_text(json.dumps(fields))
+    (scratch / storage.MANIFEST).write_text(json.dumps(fields))
     _give_away(scratch)
 
 
