@@ -40,7 +40,7 @@ from faults import LIBRARY, Ended, compiled  # noqa: E402
 from kill_stages import BUDGETED, STAGES  # noqa: E402
 from modes import CALLS, FULL_DISK, MODES, Attempt, places  # noqa: E402
 
-from hybrid_cli import artifacts, console, storage  # noqa: E402, storage
+from hybrid_cli import artifacts, console, storage  # noqa: E402
 
 REFUSED = ("input replaced", "open fails", "read fails")  # libraries name their own reason for these errors
 REPORTED = 25  # attempts between two reports
