@@ -133,14 +133,13 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
     hub: tuple[str, list[str]],
     tmp_path: Path,
 ) -> None:
-    cache(tmp_path, tiny_bert)
-    other = shutil.copytree(index, tmp_path / "other")
-    record(other, storage.fingerprint(tiny_bert).replace("1", "2"))
-    search = ["search", tiny, "--split", "test", "--index"]
-    outputs = [tmp_path / "run.parquet", tmp_path / "other.parquet"]
-    words = [[*search, each, "--output", output] for each, output in zip((index, other), outputs, strict=True)]
-    done = run(words, hub[0], tmp_path)
-    assert (done["found"][0]["code"], done["found"][1]["problem"]) == (0, "recorded-model-changed")
+    model = cache(tmp_path, tiny_bert)
+    command = [["search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "run.parquet"]]
+    assert run(command, hub[0], tmp_path)["found"][0]["code"] == 0
+    (model / "config.json").write_text((model / "config.json").read_text() + "\n")
+    command[0][-1] = tmp_path / "other.parquet"
+    done = run(command, hub[0], tmp_path)
+    assert done["found"][0]["problem"] == "recorded-model-changed"
     assert (done["attempts"], hub[1]) == ([], [])
 
 
