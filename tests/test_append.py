@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -348,3 +350,26 @@ def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> Non
     assert hybrid(*words).code == 0
     assert contents("out") == contents("bm25-2")
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_a_failed_merge_of_lucene_is_an_error_in_one_line(indexed: Path, tmp_path: Path) -> None:
+    """Lucene merges in threads of its own by default, and only prints their errors."""
+    copy = shutil.copytree(indexed / "bm25" / "lucene", tmp_path / "lucene")
+    removed = docids(indexed / "first.parquet").to_list()[:3]
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from hybrid_cli.errors import HybridError\n"
+        "from hybrid_cli.lexical import jvm, lucene\n"
+        "jvm.java_class('java.lang.String')\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "try:\n"
+        "    lucene.update(Path(sys.argv[1]), sys.argv[2:], None)\n"
+        "except HybridError as error:\n"
+        "    print(error.code)\n"
+    )
+    words = [sys.executable, "-c", code, str(copy), *removed]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "lucene-failed"
+    assert "Exception in thread" not in done.stderr

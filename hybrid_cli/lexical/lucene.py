@@ -101,6 +101,7 @@ def update(folder: Path, removed: Iterable[str], added: Path | None) -> None:
     policy.setForceMergeDeletesPctAllowed(0.0)
     config = find("org.apache.lucene.index.IndexWriterConfig")()
     config.setMergePolicy(policy)
+    config.setMergeScheduler(find("org.apache.lucene.index.SerialMergeScheduler")())  # other threads only print errors
     try:
         writer = find("org.apache.lucene.index.IndexWriter")(directory(folder), config)
         for docid in removed:
