@@ -433,3 +433,10 @@ def test_a_new_stage_needs_a_settings_class_a_function_and_its_entry(
     add_command(kitchen, BrewCoffee, run, BrewCoffee.command)
     kitchen(["brew-coffee", "arabica", "--cups", "3", "-o", str(tmp_path / "cup")], standalone_mode=False)
     assert (made[0].cups, made[0].beans) == (3, ("arabica",))
+
+
+def test_a_help_has_at_most_two_lines() -> None:
+    """Of 80 columns; tables of values are in the docs."""
+    declared = {(kind.command, name): each.help for kind in COMMANDS for name, each in kind.declared().items()}
+    assert declared
+    assert {name: text for name, text in declared.items() if len(text) > 160} == {}

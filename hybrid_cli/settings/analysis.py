@@ -152,8 +152,8 @@ class Evaluate(MayWrite, Comparison):
     )  # fmt: skip
     aggregate: bool = option(
         False,
-        "Inputs are files of `--output`, one per collection (`name=file`): prints the means over the collections and "
-        "over all queries. COLLECTION/PART names a part, such as a forum of CQADupStack; parts are averaged first.",
+        "Inputs are files of `--output`, `name=file` for each collection; parts of one (COLLECTION/PART) are averaged "
+        "first.",
         panel=STUDIES, recorded=False
     )  # fmt: skip
     roc_against: str | None = option(

@@ -51,8 +51,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     passage_stride: int | None = redeclare(Prepare, "passage_stride")
     minutes: float = option(
         30.0,
-        "Planned time of all stages. It limits the training alone: the number of steps is chosen once, from the speed "
-        "of the first steps and an estimate for the other stages, and stored in `steps.json`.", above=0,
+        "Planned time of all stages; it limits the steps of the training alone, which are chosen once.", above=0,
         applies=when(max_steps=None)
     )  # fmt: skip
     max_steps: int | None = option(

@@ -294,9 +294,8 @@ class LossOptions(Settings):
     )  # fmt: skip
     scorer_schedule: ScorerSchedule = option(
         "fixed",
-        "Weight of the scorer during training. `fixed`: `--scorer-weight` in every step; `anneal`: linear rise from 0 "
-        "to `--scorer-weight`; `random`: uniform draw between 0 and `--scorer-weight` for each batch; `learned`: "
-        "trained, starting from `--scorer-weight`.", applies=when(loss=RESIDUALS)
+        "Weight of the scorer: `fixed` is `--scorer-weight`, `anneal` rises to it, `random` is drawn below it for each "
+        "batch, `learned` is trained.", applies=when(loss=RESIDUALS)
     )  # fmt: skip
     temperature: float | None = redeclare(
         Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
@@ -346,9 +345,10 @@ class OnCluster(Settings, Workers):
     option_panel = GENERAL
 
     ray_address: str | None = inherited(
-        "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster of this machine, or "
-        "`local` to start one. Its machines need the inputs under the same paths.", recorded=False
-    )  # fmt: skip
+        "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or `local` "
+        "(start one).",
+        recorded=False,
+    )
     ray_workers: int = inherited(
         "Blocks in progress on the Ray cluster at a time. Each block uses one core.", minimum=1, maximum=65536,
         applies=when(ray_address=GIVEN), recorded=False

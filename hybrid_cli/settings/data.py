@@ -64,8 +64,8 @@ class Prepare(Seeded, Writes, options.Import):
     )
     split_passages: int | None = option(
         None,
-        "Split each document into passages of N words with its title, named DOCID#0, DOCID#1, ...; judgments of a "
-        "document hold for its passages. `concat-runs --max-per doc` returns from passages to documents.", metavar="N",
+        "Split documents into passages of N words, named DOCID#0, DOCID#1, ...; judgments hold for all passages of a "
+        "document. See `concat-runs --max-per`.", metavar="N",
         panel=PASSAGES, minimum=1, shown="whole documents", recorded=False,
         excluded=when(on_duplicate=("first", "last"))
     )  # fmt: skip
@@ -75,9 +75,8 @@ class Prepare(Seeded, Writes, options.Import):
     )  # fmt: skip
     pseudo_queries: PseudoQueries | None = option(
         None,
-        "Extract a query from every document: the title, the first sentence, a random sentence, or a random heading. "
-        "The query is removed from the document, and the document is relevant to the query. The queries form the "
-        "splits `train` and `dev`; queries of the source are omitted.", panel=PSEUDO, recorded=False,
+        "Take a query out of every document: its title, first sentence, a random sentence or heading. Queries of the "
+        "source are omitted.", panel=PSEUDO, recorded=False,
         excluded=when(on_duplicate="last")
     )  # fmt: skip
     pseudo_train: int = inherited(
@@ -111,8 +110,8 @@ class PrepareDocumentFiles(OnCluster, PrepareRows):
     """A source that may have its documents in several files."""
 
     ray_address: str | None = inherited(
-        "Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` for the cluster "
-        "of this machine, or `local` to start one. Its machines need the files under the same paths."
+        "Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or "
+        "`local` (start one)."
     )
     ray_workers: int = inherited("Files read on the Ray cluster at a time, each on one core and in memory.")
 
@@ -278,10 +277,10 @@ class PrepareDpr(PrepareRows, options.Dpr):
     )  # fmt: skip
     on_dangling: OnDangling = inherited(applies=when(training=GIVEN, pseudo_queries=None))
     sample_from: SampleFrom = inherited(
-        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`, by "
-        "rank, and then random ones (a collection like RoC's NQ of 250,000 passages).", panel=SAMPLE,
-        applies=when(sample=GIVEN)
-    )  # fmt: skip
+        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`.",
+        panel=SAMPLE,
+        applies=when(sample=GIVEN),
+    )
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,14 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
     option_panel = INDEX
 
     index_type: str | None = option(
-        None, "Index type. " + "; ".join(f"`{name}`: {meaning}" for name, meaning in INDEX_TYPES.items()) + ".",
-        choices=INDEX_TYPES, applies=_DOCUMENTS, shown="flat; binary for a model trained with --loss bpr"
-    )  # fmt: skip
+        None,
+        "Index type: exact (`flat`), codes, graphs (`hnsw`), lists (`ivf`), or `auto`: the smallest with enough "
+        "recall. "
+        "Table: docs/indexes.md.",
+        choices=INDEX_TYPES,
+        applies=_DOCUMENTS,
+        shown="flat; binary for a model trained with --loss bpr",
+    )
     factory: str | None = option(
         None, "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
         applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE)
@@ -95,7 +100,7 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
         "Minimum recall of the exact top 100 hits.", minimum=0, maximum=1, applies=when(index_type="auto")
     )
     faiss_device: str = redeclare(
-        SearchOptions, "faiss_device", help=f"{FAISS_DEVICE} GPUs train inverted lists and assign vectors to them.",
+        SearchOptions, "faiss_device", help=FAISS_DEVICE,
         panel=INDEX, applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)), recorded=False
     )  # fmt: skip
     seed: int = inherited(
@@ -154,9 +159,8 @@ class Combine(Budgeted, OnDevice, Writes):
     memory: int | None = inherited(applies=when(tune=GIVEN))
     grid: Literal["scaled", "reciprocal", "log"] = _tuning_option(
         "scaled",
-        "Candidate weights. `scaled`: shares of .05 to .95 in units of the standard deviation of each encoder's "
-        "scores; selects the middle of those within one standard error of the best. `reciprocal`: .1 to 10 (SPAR), and "
-        "`log`: .001 to 1000; select the best, and are extended if it is an end point.",
+        "Candidate weights: `scaled` by the deviations of the scores (the middle of the best is selected), "
+        "`reciprocal` (SPAR) or `log` (the best).",
     )
 
     def check(self) -> None:
@@ -203,9 +207,8 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     )
     from_vectors: Path | None = option(
         None,
-        "Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products. With the "
-        "`--model` that computed them, `search` encodes queries; else it needs query vectors, imported in the same "
-        "way.", panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
+        "Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products. Name their "
+        "model with `--model`.", panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
     )  # fmt: skip
     ids: Path | None = option(
         None, "Ids of the vectors, one per line.", panel=IMPORTED, applies=when(from_vectors=GIVEN),
@@ -234,8 +237,8 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     )  # fmt: skip
     devices: Sequence[str] = option(
         (),
-        "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. Equal devices, and equal "
-        "`--threads` on CPUs, write the same bytes as one device.", panel=COMPUTATION,
+        "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those of one "
+        "device.", panel=COMPUTATION,
         applies=when(input=TEXTS, from_vectors=None, ray_address=None), recorded=False
     )  # fmt: skip
     ray_address: str | None = inherited(applies=when(input=TEXTS, from_vectors=None))
@@ -253,10 +256,11 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     doc_max_len: int | None = inherited(applies=_CONTRACT)
     dtype: EncodingPrecision = option(
         "auto",
-        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8`: 8-bit "
-        "weights of a transformer on a CPU, for those without bf16; `search` then encodes queries in fp32.",
-        panel=COMPUTATION, applies=when(input=TEXTS, encoder=OF_TRANSFORMER)
-    )  # fmt: skip
+        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8` is for "
+        "CPUs without bf16.",
+        panel=COMPUTATION,
+        applies=when(input=TEXTS, encoder=OF_TRANSFORMER),
+    )
     vector_dtype: VectorType = inherited(
         "Type of the stored vectors.", panel=COMPUTATION,
         applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN))

@@ -34,12 +34,11 @@ class WeightTuning(Seeded):
     )
     grid: Grid | Literal["auto"] = option(
         Tuning.grid,
-        "`linear`: weights that sum to 1; `scaled`: the same, each divided by the standard deviation of its run's "
-        "scores; `log`: .001 to 1000 against 1 for the last run; `reciprocal`: .1 to 1 and their reciprocals; `auto`: "
-        "scaled for sums of raw scores, else linear. If an end point is best, `log` and "
-        "`reciprocal` are extended. Published grids of a lexical and a dense run, in this order: `clear` (.1 to .9 for "
-        "the first), `roc` (0 to 2 for the second), `spar` (.1 to 10 for the second).", applies=when(tune=GIVEN)
-    )  # fmt: skip
+        "Weights that are tried: `linear`, `scaled` by the deviations of the scores, `log`, `reciprocal`, or "
+        "those of a "
+        "paper: `clear`, `roc`, `spar`.",
+        applies=when(tune=GIVEN),
+    )
     step: float = option(
         Tuning.step, "Distance between weights of the grids `linear` and `scaled`.", above=0, maximum=1,
         applies=when(tune=GIVEN, grid=("auto", "linear", "scaled"))
@@ -99,10 +98,11 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
     missing: Missing | None = option(
         None,
-        "`exact`: score computed from `--index`; `min`: the list's lowest score; `zero`: 0, or the lowest score if it "
-        "is lower; `ignore`: no contribution of the list; `drop`: drop the document.", panel=ABSENT,
-        shown="the method's"
-    )  # fmt: skip
+        "A document that a list lacks: `exact` score of `--index`, `min` of the list, `zero`, `ignore` the list, or "
+        "`drop` the document.",
+        panel=ABSENT,
+        shown="the method's",
+    )
     index: Sequence[Path] = option(
         (), "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.", panel=ABSENT, applies=_EXACT
     )

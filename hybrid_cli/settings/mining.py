@@ -56,9 +56,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
     qrels: Path | None = option(None, "Qrels file; replaces the collection's.")
     sources: Sequence[str] = option(
         (BM25,),
-        "`bm25`, `random` (uniform over the corpus), `run:PATH` (also a fused run), or `given:PATH`, the negatives of "
-        "a training file (DPR's JSON, Tevatron's JSON lines, MS MARCO's triples); several with numbers: "
-        "`bm25:6,random:2`. Several collections need one file each, in order: `given:nq.json:1,given:webq.json:1`.",
+        "`bm25`, `random`, `run:PATH`, or `given:PATH` (negatives of a training file); several with numbers: "
+        "`bm25:6,random:2`.",
         panel=SOURCES, metavar="SOURCE,..."
     )  # fmt: skip
     index: Sequence[Path] | Path | None = option(
@@ -259,8 +258,8 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
         applies=(when(split=GIVEN), when(queries=GIVEN))
     )  # fmt: skip
     queries_from: QueriesFrom = inherited(
-        "`all`: every sentence of three words or more; `sampled`: fewer sentences of later passages of a title, as in "
-        "SPAR (appendix A); `cropped`: sampled sentences, cut to the length of a training query.", panel=QUERIES,
+        "`all` sentences of three words or more, `sampled` ones as in SPAR (appendix A), or `cropped`: sampled, cut to "
+        "the length of queries.", panel=QUERIES,
         applies=_SENTENCES
     )  # fmt: skip
     split: str | None = option(

@@ -29,7 +29,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
 FAISS_DEVICE = (
-    "Device of FAISS, if its build supports GPUs. `auto`: all GPUs, if any; `cpu`; `gpu`: all GPUs; `0,1`: these GPUs."
+    "Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers: `0,1`."
 )
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 LEARNED = "a learned sparse index"  # fact about an index
@@ -156,7 +156,7 @@ class SearchOptions(OnDevice, Threaded):
     )
     faiss_device: str = _dense_option(
         VectorIndex.faiss_device,
-        f"{FAISS_DEVICE} From 256 queries on, GPUs search a flat index, and the scores of its hits are computed again.",
+        FAISS_DEVICE,
         applies=when(index_kind="a flat index", exact=False), recorded=False
     )  # fmt: skip
     ef_search: int | None = _dense_option(
@@ -234,10 +234,10 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
 
     tune: bool = option(
         False,
-        "Tune RM3 on the judged queries by cross-validation: the hits of a query come from the feedback documents and "
-        "terms (5 to 50) and the weight (.1 to .9) that are best on the other folds.", panel=TUNING,
-        applies=when(rm3=True, engine="matrix", query=None, interactive=False)
-    )  # fmt: skip
+        "Tune RM3 on the judged queries: each query is searched with the parameters that are best on the other folds.",
+        panel=TUNING,
+        applies=when(rm3=True, engine="matrix", query=None, interactive=False),
+    )
     measure: str = _tuning_option("MAP", "Measure to maximize.", parse=MEASURE)
     qrels: Path | None = _tuning_option(None, "Qrels file; replaces the split's qrels.")
     folds: int = _tuning_option(2, "Folds of the queries.", minimum=2)

@@ -23,12 +23,9 @@ from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument,
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import Flops, Keep
 
-SPARSE_ARCHITECTURES: dict[SparseArchitecture, str] = {  # name -> meaning
-    "splade": "weights of all terms of the vocabulary (SPLADE)",
-    "unicoil": "weights of the text's own word pieces (UniCOIL)",
-    "deepct": "weights of the text's own words, as counts for BM25 (DeepCT)",
-    "sparterm": "weights of all terms that a gate lets pass (SparTerm)",
-}
+SPARSE_HELP = (
+    "`splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`: its words; `sparterm`: gated."
+)
 SPARSE = "Learned sparse index"
 OF_SPARSE = "a learned sparse encoder"  # fact about the encoder
 _DOCUMENTS = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_vectors=None)
@@ -42,10 +39,12 @@ class SparseIndex(Settings):
     option_panel = SPARSE
 
     architecture: SparseArchitecture | None = option(
-        None, "Read a plain checkpoint as a sparse encoder. "
-        + "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items())
-        + ".", shown="the model's", applies=_DOCUMENTS, recorded=False
-    )  # fmt: skip
+        None,
+        f"Read a plain checkpoint as a sparse encoder: {SPARSE_HELP}",
+        shown="the model's",
+        applies=_DOCUMENTS,
+        recorded=False,
+    )
     quantization: int | None = option(
         None,
         "Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of weight 1 is "
@@ -79,9 +78,7 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
-    architecture: SparseArchitecture = option(
-        REQUIRED, "; ".join(f"`{name}`: {meaning}" for name, meaning in SPARSE_ARCHITECTURES.items()) + "."
-    )
+    architecture: SparseArchitecture = option(REQUIRED, f"Weights of words: {SPARSE_HELP}")
     query_flops: float = option(
         By("architecture", {"sparterm": 0.0}, Flops.query_flops), "Weight of the FLOPS of queries.", panel=OBJECTIVE,
         minimum=0, applies=_CONTRASTIVE

@@ -131,15 +131,17 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     scorer: str = inherited(applies=_SCORED)
     scorer_weight: float = inherited(applies=_SCORED)
     dynamic_negatives: int = option(
-        0, "Additional hard negatives per query: top hits of the ranking that `--dynamic-ranking` names, among the "
-        "documents of the examples (8,192 at most), which are encoded again at every checkpoint.", minimum=0
-    )  # fmt: skip
+        0,
+        "Additional hard negatives per query, found again at every checkpoint among the documents of the examples.",
+        minimum=0,
+    )
     dynamic_ranking: DynamicRanking = option(
         By("loss", dict.fromkeys(RESIDUALS, "sum"), "model"),
-        "Ranking whose top hits become dynamic negatives: of the `model` in training, or of the `sum` of its scores "
-        "divided by the temperature and `--scorer-weight` times those of `--scorer`.",
-        shown="`sum` for residual-margin, residual-nll; else `model`", applies=when(dynamic_negatives=POSITIVE)
-    )  # fmt: skip
+        "Ranking whose top hits become dynamic negatives: of the `model`, or of the `sum` with the scores of "
+        "`--scorer`.",
+        shown="`sum` for residual-margin, residual-nll; else `model`",
+        applies=when(dynamic_negatives=POSITIVE),
+    )
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -195,10 +197,11 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     )  # fmt: skip
     base: str | None = option(
         None,
-        "Frozen encoder to add the transformer's vectors to, such as a static Lambda: the transformer starts with zero "
-        "vectors, and the output is the sum of both encoders.", panel=TEACHER, recorded=False,
-        applies=when(encoder="transformer", loss="contrastive")
-    )  # fmt: skip
+        "Frozen encoder, such as a static Lambda, to which the transformer is added; the output is the sum of both.",
+        panel=TEACHER,
+        recorded=False,
+        applies=when(encoder="transformer", loss="contrastive"),
+    )
     positives: int = inherited("Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
     negatives: int = inherited(
         "Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1,
