@@ -19,6 +19,9 @@ A: Ranking = {"x": 10, "y": 8, "z": 5}
 B: Ranking = {"y": 3, "w": 2.5, "x": 1}
 SCORES = st.floats(-100, 100, width=32)
 RANKINGS = st.dictionaries(st.sampled_from("abcdefghij"), SCORES, min_size=1)
+APART = st.dictionaries(  # scores whose differences no normalization rounds to 0
+    st.sampled_from("abcdefghij"), st.integers(-6400, 6400).map(lambda count: count / 64), min_size=1
+)
 
 
 def run_of(*queries: Ranking, names: Sequence[str] = "123456789") -> pl.DataFrame:

@@ -158,7 +158,7 @@ def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> No
     assert sorted(values) == [("1", 1.0), ("2", 1.0)]
     assert [found.means["run", name] for name in ("R@1", "Rprec")] == [1, 1]
     assert found.counts["run"]["removed"] == 4
-    with raises("no-judgments"):
+    with raises("other-queries"):
         evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=qrels)
     others = refusal("other-queries", option="residual_qrels")
     for content, message in {"": refusal("no-judgments", path="earlier.tsv"), "4\ta\t1\n": others}.items():

@@ -20,7 +20,6 @@ from hybrid_cli.indexes.construction import build, check_recipe, construction_by
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="free memory is known on Linux only")
@@ -57,7 +56,6 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
         tiny, model=str(made / "model"), index_type="sq8", output=out
     ),
     "disk: encode --index-type auto": lambda tiny, made, out: encode(made / "dense", index_type="auto", output=out),
-    "disk: label": lambda tiny, made, out: label(tiny, index=made / "bm25", output=out),
     "memory: mine-negatives": lambda tiny, made, out: mine_negatives(
         tiny, split="train", sources="bm25:2", index=made / "bm25", output=out
     ),

@@ -15,7 +15,7 @@ from tiny_collection import write_lines
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.opening.examples import open_dev_examples
+from hybrid_cli.opening.examples import open_dev_examples, open_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir, PrepareDpr
 from hybrid_cli.stages.fuse import fuse
@@ -25,7 +25,7 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.batches import Examples, allowed
+from hybrid_cli.training.batches import allowed
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import Bm25Scorer
@@ -123,7 +123,7 @@ def test_the_query_itself_is_no_negative(arguments: Path, tmp_path: Path) -> Non
 def test_the_query_itself_is_no_negative_of_its_batch(arguments: Path, tmp_path: Path) -> None:
     data = arguments / "data"
     mined = mine_negatives(data, split="test", index=arguments / "bm25", output=tmp_path / "x.parquet")
-    groups = next(Examples(mined).batches(Sampling(batch_size=QUERIES, negatives=1)))
+    groups = next(open_examples(mined).batches(Sampling(batch_size=QUERIES, negatives=1)))
     texts = [text for group in groups for text in group.texts]
     own = torch.tensor([[text == group.query for text in texts] for group in groups])
     assert own.any()

@@ -199,7 +199,7 @@ def test_options_of_several_indexes_apply_to_one_of_them_each(
 
 
 def test_an_artifact_that_is_no_index_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with raises("other-kind", path="collection", kind="collection", stage="prepare trec"):
+    with raises("other-kind", path="collection", kind="collection"):
         search(tiny, split="test", index=tiny, output=tmp_path / "run.parquet")
 
 
@@ -262,7 +262,7 @@ def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
         both, output=tmp_path / "e.json", qrels=tiny, split="test", tune=True, index=[lexical, dense],
         methods=["weighted-sum"],
     )  # fmt: skip
-    with raises("option-does-not-apply", option="missing", value="exact"):
+    with raises("option-does-not-apply", path="e.json"):
         search(tiny, weights=f"@{exact}", **asked)
 
 

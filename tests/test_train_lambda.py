@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, raises
+from command import Refusal, hybrid, raises, refusal
 from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
@@ -20,7 +20,6 @@ from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.open_encoder import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
@@ -335,24 +334,27 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "--encoder transformer: needs the teacher labels that `hybrid label` writes"),
-        ({"labels": "l", "loss": "listwise"}, "--loss listwise: needs the teacher's scores; pass --index"),
-        ({"labels": "l", "dev": "dev"}, "--dev: validation needs the teacher's scores"),
-        ({"labels": "l", "index": "i"}, "--index: only with --encoder static, or with --loss listwise"),
-        ({"labels": "l", "student_negatives": 2}, "--student-negatives: only with --encoder transformer and --loss"),
-        ({"labels": "l", "list_passages": 2}, "--list-passages: only with --encoder transformer and --loss listwise"),
-        ({"labels": "l", "temperature": 2.0}, "--temperature: only with"),
+        ({}, refusal("missing-option", option="labels")),
+        ({"labels": "l", "loss": "listwise"}, refusal("missing-option", option="index")),
+        ({"labels": "l", "dev": "dev"}, refusal("missing-option", option="index")),
+        ({"labels": "l", "index": "i"}, refusal("option-does-not-apply", option="index")),
+        ({"labels": "l", "student_negatives": 2}, refusal("option-does-not-apply", option="student_negatives")),
+        ({"labels": "l", "list_passages": 2}, refusal("option-does-not-apply", option="list_passages")),
+        ({"labels": "l", "temperature": 2.0}, refusal("option-does-not-apply", option="temperature")),
         (
             {"labels": "l", "index": "i", "loss": "listwise", "negatives": 3},
-            "--negatives: only with --encoder transformer and --loss contrastive; --encoder is transformer; --loss is",
+            refusal("option-does-not-apply", option="negatives"),
         ),
-        ({"labels": "l", "vocab_size": 10}, "--vocab-size: only with --encoder static"),
-        ({"labels": "l", "hash_buckets": 10}, "--hash-buckets: only with --encoder static"),
-        ({"labels": "l", "keep": "last"}, "--keep: only with --dev"),
-        ({"encoder": "static"}, "--encoder static: needs the lexical index"),
-        ({"encoder": "static", "index": "i", "text_fraction": 0.1}, "--text-fraction: only with"),
+        ({"labels": "l", "vocab_size": 10}, refusal("option-does-not-apply", option="vocab_size")),
+        ({"labels": "l", "hash_buckets": 10}, refusal("option-does-not-apply", option="hash_buckets")),
+        ({"labels": "l", "keep": "last"}, refusal("option-does-not-apply", option="keep")),
+        ({"encoder": "static"}, refusal("missing-option", option="index")),
+        (
+            {"encoder": "static", "index": "i", "text_fraction": 0.1},
+            refusal("option-does-not-apply", option="text_fraction"),
+        ),
         *(
-            ({"encoder": "static", "index": "i", name: value}, f"--{name.replace('_', '-')}: only with --encoder trans")
+            ({"encoder": "static", "index": "i", name: value}, refusal("option-does-not-apply", option=name))
             for name, value in {
                 "model": "m", "layers": 1, "pooling": "cls", "loss": "listwise", "positives": 3, "negatives": 9,
                 "tied": True, "normalize": True, "doc_prefix": "d", "query_max_len": 9, "projection_norm": True,
@@ -361,11 +363,9 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
         ),
     ],
 )  # fmt: skip
-def test_an_option_of_another_variant_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as refused:
+def test_an_option_of_another_variant_is_refused(given: dict[str, Any], message: Refusal) -> None:
+    with raises(message):
         TrainLambda(Path("data"), output=Path("out"), **given)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
+from command import raises
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.perturbations.wordnet import WordNet, find
 
@@ -96,7 +96,7 @@ def test_the_message_explains_how_to_install_wordnet(places: Path) -> None:
 def test_other_folders_and_files_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.zip").write_text("no zip file")
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path / name}: does not contain WordNet")):
+    with raises("no-wordnet", path=name):
         find(tmp_path / name)
 
 

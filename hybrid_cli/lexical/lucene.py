@@ -25,6 +25,7 @@ from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
+from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
@@ -164,7 +165,7 @@ def search(
     k1: float | None = None,
     b: float | None = None,
     rm3: Rm3 | None = None,
-    language: str = "english",
+    language: str = BM25Options.language,
 ) -> pl.DataFrame:
     """Search a lexical index with Lucene, and expand the queries with Anserini's RM3 if `rm3` is set.
 

@@ -151,7 +151,7 @@ class EvaluationPlan:
             reason = (
                 f"has all judgments of {self.qrels}, or none of its queries; pass an earlier round of these queries"
             )
-            raise option_error("residual_qrels", self.residual, reason, code="no-judgments", path=self.residual)
+            raise option_error("residual_qrels", self.residual, reason, code="other-queries", path=self.residual)
         return left
 
     def _earlier(self) -> pl.DataFrame | None:

@@ -200,7 +200,9 @@ def _chosen(value: str, choices: Collection[str]) -> str:
         return value
     close = get_close_matches(value, choices, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise Unusable(f"unknown; {hint}Choices: {', '.join(choices)}", code="unknown-choice", choices=list(choices))
+    raise Unusable(
+        f"unknown; {hint}Choices: {', '.join(choices)}", code="unknown-choice", choices=list(choices), value=value
+    )
 
 
 def _number(declared: Option, kind: type[int] | type[float], value: Any) -> int | float:

@@ -317,8 +317,8 @@ def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: i
 
 def _tune(job: FusionInputs, judged: Path | None) -> Path:
     if judged is None:
-        problem = "needs --qrels, a file or a collection with --split; never the queries reported on"
-        raise option_error("tune", None, problem, code="missing-option")
+        problem = "--tune: needs --qrels, a file or a collection with --split; never the queries reported on"
+        raise InputError(problem, code="missing-option", option="qrels")
     settings, inputs = job.settings, job.inputs() | {"qrels": judged}
     output = artifacts.open_output(
         settings.output, Kind.WEIGHTS, "fuse --tune",

@@ -255,11 +255,13 @@ def scalars(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
-    if wrong := [f"{name} {value}" for name, value in values.items() if not np.isfinite(value)]:
+    if wrong := {name: value for name, value in values.items() if not np.isfinite(value)}:
+        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
         remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
         raise HybridError(
-            f"step {step}: not finite ({', '.join(wrong)}); {remedy}, or use --precision fp32", code="values-not-finite"
-        )
+            f"step {step}: not finite ({shown}); {remedy}, or use --precision fp32",
+            code="values-not-finite", step=step, names=list(wrong),
+        )  # fmt: skip
 
 
 def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> float:

@@ -16,7 +16,7 @@ from command import hybrid
 from kill_stages import STAGES, inputs_of
 from small_artifacts import write_corpus
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.inputs import Sources
 from hybrid_cli.errors import HybridError
@@ -71,8 +71,8 @@ def test_a_search_never_mixes_two_versions(
 
         return call
 
-    for name in ("check_parts", "validate_parquet", "read_manifest"):  # between the reads of an index
-        monkeypatch.setattr(artifacts, name, replacing(getattr(artifacts, name)))
+    for home, name in ((storage, "check_parts"), (storage, "validate_parquet"), (artifacts, "read_manifest")):
+        monkeypatch.setattr(home, name, replacing(getattr(home, name)))  # between the reads of an index
     code, err, hits = search(tmp_path, index)
     if code == 0:
         assert hits in whole
