@@ -153,7 +153,7 @@ def mismatch(value: Any, kind: Any) -> Mismatch | None:
     if origin in (list, tuple, Sequence) and isinstance(value, list) and _has_length(value, origin, arms):
         kinds = arms if origin is tuple and Ellipsis not in arms else arms[:1] * len(value)
         pairs = enumerate(zip(value, kinds, strict=True), 1)
-        items = (_inside(f"item {number}", mismatch(item, wrong)) for number, (item, wrong) in pairs)
+        items = (_inside(f"item {number}", mismatch(item, item_kind)) for number, (item, item_kind) in pairs)
         return next((wrong for wrong in items if wrong), None)
     return None if origin in (None, Literal) and _fits_plain(value, kind) else Mismatch("", value, _in_words(kind))
 

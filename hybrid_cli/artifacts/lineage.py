@@ -131,7 +131,7 @@ def system_of(run: Path) -> System:
     encoder = None
     if kinds == {Kind.DENSE_INDEX}:
         there = (find_manifest(path) for path, kind in _inputs(run) if kind == Kind.DENSE_INDEX)
-        encoder = next((source.counts.get("encoder") for source in there if source is not None), None)
+        encoder = next((index.counts.get("encoder") for index in there if index is not None), None)
     return System(str(kinds.pop()), indexes[0]["fingerprint"], encoder if isinstance(encoder, str) else None)
 
 

@@ -98,7 +98,7 @@ def local_paths(settings: S) -> Iterator[S]:
                 raise _refusal(f"--output {output}", "output-not-shared", problem)
             for end in _ENDS.get(settings.command, ("",)):
                 uploads.append(Upload(f"{output}{end}", settings))
-        urls = _download([(name, url) for name, upload in given.items() if name != "output" for url in _urls(upload)])
+        urls = _download([(name, url) for name, value in given.items() if name != "output" for url in _urls(value)])
         inputs_on_machine.set(partial(fetch_all, str(root()), urls))
         yield settings.changed(**{name: _localized(value) for name, value in given.items()})
         done = True
@@ -316,9 +316,9 @@ def fetch(url: str) -> None:
         matches = {f"{folder}/{name}": objects(f"{folder}/{name}") for name in names if fnmatchcase(name, pattern)}
     if not any(matches.values()):
         raise _refusal(url, "no-such-object", "no such object or folder")
-    for match, infos in sorted(matches.items()):
-        _refuse_pending(copy_of(match))
-        _copy(match, infos)
+    for matched, infos in sorted(matches.items()):
+        _refuse_pending(copy_of(matched))
+        _copy(matched, infos)
 
 
 def _copy(url: str, found: Objects) -> None:

@@ -38,7 +38,7 @@ def info_of(manifest: Manifest) -> IndexInfo:
         InputError: a property is missing.
     """
     stored = manifest.counts
-    values = {property_.name: stored[property_.name] for property_ in fields(IndexInfo) if property_.name in stored}
+    values = {declared.name: stored[declared.name] for declared in fields(IndexInfo) if declared.name in stored}
     if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
         facts = ", ".join(sorted(missing))
         raise InputError(

@@ -21,6 +21,8 @@ from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.runs import open_run
 from hybrid_cli.storage import Kind, layout
 
+_REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
+_FEW = 0.5  # of the queries of all runs: below it, a warning
 _PARTS = {  # kind of an artifact made from judgments -> the part of the run, in words
     Kind.WEIGHTS: "its weights were tuned",
     Kind.LEXICAL_INDEX: "k1 and b of its index were tuned",
@@ -98,9 +100,6 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
 def _was_tuned(index: Path) -> bool:
     """Test whether k1 and b of an index come from a tuning; without a held-out gain, it kept the given ones."""
     return bool(read_object(index / layout.PARAMETERS).get("tuning", {}).get("held_out_gain", 0.0) > 0)
-
-
-_REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
 
 
 def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
@@ -279,9 +278,6 @@ def check_corpus(index: Path, corpus: Path) -> None:
             path=index,
             corpus=corpus,
         )
-
-
-_FEW = 0.5  # of the queries of all runs: below it, a warning
 
 
 def refuse_mixed(runs: Mapping[str, Path]) -> None:

@@ -184,7 +184,7 @@ def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int
     if tuned.gain is None:
         said.append("One judged query: there is no held-out score.")
     else:
-        gain, low, high = (signed(cells, 4) for cells in tuned.gain)
+        gain, low, high = (signed(value, 4) for value in tuned.gain)
         said.append(f"Gain over {tuned.best_single} alone on held-out queries: {gain} [{low}, {high}] (95% interval).")
     prose(said)
 

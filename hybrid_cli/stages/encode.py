@@ -310,14 +310,14 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
     output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
     if output.up_to_date:
         return _check_recall(settings, output)
-    parts = [query_encoder(manifest, device=settings.device) for manifest in opened]
+    parts = [query_encoder(index, device=settings.device) for index in opened]
     refuse_equal(parts, folders)
     encoder = Combination(recipe, parts)
-    total, truncated = len(opened[0].docids), max(manifest.info.truncated for manifest in opened)
+    total, truncated = len(opened[0].docids), max(index.info.truncated for index in opened)
     _check_recipe(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         composite.write_combination(
-            work / INDEX_ENCODER, [model_of(manifest) for manifest in opened], recipe, artifacts.hard_link
+            work / INDEX_ENCODER, [model_of(index) for index in opened], recipe, artifacts.hard_link
         )
         combine_vectors(opened, work, encoder.document_vectors, settings)
         counts |= _finished(settings, work, _info(encoder, total, truncated))

@@ -360,7 +360,7 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     selected = select(table, settings.folds, settings.seed)
     chosen = choices[selected.row]
     recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
-    recipe = next(family for family in recipes if chosen.rrf_k in (None, family.rrf_k))
+    recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))
     how = settings.measure, settings.folds, settings.seed
     return Tuned(table, selected, replace(recipe, weights=chosen.weights), alone, qids.to_list(), *how), reason
 

@@ -96,9 +96,7 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         )
     if skipped := counts["queries_without_positive"]:
         console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
-    depth = (
-        f", from the first {' or '.join(f'{counts_of_source:,}' for counts_of_source in depths)} hits" if depths else ""
-    )
+    depth = f", from the first {' or '.join(f'{depth:,}' for depth in depths)} hits" if depths else ""
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
         f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}"

@@ -62,8 +62,8 @@ def train_sparse(settings: TrainSparse) -> Path:
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
         encoder.start_sparse(
-            [*chain(*(declaration.titles for declaration in first))],
-            [*chain(*(declaration.texts for declaration in first))],
+            [*chain(*(group.titles for group in first))],
+            [*chain(*(group.texts for group in first))],
         )
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
     session.note(state, example=len(examples))

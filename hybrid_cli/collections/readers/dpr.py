@@ -69,7 +69,7 @@ def source(options: Dpr) -> Source:
             for place, record in records(path)
         ]
         for rank in range(max(map(len, lists), default=0)):
-            yield from (passage[rank] for passage in lists if rank < len(passage))
+            yield from (docids[rank] for docids in lists if rank < len(docids))
 
     files = {
         "corpus": options.corpus,
