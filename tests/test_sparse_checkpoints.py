@@ -233,8 +233,9 @@ FOREIGN = {
 def test_models_of_other_tasks_are_refused(tmp_path: Path, name: str, architecture: Any) -> None:
     kind, settings, more = FOREIGN[name]
     folder = write_published(tmp_path / name, kind, settings, **more)
-    with pytest.raises(InputError, match=r"has unused weights|classifies whole texts"):
+    with pytest.raises(InputError) as caught:
         SparseEncoder.load(folder, architecture=architecture, device="cpu", fresh=True)
+    assert caught.value.code in ("unknown-weights", "other-kind")
 
 
 def test_a_sparse_encoder_of_another_architecture_is_refused(tmp_path: Path) -> None:
