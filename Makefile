@@ -55,13 +55,14 @@ lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
-test: $(SETUP)  ## all tests except further cases of the slowest ones, on all cores
+test: $(SETUP)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers), on all cores
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive'
+
+test-all: $(SETUP)  ## all tests, as in CI, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
 
-test-all: $(SETUP)  ## all tests, on all cores
-	$(VENV)/bin/python -m pytest $(PARALLEL)
-
-hard: $(SETUP)  ## RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
+hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
 

@@ -53,7 +53,7 @@ def refusal(code: str, /, **fields: object) -> Refusal:
 
 
 def cases(values: Iterable[str], *kept: str) -> list[Any]:
-    """Return the values of a parameter: all but `kept` are cases of `make test-all` only."""
+    """Return the values of a parameter: all but `kept` are cases of `make hard` only."""
     return [each if each in kept else pytest.param(each, marks=pytest.mark.exhaustive) for each in values]
 
 

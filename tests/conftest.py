@@ -40,24 +40,33 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
     "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers",
 ]  # fmt: skip
+HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models, browsers
+    "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
+    "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
+    "test_report_page",
+}  # fmt: skip
+NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("short", settings.get_profile("hybrid"), max_examples=20)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples for `make check` and `make test`, which leave out tests by their marks."""
+    """Draw fewer examples where tests are left out by their marks."""
     settings.load_profile("short" if config.option.markexpr else "hybrid")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import slow modules for `make check`."""
-    return True if config.option.markexpr == "not slow" and collection_path.stem in SLOW else None
+    """Do not import modules of which all tests are left out."""
+    omitted = {"not slow": {*SLOW, *HEAVY}, NOT_HEAVY: HEAVY}.get(config.option.markexpr, ())
+    return True if collection_path.stem in omitted else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow modules, which `make check` leaves out, and start them first, so that all cores end together."""
+    """Mark the modules that `make check` and `make test` leave out, and start them first: all cores end together."""
     for item in items:
-        if item.path.stem in SLOW or item.get_closest_marker("exhaustive"):
+        if item.path.stem in HEAVY:
+            item.add_marker(pytest.mark.heavy)
+        if item.path.stem in SLOW or any(map(item.get_closest_marker, ("heavy", "exhaustive"))):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 

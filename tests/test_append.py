@@ -149,6 +149,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
     assert not hits.err
 
 
+@pytest.mark.heavy
 def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Path, one_thread: None) -> None:
     build("flat", "first.parquet", "flat")
     changed("flat")
@@ -169,6 +170,7 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
     assert hybrid("verify", "flat-3").code == 0
 
 
+@pytest.mark.heavy
 def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
     """Exact hybrid search, exact scores of missing documents, export, inspect and training examples."""
     for name in ("bm25", "flat"):
@@ -338,6 +340,7 @@ main()
 """
 
 
+@pytest.mark.heavy
 def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
     before = storage.fingerprint(Path("bm25"))
     words = ["append", "bm25", "added.parquet", "--replace", "--output", "out", "--threads", "1"]

@@ -173,6 +173,7 @@ def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], so
     assert "--overwrite" in done.err
 
 
+@pytest.mark.heavy
 def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(source: Path, tmp_path: Path) -> None:
     done = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
     assert done.code == 0, done.err
@@ -219,6 +220,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert done.fields["option"] == "pseudo_queries"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("judged", [False, True])
 def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
     source: Path, tmp_path: Path, judged: bool
@@ -243,6 +245,7 @@ def test_judgments_without_a_relevant_document_are_named(source: Path, tmp_path:
     assert (done.problem, done.fields["path"]) == ("no-judgments", tmp_path / "zero.txt")
 
 
+@pytest.mark.heavy
 def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
     source: Path, tmp_path: Path
 ) -> None:
@@ -283,6 +286,7 @@ def test_judged_short_texts_tune_the_weights_without_training(tmp_path: Path) ->
     assert (tmp_path / "out/weights.json").exists()
 
 
+@pytest.mark.heavy
 def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_path: Path) -> None:
     """Titles that the texts repeat are no queries."""
     rest = "It has more than five words"
@@ -294,6 +298,7 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     assert "Measured on pseudo-queries (sentence)" in done.out
 
 
+@pytest.mark.heavy
 def test_overwrite_replaces_what_differs_and_keeps_the_rest(source: Path, tmp_path: Path) -> None:
     """So that the same call resumes after an interruption; the last lines can be pasted, whatever the folder."""
     output = tmp_path / "an output"

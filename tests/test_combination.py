@@ -200,6 +200,7 @@ def test_tuning_selects_the_best_weight_or_one_that_queries_cannot_tell_from_it(
     assert run.equals(same)
 
 
+@pytest.mark.heavy
 def test_one_judged_query_selects_equal_shares(indexed: Path, tiny: Path, tmp_path: Path) -> None:
     """One query tells no weight from the best. Neither encoder alone is a choice, since neither has a finite weight."""
     data, best = tmp_path / "data", set()

@@ -309,6 +309,7 @@ def test_the_kept_step_is_the_best_validation_and_its_value_that_of_the_stored_w
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kill",
     [

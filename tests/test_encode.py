@@ -111,6 +111,7 @@ def test_a_shard_that_vanishes_while_texts_are_encoded_is_missed(
     assert contents(again) == contents(encode(source, output=tmp_path / "plain", **options))
 
 
+@pytest.mark.heavy
 def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Path, tiny_lambda: Path) -> None:
     """A static encoder, whose processes start without transformers."""
     source = corpus(tmp_path, 1000)

@@ -288,6 +288,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_path: Path) -> None:
     export(dense, form="pyserini", output=tmp_path / "faiss")
     queries = np.random.default_rng(6).normal(size=(3, 8)).astype(np.float32)

@@ -229,6 +229,7 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
     assert opener.call_count == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
     code = (

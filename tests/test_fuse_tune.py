@@ -80,6 +80,7 @@ def test_rrf_is_tuned_with_its_constant(made: Path, tiny: Path, tmp_path: Path) 
     assert artifacts.read_manifest(output, Kind.RUN).options["rrf_k"] == 3
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}

@@ -125,6 +125,7 @@ def test_a_signal_keeps_the_answers_and_restores_the_terminal(here: Path, number
     assert stored() == {pair_on(first): "3"}
 
 
+@pytest.mark.heavy
 def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(here: Path) -> None:
     """kill -9 after a random number of answers: before or after the next screen, and while the disk is written."""
     chance = random.Random(7)

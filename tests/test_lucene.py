@@ -183,6 +183,7 @@ def words_of_all_shapes(count: int) -> list[str]:
     return [word + "".join(draws.choices(endings, k=draws.randint(0, 2))) for word in made]
 
 
+@pytest.mark.heavy
 def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
     """6,000 made-up words, every third docstring and its words, and unusual texts; those in other scripts need Java."""
     lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(6_000))]

@@ -143,6 +143,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_configuration_larger_than_the_weights_is_refused_in_little_time_and_memory(
     folder: Path, sizes: dict[str, Any]

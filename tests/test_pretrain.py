@@ -65,6 +65,7 @@ def test_the_same_seed_gives_the_same_bytes(corpus: Path, tiny_bert: Path, tmp_p
     assert bytes_of(a)["model.safetensors"] != bytes_of(c)["model.safetensors"]
 
 
+@pytest.mark.heavy
 def test_a_killed_pretraining_resumes_and_ends_with_the_same_bytes(
     corpus: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

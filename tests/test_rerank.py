@@ -123,6 +123,7 @@ def test_a_reranked_run_can_be_fused_reranked_and_measured(made: Path, reranker:
     assert done.code == 0
 
 
+@pytest.mark.heavy
 def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: Path, tmp_path: Path) -> None:
     options = OPTIONS | {"shard_size": 4, "top_k": 5}
     whole = rerank(made / "dense.parquet", model=str(reranker), output=tmp_path / "whole.parquet", **options)

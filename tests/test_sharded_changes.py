@@ -128,6 +128,7 @@ main()
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", ["updates.build_shards", "updates.write_manifests"])
 def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
     command = ("append", "shards", "added.parquet", "--replace", "--output", "shards-2")

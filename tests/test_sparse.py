@@ -92,6 +92,7 @@ def test_deepct_is_bm25_on_counts_with_its_own_parameters(built: dict[Any, Path]
     assert "lungs" in expanded["docid"].to_list()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_command_reads_the_index(
     built: dict[Any, Path], made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, architecture: str
@@ -311,6 +312,7 @@ def test_the_gate_separates_terms_of_the_query() -> None:
     assert gate_loss(torch.zeros(1, 3), wanted).item() == pytest.approx(2 * np.log(2))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("architecture", ["splade", "unicoil", "deepct", "sparterm"])
 def test_training_lowers_the_loss_and_resumes_byte_for_byte(
     made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: Any

@@ -106,6 +106,7 @@ def test_the_same_seed_gives_the_same_bytes(examples: Path, tiny_bert: Path, tmp
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", ["residual-margin", "bpr"])  # the codes of bpr depend on the step
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     examples: Path, tiny_bert: Path, tmp_path: Path, loss: str

@@ -103,6 +103,7 @@ def bm25(tiny_lambda: Path) -> Path:
     return tiny_lambda.parent / "bm25"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "options",
     [

@@ -137,6 +137,7 @@ def test_a_transformer_learns_and_is_an_encoder(
     assert artifacts.read_manifest(output).counts["queries"] == len(labelled(sources, options(sources, **loss)))
 
 
+@pytest.mark.heavy
 def test_a_transformer_starts_as_the_static_encoder_and_adds_to_it(
     sources: Sources, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +273,7 @@ def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
     np.testing.assert_allclose(of_matrix.toarray()[:, :40], kept, atol=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("candidates", [{}, {"sampled_candidates": 3, "hard_candidates": 1, "student_negatives": 2}])
 def test_a_static_training_resumes_after_an_interruption(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidates: dict[str, int]

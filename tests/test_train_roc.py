@@ -55,6 +55,7 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.heavy
 def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -280,6 +280,7 @@ def test_no_text_is_lost() -> None:
     assert json.dumps(found.tags) == json.dumps({"A": 1, "B": 1, "C": 1, "D": 1, "E": 1, "BR": 1})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("unit", ["<a>", "</a>", "<!--", "<![CDATA[", "<a ", "&amp", "<a>x</a>", "<a><b>"])
 def test_hostile_markup_takes_linear_time(unit: str) -> None:
     found = markup.read(unit * 100_000)

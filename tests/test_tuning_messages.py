@@ -43,6 +43,7 @@ def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
     assert content["alone"] == {"good": 1.0, "foreign": 0.0}
 
 
+@pytest.mark.heavy
 def test_single_runs_are_measured_at_the_depth_of_the_fusion(here: Path) -> None:
     content, _, _ = tune("good.trec", "late.trec", measure="R@20")
     assert content["alone"] == {"good": 1.0, "late": 1.0}

@@ -75,6 +75,7 @@ def test_a_killed_process_is_named_and_ends_the_others() -> None:
     assert children(os.getpid()) == before
 
 
+@pytest.mark.heavy
 def test_the_processes_end_with_a_killed_stage() -> None:
     code = "from hybrid_cli.indexes import workers; "
     code += f"workers.run('worker_jobs.job', dict.fromkeys('ab', dict(count=1, seconds={LONG})), dict(done=int))"

@@ -141,7 +141,7 @@ def results() -> dict[str, list[dict[str, bytes] | None]]:
 
 
 MOMENTS = ("before it is described", "after it is described")
-CASES = [  # each moment with every second input; `make test-all` has both with all
+CASES = [  # each moment with every second input; `make hard` has both with all
     pytest.param(kind, moment, marks=pytest.mark.exhaustive if (number + late) % 2 else ())
     for number, kind in enumerate(REPLACED)
     for late, moment in enumerate(MOMENTS)
