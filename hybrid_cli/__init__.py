@@ -7,7 +7,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
-    from hybrid_cli.api import Index, open_encoder, open_index, open_run
+    from hybrid_cli.api import Index, open_encoder, open_index, open_retriever, open_run
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
     from hybrid_cli.retrieval import BM25, Dense
@@ -23,6 +23,7 @@ __all__ = [
     "fuse",
     "open_encoder",
     "open_index",
+    "open_retriever",
     "open_run",
 ]
 _HOMES = {"BM25": "retrieval", "Dense": "retrieval", "evaluate": "evaluation", "fuse": "fusion"}

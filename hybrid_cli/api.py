@@ -1,4 +1,4 @@
-"""The Python interface: open an index, an encoder or a run, and use it."""
+"""The Python interface: open an index, a retriever, an encoder or a run, and use it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import runs
-from hybrid_cli.artifacts.manifest import naming_plugins
+from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
+from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.weights import chosen_weights
 from hybrid_cli.opening.exact import index_kinds
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, texts, warn_lost
-from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher
-from hybrid_cli.opening.sharded import index_manifest, shards_of
+from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
+from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher
+from hybrid_cli.opening.stored_retriever import index_paths, manifests_of, read_retriever
 from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
+from hybrid_cli.settings.retrieval import RETRIEVER
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -41,15 +41,15 @@ def _local(*paths: PathLike) -> list[Path]:
 
 @dataclass(frozen=True)
 class Index:
-    """An open lexical, dense or hybrid index; made by `open_index`.
+    """An open index or retriever; made by `open_index` and `open_retriever`.
 
     Attributes:
-        searcher: searcher of the index.
-        corpora: corpora with the titles; empty if they are not at the paths recorded in the index.
+        searcher: searcher of the index, or of several and their fusion.
+        documents: titles and texts; None if the corpora are not at the paths recorded in the index.
     """
 
     searcher: Searcher
-    corpora: tuple[Path, ...]
+    documents: TextStore | None
 
     def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
         """Return the top documents of one or more queries.
@@ -59,26 +59,46 @@ class Index:
             k: documents per query.
 
         Returns:
-            qid, docid, rank (from 1), score, and title if the corpus is known; in the order of the queries.
+            qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
+            `bm25_score`, null where the index does not return the document; title and text if the corpus is known. In
+            the order of the queries.
 
         Raises:
             InputError: `k` is no whole number from 1 on, or a query is no text.
         """
         k, table = checked_depth(k), queries_table(queries)
-        hits = pl.concat(self.searcher.search(table, k)) if len(table) else runs.empty()
-        if not self.corpora:
+        searcher = self.searcher
+        search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
+        hits = pl.concat(search(table, k)) if len(table) else runs.empty()
+        if self.documents is None:
             return hits
-        titles = texts(self.corpora, hits["docid"].unique()).select("docid", "title")
-        return hits.join(titles, on="docid", how="left", maintain_order="left")
+        return hits.with_columns(self.documents.texts(hits["docid"]).select("title", "text"))
+
+
+def open_retriever(path: PathLike, **options: Any) -> Index:
+    """Open a retriever that `hybrid compose` or `hybrid auto` wrote.
+
+    Args:
+        path: folder of the retriever, or its URL.
+        options: `device` and `threads`.
+
+    Raises:
+        InputError: no retriever, or an index of it is gone or was built again.
+    """
+    folder = _local(path)[0]
+    settings = SearchOptions(**options)
+    settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
+    indexes = index_paths(folder, read_retriever(folder))
+    return Index(open_searcher(folder, settings), _documents(manifests_of(indexes)))
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
-    """Open an index, or several indexes of one corpus as a hybrid index.
+    """Open an index, or several indexes of one corpus with the default fusion of `hybrid compose`.
 
     Args:
-        paths: path or URL of one index; or those of one or more dense indexes and at most one lexical index, whose
-            scores are summed for every document, exactly.
-        weights: one per index, for several indexes; equal if None.
+        paths: path or URL of one index, or of several.
+        weights: one per index, for several indexes: weights of scores in units of their deviations; by default .35 for
+            lexical and .65 for dense indexes.
         options: search options of `hybrid search`, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
             `threads`.
 
@@ -86,23 +106,26 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
         InputError: no index at a path, or an option that does not apply to it.
     """
     folders = _local(*paths)
-    parts = [[index_manifest(shard) for shard in shards_of(folder)] for folder in folders]
-    settings = SearchOptions(exact=len(folders) > 1, **options)
+    if not folders:
+        raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
+    parts = manifests_of(folders)
+    settings = SearchOptions(**options)
     kinds = frozenset[str]().union(*(index_kinds(manifests[0]) for manifests in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     refuse_other_corpora(dict(zip(folders, parts, strict=True)))
-    recorded = corpora_of(parts)
-    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
-    corpora = tuple(existing_paths(recorded))
-    if len(folders) != 1:
-        if not folders:
-            raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
-        every = FusionRecipe("weighted-sum", (1.0,) * len(folders), "exact")
-        chosen = chosen_weights(weights, every, [folder.name for folder in folders])
-        return Index(open_hybrid(folders, chosen.weights, settings), corpora)
+    if len(folders) > 1:
+        return Index(open_fused(folders, parts, settings, weights), _documents(parts))
     if weights is not None:
         raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
-    return Index(open_searcher(folders[0], settings), corpora)
+    return Index(open_searcher(folders[0], settings), _documents(parts))
+
+
+def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:
+    """Return the documents of indexes, of which `parts` are the manifests; warn if the corpora are lost."""
+    recorded = corpora_of(parts)
+    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
+    corpora = existing_paths(recorded)
+    return TextStore(corpora) if corpora else None
 
 
 def open_encoder(

@@ -15,9 +15,10 @@ from command import Refusal, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import InputError, open_encoder, open_index, open_run, storage
+from hybrid_cli import InputError, open_encoder, open_index, open_retriever, open_run, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
+from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -35,8 +36,6 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
     for name in ("bm25", "dense"):
         search(tiny, split="test", index=folder / name, output=folder / f"{name}.parquet", hits=4)
-    both = [folder / "dense", folder / "bm25"]
-    search(tiny, split="test", index=both, exact=True, weights="1,0.5", output=folder / "hybrid.parquet", hits=4)
     return folder
 
 
@@ -48,13 +47,14 @@ def queries(tiny: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["bm25", "dense"])
 def test_an_index_answers_as_the_command_does(made: Path, queries: dict[str, str], name: str) -> None:
     found = open_index(str(made / name)).search(queries, k=4)
-    assert found.columns == [*COLUMNS, "title"]
+    assert found.columns == [*COLUMNS, "title", "text"]
     assert found.select(COLUMNS).equals(open_run(made / f"{name}.parquet"))
 
 
-def test_several_indexes_are_one_exact_hybrid_index(made: Path, queries: dict[str, str]) -> None:
-    found = open_index(made / "dense", made / "bm25", weights=[1, 0.5]).search(queries, k=4)
-    assert found.select(COLUMNS).equals(open_run(made / "hybrid.parquet"))
+def test_weights_of_several_indexes_are_those_of_a_retriever(made: Path, tmp_path: Path) -> None:
+    pair = [made / "dense", made / "bm25"]
+    composed = open_retriever(compose(pair, weights="1,0.5", output=tmp_path / "retriever")).search("table salt", k=4)
+    assert open_index(*pair, weights=[1, 0.5]).search("table salt", k=4).equals(composed)
 
 
 def test_hits_have_titles(made: Path) -> None:
@@ -70,7 +70,7 @@ def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:
 
 
 def test_no_query_and_no_hit_give_no_rows(made: Path) -> None:
-    assert open_index(made / "bm25").search([]).columns == [*COLUMNS, "title"]
+    assert open_index(made / "bm25").search([]).columns == [*COLUMNS, "title", "text"]
     assert not len(open_index(made / "bm25").search("zzzz"))
 
 

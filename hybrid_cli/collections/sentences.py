@@ -22,6 +22,7 @@ from hybrid_cli.collections.options import LANGUAGE, QueriesFrom
 LEAST_WORDS = 3  # our choice: shorter pieces are headings, list markers or parts of formulas
 QUESTION_WORDS = tuple(range(3, 12))  # lengths of cropped sentences, without given ones
 _DECAY = 1.2
+_QUERY = ("qid", "text")
 _DOCUMENTS_AT_ONCE = 1024
 # Ends of sentences that sentencex does not know: marks of Khmer and Tibetan, spaces of Thai and Lao.
 _OTHER_ENDS = regex.compile(
@@ -118,14 +119,39 @@ class Sentences:
             draw = draws.generator(self._seed, docids[document])
             for number in sorted(draw.sample(range(counts[document]), wanted)):
                 text = texts[begins[document] + number]
-                rows.append((document, number + 1, self._cropped(text, draw) if self._how == "cropped" else text))
+                if self._how == "cropped":
+                    text = cropped(text, self._lengths, draw)
+                rows.append((document, number + 1, text))
         return pl.DataFrame(rows, schema={"document": pl.Int64, "number": pl.Int64, "text": pl.String}, orient="row")
 
-    def _cropped(self, text: str, draw: Random) -> str:
-        spans = words.spans(text, letters=True)
-        length = min(len(spans), max(LEAST_WORDS, draw.choice(self._lengths)))
-        begin = draw.randrange(len(spans) - length + 1)
-        return text[spans[begin][0] : spans[begin + length - 1][1]]
+
+def cropped(text: str, lengths: Sequence[int], draw: Random) -> str:
+    """Return a span of the words of a sentence; its number of words is drawn from `lengths`, and is at least three."""
+    spans = words.spans(text, letters=True)
+    length = min(len(spans), max(LEAST_WORDS, draw.choice(lengths)))
+    begin = draw.randrange(len(spans) - length + 1)
+    return text[spans[begin][0] : spans[begin + length - 1][1]]
+
+
+def sampled(corpora: Sequence[Path], number: int, seed: int, lengths: Sequence[int] = QUESTION_WORDS) -> pl.DataFrame:
+    """Return cropped sentences of documents drawn from corpora, as queries: qid (the docid), text.
+
+    Args:
+        corpora: collections or corpora.
+        number: number of documents; those without a sentence of three words give none.
+        seed: random seed.
+        lengths: numbers of words, one of which is drawn for each sentence.
+    """
+    scanned = pl.concat([collections.scan(path) for path in corpora]).drop("corpus_row").with_row_index("row")
+    total = sum(map(collections.document_count, corpora))
+    rows = draws.sample(total, number, draws.rng(seed)).tolist()
+    documents = scanned.filter(pl.col("row").is_in(rows)).select("docid", "text").collect(engine="streaming")
+    queries = {}
+    for docid, text in documents.sort("docid").iter_rows():
+        if long := [piece for piece in split(text) if word_count(piece) >= LEAST_WORDS]:
+            draw = draws.generator(seed, docid)
+            queries[docid] = " ".join(cropped(draw.choice(long), lengths, draw).split())
+    return pl.DataFrame({"qid": list(queries), "text": list(queries.values())}, schema=dict.fromkeys(_QUERY, pl.String))
 
 
 def quota(sentences: int, position: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +108,30 @@ class Lists:
                 f"rank_{number}": pl.Series(ranks(lengths), dtype=pl.Float64),
             }
         )
+
+
+def joined(hits: Sequence[pl.DataFrame], qids: pl.Series) -> pl.DataFrame:
+    """Return the candidates of queries whose hits are in memory, in the order of the queries.
+
+    Args:
+        hits: one run per list: qid, docid, rank, score.
+        qids: ids of the queries, by number.
+    """
+    numbers = pl.LazyFrame({"qid": qids}).with_row_index("query")
+    sides = [
+        run.lazy()
+        .join(numbers, on="qid")
+        .select(
+            "query",
+            "docid",
+            pl.col("score").cast(pl.Float64).alias(f"score_{number}"),
+            pl.col("rank").cast(pl.Float64).alias(f"rank_{number}"),
+        )
+        for number, run in enumerate(hits)
+    ]
+    key = ["query", "docid"]
+    both = reduce(lambda left, right: left.join(right, on=key, how="full", coalesce=True), sides)
+    return both.sort("query", maintain_order=True).collect()
 
 
 def repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:

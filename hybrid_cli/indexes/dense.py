@@ -37,6 +37,7 @@ _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in a
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
+_FEW = 4  # queries that are searched one by one in a flat index
 
 
 @dataclass(frozen=True)
@@ -179,14 +180,19 @@ class DenseIndex:
             yield self._run(qids[begin : begin + size], scores, rows, hits)
 
     def _by_vectors(self, index: Any, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        if len(queries) <= _FEW and self.info.factory == FLAT:  # FAISS takes the time of a padded block
+            rows = np.stack([_largest(self._flat @ query, depth) for query in queries])
+            return self._exact(queries, rows)
         padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, self.dim), np.float32)
         padded[: len(queries)] = queries
         scores, rows = index.search(padded, depth)
-        if self.info.factory == FLAT:
-            # The order in which BLAS sums depends on the processor and on the position in the block; scores must not.
-            for query, mine, candidates in zip(queries, scores, rows, strict=False):
-                mine[:] = np.einsum("nd,d->n", self._flat[candidates], query)
-        return scores[: len(queries)], rows[: len(queries)]
+        scores, rows = scores[: len(queries)], rows[: len(queries)]
+        return self._exact(queries, rows) if self.info.factory == FLAT else (scores, rows)
+
+    def _exact(self, queries: Vectors, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and rows; the order in which BLAS sums depends on processor and block, and scores must not."""
+        pairs = zip(queries, rows, strict=True)
+        return np.stack([np.einsum("nd,d->n", self._flat[mine], query) for query, mine in pairs]), rows
 
     @cached_property
     def _flat(self) -> Vectors:
@@ -238,12 +244,16 @@ class DenseIndex:
         Raises:
             InputError: a docid is not in the index, or a qid has no vector.
         """
-        rows = runs.positions(pairs["docid"], self.docids, f"{self.folder}: no document")
+        rows = self._ids.positions(pairs["docid"], f"{self.folder}: no document")
         queries = runs.positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector for query")
         scores = np.empty(len(pairs), np.float32)
         for mine, vectors in self._stored(rows):
             scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], self._scored(vectors))
         return pl.Series("score", scores)
+
+    @cached_property
+    def _ids(self) -> runs.SortedIds:
+        return runs.SortedIds(self.docids)
 
     def blocks(self, size: int) -> Iterator[Vectors]:
         """Yield the vectors that `score` uses, in order, in blocks of `size` rows; the last block may be shorter.
@@ -266,8 +276,12 @@ class DenseIndex:
         return found
 
     def _stored(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Vectors]]:
-        """Yield positions in `rows` with their vectors, shard by shard, in limited blocks."""
+        """Yield positions in `rows` with their vectors, in limited blocks: of the flat index, else shard by shard."""
         order, begin = np.argsort(rows, kind="stable"), 0
+        if self.info.factory == FLAT:
+            for some in np.array_split(order, -(-len(order) // _ROWS_AT_ONCE) or 1):
+                yield some, self._flat[rows[some]]
+            return
         for path in shards(self.folder):
             end = begin + pq.read_metadata(path).num_rows
             mine = order[slice(*np.searchsorted(rows[order], (begin, end)))]
@@ -277,6 +291,11 @@ class DenseIndex:
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]
             begin = end
+
+
+def _largest(scores: np.ndarray, number: int) -> np.ndarray:
+    """Return the positions of the largest scores, in no order."""
+    return np.argpartition(scores, len(scores) - number)[len(scores) - number :]
 
 
 def combine_vectors(

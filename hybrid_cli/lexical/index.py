@@ -67,12 +67,12 @@ class _Shared:
     def order(self) -> npt.NDArray[np.int32]:
         """Rank [N] of each row's docid in string order, which breaks ties."""
         rank = np.empty(len(self.docids), np.int32)
-        rank[self.docids.arg_sort().to_numpy()] = np.arange(len(self.docids), dtype=np.int32)
+        rank[self.ids.rows] = np.arange(len(self.docids), dtype=np.int32)
         return rank
 
     @cached_property
-    def sorted_docids(self) -> pl.Series:
-        return self.docids.sort()
+    def ids(self) -> runs.SortedIds:
+        return runs.SortedIds(self.docids)
 
 
 class LexicalIndex:
@@ -239,7 +239,7 @@ class LexicalIndex:
         """
         counts, keys = self.keys(bags, hits, threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.sorted_docids.gather(keyed.places_of(kept)), keyed.scores_of(kept)
+        return counts, self._shared.ids.ids.gather(keyed.places_of(kept)), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -296,7 +296,7 @@ class LexicalIndex:
             InputError: a docid is not in the index, or a qid has no text.
         """
         numbers = runs.positions(pairs["qid"], queries["qid"], "no text for query")
-        rows = runs.positions(pairs["docid"], self.docids, "the lexical index has no document")
+        rows = self._shared.ids.positions(pairs["docid"], "the lexical index has no document")
         from hybrid_cli.lexical import kernels
 
         bags = self.bags(queries["text"].to_list())

@@ -6,20 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
 from hybrid_cli import memory
-from hybrid_cli.artifacts import read_manifest
-from hybrid_cli.errors import InputError
+from hybrid_cli.artifacts import Manifest, read_manifest
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_path
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT, pick_gpus
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
+from hybrid_cli.opening.default_fusion import default_fusion, default_shares
 from hybrid_cli.opening.dense import open_dense, read_info
 from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
+from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, read_retriever
+from hybrid_cli.retrieval.retriever import Answers, Retriever, Side
+from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, layout
 
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from hybrid_cli.lexical.index import LexicalIndex
 
 
+Index = TypeVar("Index", "LexicalIndex", DenseIndex)
 _HITS_AT_ONCE, _HIT_BYTES = 1 << 22, 120  # of a lexical search; bytes of a hit with copies
 
 
@@ -65,6 +72,13 @@ class LexicalSearcher:
             runs_of_shards = [index.search(some, hits, self.threads, self.rm3) for index in self.indexes]
             yield runs_of_shards[0] if len(runs_of_shards) == 1 else merged(some, runs_of_shards, hits)
 
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retrieval.retriever.Side`."""
+        return Answers(
+            lambda depth: pl.concat(self.search(queries, depth)),
+            lambda pairs: _only(self.indexes, self.rm3).score(pairs, queries),
+        )
+
 
 @dataclass(frozen=True)
 class LuceneSearcher:
@@ -97,6 +111,14 @@ class DenseSearcher:
         vectors = self.encoder.encode_queries(queries["text"].to_list())
         return _search_vectors(self.indexes, vectors, queries, hits)
 
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retrieval.retriever.Side`."""
+        vectors = self.encoder.encode_queries(queries["text"].to_list())
+        return Answers(
+            lambda depth: pl.concat(_search_vectors(self.indexes, vectors, queries, depth)),
+            lambda pairs: _only(self.indexes).score(pairs, queries["qid"].to_list(), vectors),
+        )
+
 
 @dataclass(frozen=True)
 class StoredQueriesSearcher:
@@ -113,6 +135,19 @@ class StoredQueriesSearcher:
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`; queries are rows of `stored_queries`."""
         return _search_vectors(self.indexes, self.vectors[queries["row"].to_numpy()], queries, hits)
+
+
+def _only(indexes: Sequence[Index], rm3: Rm3 | None = None) -> Index:
+    """Return the index that scores pairs.
+
+    Raises:
+        InputError: the index has shards, or queries are expanded by their hits.
+    """
+    if len(indexes) > 1 or rm3:
+        cause = "--rm3" if rm3 else "an index with shards"
+        problem = f"{cause} has no exact scores of pairs; use another rule for missing documents, such as zero"
+        raise InputError(problem, code="no-exact-scores", cause="rm3" if rm3 else "shards")
+    return indexes[0]
 
 
 def _search_vectors(
@@ -138,11 +173,26 @@ class HybridSearcher:
         return self.index.search_blocks(vectors, queries, hits, self.threads)
 
 
+@dataclass(frozen=True)
+class RetrieverSearcher:
+    """Several indexes and their fusion."""
+
+    retriever: Retriever
+
+    def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        """See `Searcher`."""
+        return self.retriever.runs(queries, hits)
+
+    def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        """Yield the run of some queries at a time, with rank and score in each index."""
+        return self.retriever.explained(queries, hits)
+
+
 def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None) -> Searcher:
-    """Open one index for search.
+    """Open one index or retriever for search.
 
     Args:
-        path: a lexical or a dense index, a sharded index, or a pattern of the names of shards.
+        path: a lexical or a dense index, a sharded index, a pattern of the names of shards, or a retriever.
         options: search options; defaults if None.
         shards: `shards_of(path)` of an earlier moment, all of which must still exist.
 
@@ -150,6 +200,15 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
     """
     options = options or SearchOptions()
+    if is_retriever(path):
+        return RetrieverSearcher(open_retriever(path, options))
+    return open_index(path, options, shards)
+
+
+def open_index(
+    path: Path, options: SearchOptions, shards: Sequence[Path] | None = None
+) -> LexicalSearcher | LuceneSearcher | DenseSearcher:
+    """Open one index for search; see `open_searcher`."""
     shards = shards or shards_of(path)
     if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
@@ -184,6 +243,49 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
 
         opened = tuple(LexicalIndex(index.impacts.rounded(), index.docids, index.language) for index in opened)
     return LexicalSearcher(opened, rm3, options.threads)
+
+
+def open_sides(indexes: Sequence[Path], options: SearchOptions | None = None) -> dict[str, Side]:
+    """Open indexes as the sides of a retriever: name -> open index."""
+    options = options or SearchOptions()
+    if options.engine == "lucene":
+        raise option_error("engine", "lucene", "only with one index", code="option-does-not-apply")
+    return dict(zip(short_names(indexes), (open_index(index, options) for index in indexes), strict=True))  # type: ignore[misc]
+
+
+def open_fused(
+    indexes: Sequence[Path],
+    manifests: Sequence[Sequence[Manifest]],
+    options: SearchOptions,
+    weights: str | Sequence[float] | None,
+) -> Searcher:
+    """Open several indexes of one corpus, fused as a file of `fuse --tune` states, or by the default fusion.
+
+    Args:
+        indexes: the indexes.
+        manifests: the manifests of each index, several for one of shards.
+        options: search options.
+        weights: `@FILE`, or one weight per index, in units of the deviations of the scores; None for the default.
+    """
+    names, sides = short_names(indexes), open_sides(indexes, options)
+    if path := weights_path(weights):
+        return RetrieverSearcher(Retriever(sides, stored_recipe(path, names, {})))
+    shares = chosen_weights(weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names).weights
+    return RetrieverSearcher(Retriever(sides, default_fusion(sides, manifests, shares).recipe))
+
+
+def open_retriever(folder: Path, options: SearchOptions | None = None) -> Retriever:
+    """Open a retriever for search.
+
+    Args:
+        folder: folder that `compose` wrote.
+        options: device and threads; defaults if None.
+
+    Raises:
+        InputError: see `read_retriever` and `index_paths`.
+    """
+    stored = read_retriever(folder)
+    return Retriever(open_sides(index_paths(folder, stored), options), stored.recipe, stored.depth)
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:

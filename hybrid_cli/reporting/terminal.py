@@ -30,31 +30,34 @@ def show_hits(found: Any, settings: Search) -> None:
         settings: settings of the search.
     """
     if settings.prints:
-        from hybrid_cli.runs.names import short_names  # imports polars, which other commands that print do not need
-
         show = _show_json if settings.form == "json" else _show_text
-        names = short_names(settings.indexes)
         heads = settings.interactive and show is _show_text and not console.asks()
         for query, hits in [(settings.query, found)] if settings.query is not None else found:
             if heads:
                 console.result(f"query: {console.one_line(query)}")
-            show(query, hits.rows(named=True), names)
+            show(query, hits.rows(named=True))
 
 
-def _show_json(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _show_json(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
     def plain(hit: Mapping[str, Any]) -> dict[str, Any]:
-        shown = {name: value for name, value in hit.items() if not name.startswith("rank_")}
-        return shown | ({"ranks": {name: hit[f"rank_{n}"] for n, name in enumerate(names)}} if "rank_0" in hit else {})
+        shown = {name: value for name, value in hit.items() if not name.endswith(("_rank", "_score"))}
+        sides = {part: {name: hit[f"{name}_{part}"] for name in _sides(hit)} for part in ("rank", "score")}
+        return shown | ({"ranks": sides["rank"], "scores": sides["score"]} if sides["rank"] else {})
 
     console.result_json({"query": query, "hits": list(map(plain, hits))})
 
 
-def _show_text(query: str, hits: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _sides(hit: Mapping[str, Any]) -> list[str]:
+    """Return the names of the indexes behind a hit; none for a single one."""
+    return [name.removesuffix("_rank") for name in hit if name.endswith("_rank")]
+
+
+def _show_text(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
     if not hits:
         console.result("no hits")
     marked = matching(query)
     for hit in hits:
-        ranks = [f"{name} {hit[f'rank_{n}'] or '-'}" for n, name in enumerate(names) if "rank_0" in hit]
+        ranks = [f"{name} {hit[f'{name}_rank'] or '-'}" for name in _sides(hit)]
         details = ", ".join([f"{hit['score']:.4f}", *ranks])
         title = hit.get("title")
         _show_wrapped(

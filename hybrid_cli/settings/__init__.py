@@ -7,6 +7,7 @@ from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Judge, Report, Verify
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.composing import Compose
 from hybrid_cli.settings.data import (
     READERS,
     PrepareBeir,
@@ -51,6 +52,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Search,
     Judge,
     Fuse,
+    Compose,
     Rerank,
     ConcatRuns,
     Evaluate,

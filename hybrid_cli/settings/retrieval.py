@@ -33,6 +33,7 @@ FAISS_DEVICE = (
 )
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 LEARNED = "a learned sparse index"  # fact about an index
+RETRIEVER = "a retriever"  # fact about an index
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind=LEARNED))
@@ -117,7 +118,7 @@ _dense_option = partial(option, panel=DENSE_INDEX)
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes."""
 
-    device: str = inherited(applies=when(index_kind=TRANSFORMER_INDEX))
+    device: str = inherited(applies=when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)))
     exact: bool = option(
         False,
         "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",
@@ -200,8 +201,8 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
     _: KW_ONLY
     index: Sequence[Path] | Path = option(
         REQUIRED,
-        "Lexical or dense index; several for printed hits or with `--exact`: `a,b`; the shards of one index: a pattern "
-        "such as `'out/bm25/shard-*'`.",
+        "Retriever, or lexical or dense index; several indexes, for printed hits or with `--exact`: `a,b`; shards: "
+        "`'out/bm25/shard-*'`.",
     )
     output: Path | None = option(None, "Output path.", "--output", "-o", applies=_WRITES, needed=_WRITES)
     split: str | None = option(None, "Split of the collection: train, dev, test, ...", recorded=False, applies=_WRITES)

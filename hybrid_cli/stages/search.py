@@ -13,13 +13,13 @@ from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
-from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.selection import check_folds
-from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_file, weights_path
+from hybrid_cli.fusion.weights import chosen_weights, weights_file, weights_path
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.models import model_input
@@ -33,16 +33,26 @@ from hybrid_cli.opening.provenance import (
     warn_lost,
     warn_other_corpus,
 )
-from hybrid_cli.opening.searcher import Searcher, open_hybrid, open_searcher, open_stored_queries, stored_queries
+from hybrid_cli.opening.searcher import (
+    RetrieverSearcher,
+    Searcher,
+    open_fused,
+    open_hybrid,
+    open_retriever,
+    open_searcher,
+    open_stored_queries,
+    stored_queries,
+)
 from hybrid_cli.opening.sharded import index_manifest, shards_of
+from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
+from hybrid_cli.settings.retrieval import RETRIEVER
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.rm3 import GRID, TunedFeedback
 
 QUERIES_AT_ONCE = 1024
-_FUSED = 1000  # hits per index that are fused for `query`
 
 
 @stage(Search)
@@ -51,12 +61,14 @@ def search(settings: Search) -> Any:
 
     Returns:
         Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (where the corpus is found), and
-        for several indexes the rank in each (`rank_0`, `rank_1`, ...). With `interactive`, an iterator of each query
-        on standard input and its DataFrame.
+        for a retriever or several indexes the rank and score in each (`bm25_rank`, `bm25_score`, ...). With
+        `interactive`, an iterator of each query on standard input and its DataFrame.
 
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
+    if retrievers := [path for path in settings.indexes if is_retriever(path)]:
+        return _in_retriever(settings, retrievers[0])
     shards = [shards_of(path) for path in settings.indexes]
     parts = [[index_manifest(shard) for shard in each] for each in shards]
     manifests = [each[0] for each in parts]
@@ -70,8 +82,13 @@ def search(settings: Search) -> Any:
     if path := weights_path(settings.weights):
         check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
     if settings.prints:
-        hits = _printed(settings, parts)
-        return _asked(hits) if settings.interactive else hits(settings.query or "")
+        one = len(settings.indexes) == 1
+        searcher = (
+            open_searcher(settings.indexes[0], settings)
+            if one
+            else open_fused(settings.indexes, parts, settings, settings.weights)
+        )
+        return _answers(settings, searcher, parts)
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
@@ -86,6 +103,31 @@ def search(settings: Search) -> Any:
         _write_tuned(output, settings, source)
     else:
         _write(output, settings, source, recipe, manifests, shards[0])
+    return output.path
+
+
+def _in_retriever(settings: Search, folder: Path) -> Any:
+    """Search a retriever, as `search` does."""
+    if len(settings.indexes) > 1 or settings.exact:
+        reason = f"{folder} is a retriever, which is searched alone and has a fusion of its own"
+        option = "exact" if settings.exact else "index"
+        raise option_error(option, settings.indexes if option == "index" else None, reason, code="conflicting-options")
+    settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
+    parts = manifests_of(index_paths(folder, read_retriever(folder)))
+    if settings.prints:
+        return _answers(settings, RetrieverSearcher(open_retriever(folder, settings)), parts)
+    source = _queries_source(settings)
+    if source.is_dir():
+        problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
+        raise InputError(problem, code="other-kind", path=source, kind=Kind.VECTORS)
+    inputs = {"queries": source, "index": folder}
+    output = artifacts.open_output(
+        settings.output or Path(), Kind.RUN, "search",
+        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER), overwrite=settings.overwrite,
+    )  # fmt: skip
+    if not output.up_to_date:
+        warn_changed([shard for index in parts for shard in index])
+        _write(output, settings, source, None, [index[0] for index in parts], ())
     return output.path
 
 
@@ -225,27 +267,24 @@ def _opened(
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _printed(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Callable[[str], pl.DataFrame]:
-    """Open the indexes, and return a function from a query to its hits; those of several indexes are fused.
+def _printed(
+    settings: Search, searcher: Searcher, parts: Sequence[Sequence[Manifest]]
+) -> Callable[[str], pl.DataFrame]:
+    """Return a function from a query to its hits, with titles and texts where the corpora are known.
 
     Args:
         settings: settings of the command.
+        searcher: the open index; of a retriever, ranks and scores by index are shown.
         parts: the manifests of each index, several for one of shards.
     """
-    recipe = _fusion(settings)
-    searchers = [open_searcher(path, settings) for path in settings.indexes]
     corpora = _corpora(settings, parts)
-    depth = max(settings.hits, _FUSED)
+    read = TextStore(corpora).texts if settings.interactive else partial(texts, corpora)
 
     def hits(query: str) -> pl.DataFrame:
         table = pl.DataFrame({"qid": ["query"], "text": [query]})
-        results = [pl.concat(searcher.search(table, depth)) for searcher in searchers]
-        best = (
-            _fused(results, recipe, settings.hits) if len(results) > 1 else results[0].head(settings.hits).drop("qid")
-        )
-        if not corpora:
-            return best
-        return best.join(texts(corpora, best["docid"]), on="docid", how="left", maintain_order="left")
+        search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
+        best = pl.concat(search(table, settings.hits)).drop("qid")
+        return best.join(read(best["docid"]), on="docid", how="left", maintain_order="left") if corpora else best
 
     return hits
 
@@ -266,6 +305,12 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
     return existing_paths(recorded)
 
 
+def _answers(settings: Search, searcher: Searcher, parts: Sequence[Sequence[Manifest]]) -> Any:
+    """Return the hits of `query`, or yield those of each query on standard input."""
+    hits = _printed(settings, searcher, parts)
+    return _asked(hits) if settings.interactive else hits(settings.query or "")
+
+
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each query on standard input with its hits; empty lines are skipped."""
     while True:
@@ -282,28 +327,3 @@ def _valid(line: str) -> str:
     if valid != line:
         console.warn(f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing")
     return valid
-
-
-def _fusion(settings: Search) -> FusionRecipe:
-    """Return method and weights of several indexes: those of a file of `fuse --tune`, or min-max with given weights."""
-    names = [path.name for path in settings.indexes]
-    path = weights_path(settings.weights)
-    if path is None:
-        return chosen_weights(settings.weights, FusionRecipe("minmax", (1.0,) * len(names), "zero"), names)
-    recipe = stored_recipe(path, names, {})
-    if recipe.missing == "exact":
-        problem = f"{path}: was tuned with exact scores, which printed hits lack; write a run with --exact"
-        raise InputError(problem, code="option-does-not-apply", path=path)
-    return recipe
-
-
-def _fused(found: Sequence[pl.DataFrame], recipe: FusionRecipe, hits: int) -> pl.DataFrame:
-    """Fuse the hits of several indexes; columns docid, rank, score, rank_0, rank_1, ..."""
-    joined = lists.Lists.of(found)
-    if not len(joined.qids):
-        each_rank = (pl.lit(None, pl.Int32).alias(f"rank_{number}") for number in range(len(found)))
-        return found[0].drop("qid").with_columns(each_rank)
-    candidates = pl.concat(joined.blocks())
-    fused = pl.concat(lists.fuse([candidates], joined.qids, recipe, hits))
-    ranks = candidates.select("docid", pl.col(r"^rank_\d+$").cast(pl.Int32))
-    return fused.drop("qid").join(ranks, on="docid", how="left", maintain_order="left")

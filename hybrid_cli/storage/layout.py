@@ -46,6 +46,9 @@ EPOCHS = "epochs"  # models after each epoch
 # reranker
 RERANKER = "reranker.json"
 
+# retriever
+RETRIEVER = "retriever.json"
+
 # reranked runs, and an unfinished one
 SCORES = ".scores"  # shards of scores
 

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     MEASUREMENTS = "measurements"
     LEARNING_CURVE = "learning curve"
     WEIGHTS = "fusion weights"
+    RETRIEVER = "retriever"
     REPORT = "report"
     FIGURES = "figures"
 

@@ -1,0 +1,121 @@
+"""Retrievers on disk: `retriever.json` names indexes by relative path, and the fusion of their hits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli import storage
+from hybrid_cli.artifacts import Manifest, read_manifest
+from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe
+from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
+from hybrid_cli.json_files import read_json, typed
+from hybrid_cli.opening.sharded import index_manifest, shards_of
+from hybrid_cli.storage import Kind, disk, layout
+
+
+@dataclass(frozen=True)
+class StoredRetriever:
+    """Content of `retriever.json`.
+
+    Attributes:
+        indexes: `path`, relative to the folder of the retriever, and `fingerprint` of each index.
+        method, weights, missing, normalize, rrf_k: see `FusionRecipe`.
+        depth: hits of each index that are fused.
+        shares: weights in deviations of the scores, where the weights were derived from scales.
+        scales: standard deviation of each index's scores over the collection.
+        scaled_by: the queries that the scales are of, in words.
+        tuning: evidence of the tuned weights, as `fuse --tune` writes it; None for untuned ones.
+    """
+
+    indexes: Sequence[Mapping[str, str]]
+    method: str
+    weights: tuple[float, ...]
+    missing: Missing
+    depth: int
+    normalize: Normalization | None = None
+    rrf_k: float = RRF_K
+    shares: tuple[float, ...] | None = None
+    scales: tuple[float, ...] | None = None
+    scaled_by: str | None = None
+    tuning: Mapping[str, Any] | None = None
+
+    @property
+    def recipe(self) -> FusionRecipe:
+        """Return method and weights."""
+        return FusionRecipe(self.method, self.weights, self.missing, self.normalize, self.rrf_k)
+
+    def write(self, folder: Path) -> None:
+        """Write `retriever.json`."""
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        disk.write_text(folder / layout.RETRIEVER, text + "\n")
+
+
+def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]:
+    """Return path, relative to the folder of a retriever, and fingerprint of indexes."""
+    home = os.path.realpath(folder)
+    return [
+        {"path": os.path.relpath(os.path.realpath(index), home), "fingerprint": storage.fingerprint(index)}
+        for index in indexes
+    ]
+
+
+def is_retriever(path: Path) -> bool:
+    """Test whether a path is a folder that `compose` wrote."""
+    return (path / layout.RETRIEVER).is_file()
+
+
+def read_retriever(folder: Path) -> StoredRetriever:
+    """Return the content of a retriever.
+
+    Raises:
+        InputError: no retriever, a damaged one, or one whose method is not installed.
+    """
+    read_manifest(folder, Kind.RETRIEVER)
+    storage.check_parts(folder, layout.RETRIEVER)
+    stored = typed(StoredRetriever, read_json(folder / layout.RETRIEVER), folder / layout.RETRIEVER)
+    if stored.method not in METHODS:
+        problem = f"is fused by {stored.method}, which is not installed; install its package, or compose again"
+        raise path_error(folder, problem, code="missing-plugin", group="fusion_methods", name=stored.method)
+    return stored
+
+
+def index_paths(folder: Path, stored: StoredRetriever) -> list[Path]:
+    """Return the indexes of a retriever, where they are what was composed.
+
+    Raises:
+        InputError: an index is gone, or was built again.
+    """
+    paths = []
+    for index in stored.indexes:
+        path = Path(os.path.normpath(folder / index["path"]))
+        if not path.exists():
+            problem = f"its index {path} is missing; move it back, or compose again with --overwrite"
+            raise path_error(folder, problem, code="index-missing", index=path)
+        if storage.fingerprint(path) != index["fingerprint"]:
+            problem = f"its index {path} has changed since; tune and compose again with --overwrite"
+            raise path_error(folder, problem, code="index-changed", index=path)
+        paths.append(path)
+    return paths
+
+
+def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
+    """Return the manifests of each index, several for one of shards."""
+    return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
+
+
+def refuse_shards(indexes: Sequence[Path]) -> None:
+    """Refuse indexes without exact scores of pairs.
+
+    Raises:
+        InputError: an index has shards.
+    """
+    for index in indexes:
+        if len(shards_of(index)) > 1:
+            problem = f"{index}: has shards, which give no exact scores; pass another --missing, such as zero"
+            raise InputError(problem, code="no-exact-scores", path=index, cause="shards")

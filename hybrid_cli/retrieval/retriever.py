@@ -1,0 +1,140 @@
+"""A retriever: indexes of one corpus, searched together by one fusion.
+
+Runs of many queries and single queries take the same path: the hits of each index are joined and fused by
+`fusion.lists`, as `hybrid fuse` does with runs on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from hybrid_cli import memory, runs
+from hybrid_cli.errors import InputError
+from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.options import HITS
+from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
+
+_QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
+_HIT_BYTES = 700  # of a hit in all steps of a fusion
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one index returns for some queries, which are analyzed or encoded once.
+
+    Attributes:
+        hits: from a number of documents per query to a run.
+        score: from pairs (qid, docid) to their scores, float32.
+    """
+
+    hits: Callable[[int], pl.DataFrame]
+    score: Callable[[pl.DataFrame], pl.Series]
+
+
+class Side(Protocol):
+    """One open index of a retriever."""
+
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """Return the answers to queries (qid, text)."""
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """Indexes of one corpus and the fusion of their hits.
+
+    Attributes:
+        sides: name -> open index, in the order of the weights.
+        recipe: method, weights and the rule for documents that a side does not return.
+        depth: hits of each side that are fused.
+    """
+
+    sides: Mapping[str, Side]
+    recipe: FusionRecipe
+    depth: int = HITS
+
+    def __post_init__(self) -> None:
+        if not self.sides or len(self.sides) != len(self.recipe.weights):
+            problem = f"retriever: {len(self.recipe.weights)} weights for {len(self.sides)} indexes; pass one per index"
+            raise InputError(
+                problem, code="number-of-weights", value=len(self.recipe.weights), expected=len(self.sides)
+            )
+
+    def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
+        """Return the top documents of one or more queries.
+
+        Args:
+            queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
+            k: documents per query.
+
+        Returns:
+            qid, docid, rank (from 1), score, and for each side its rank and score of the document, such as `bm25_rank`
+            and `bm25_score`. The rank is null if the side does not return the document, and so is the score, unless the
+            rule for missing documents is `exact`.
+
+        Raises:
+            InputError: `k` is no whole number from 1 on, or a query is no text.
+        """
+        k, table = checked_depth(k), queries_table(queries)
+        return pl.concat(list(self.explained(table, k)) or [_nothing(list(self.sides))])
+
+    def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        """Yield the hits of some queries at a time, with the columns of `search`."""
+        for qids, returned, blocks in self._candidates(queries):
+            run = pl.concat([runs.empty(), *lists.fuse(blocks, qids, self.recipe, hits)])
+            ranks, scores = (
+                frame.select(
+                    qids.gather(frame["query"]).alias("qid"),
+                    "docid",
+                    *(pl.col(f"{part}_{n}").cast(kind).alias(f"{name}_{part}") for n, name in enumerate(self.sides)),
+                )
+                for part, kind, frame in (("rank", pl.Int32(), returned), ("score", pl.Float32(), pl.concat(blocks)))
+            )
+            for part in (ranks, scores):
+                run = run.join(part, on=["qid", "docid"], how="left", maintain_order="left")
+            yield run.select(*runs.SCHEMA, *(pl.col(f"{name}_rank", f"{name}_score") for name in self.sides))
+
+    def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
+        for qids, _, blocks in self._candidates(queries):
+            yield from lists.fuse(blocks, qids, self.recipe, hits)
+
+    def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
+        """Return the standard deviation of each side's scores over the candidates of all queries; 1 where it is 0.
+
+        Scores are exact, whatever the rule of the retriever.
+        """
+        exact = replace(self, recipe=FusionRecipe("weighted-sum", (1.0,) * len(self.sides), "exact"))
+        blocks = [block for _, _, some in exact._candidates(queries) for block in some]
+        if not blocks:
+            return (1.0,) * len(self.sides)
+        scores = pl.concat(blocks)
+        return tuple(float(np.std(scores[f"score_{number}"].to_numpy())) or 1.0 for number in range(len(self.sides)))
+
+    def _candidates(self, queries: pl.DataFrame) -> Iterator[tuple[pl.Series, pl.DataFrame, list[pl.DataFrame]]]:
+        """Yield the ids of some queries, the documents that the sides return, and the candidates of the fusion.
+
+        Both have the columns of `fusion.lists`; the candidates are in blocks, and have all scores if the rule is exact.
+        """
+        size = memory.rows_that_fit(_HIT_BYTES * self.depth * len(self.sides), _QUERIES_AT_ONCE, _LEAST_QUERIES)
+        for some in queries.iter_slices(size):
+            answers = [side.answer(some) for side in self.sides.values()]
+            returned = lists.joined([answer.hits(self.depth) for answer in answers], some["qid"])
+            blocks: Iterable[pl.DataFrame] = [returned]
+            if self.recipe.missing == "exact":
+                blocks = lists.complete(blocks, some["qid"], [answer.score for answer in answers])
+            yield some["qid"], returned, list(blocks)
+
+
+def _nothing(names: list[str]) -> pl.DataFrame:
+    """Return hits of no query."""
+    columns = [pl.lit(None, kind).alias(f"{name}_{part}") for name in names for part, kind in _PARTS.items()]
+    return runs.empty().with_columns(columns)
+
+
+_PARTS = {"rank": pl.Int32(), "score": pl.Float32()}

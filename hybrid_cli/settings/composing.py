@@ -1,0 +1,80 @@
+"""Settings of retrievers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+from hybrid_cli.errors import option_error
+from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
+from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.fusion import FUSION, MOST_K
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
+from hybrid_cli.settings.retrieval import TUNING
+
+SCALE = "Scale of the scores"
+
+
+@dataclass(frozen=True)
+class Compose(OnDevice, Threaded, Seeded, Writes):
+    """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
+
+    The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
+    of its standard deviation over the collection: .35 for lexical indexes, .65 for dense ones. `--tune` chooses the
+    fusion on judged queries.
+    """
+
+    command = "compose"
+    panel = FUSION
+    examples = (
+        "hybrid compose out/bm25 out/dense --output out/retriever",
+        "hybrid compose out/bm25 out/dense --tune --qrels data/mine --split dev --output out/retriever",
+        "hybrid compose out/bm25 out/dense --weights @out/weights.json --output out/retriever",
+    )
+
+    indexes: Sequence[Path] = argument(REQUIRED, "Lexical and dense indexes of one corpus.")
+    _: KW_ONLY
+    method: str | None = option(
+        None, "Fusion method; see `hybrid fuse`.", shown="the sum of exact scores in units of their deviations",
+        choices=registered("hybrid_cli.fusion.methods", "METHODS"),
+        parse=parsed_by("hybrid_cli.fusion.methods", "method_name")
+    )  # fmt: skip
+    weights: str | Sequence[float] | None = option(
+        None,
+        "One weight per index, in order: `0.35,0.65`; without `--method`, of scores in units of their deviations; or "
+        "`@FILE` written by `fuse --tune`.", parse=str, shown="0.35 for lexical, 0.65 for dense indexes; else equal"
+    )  # fmt: skip
+    normalize: Normalization | None = option(
+        None, "Normalization of each list; overrides the method's.", shown="the method's", applies=when(method=GIVEN)
+    )
+    rrf_k: float = option(RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K, applies=when(method="rrf"))
+    missing: Missing | None = option(
+        None, "A document that an index does not return; see `hybrid fuse`.", shown="the method's",
+        applies=when(method=GIVEN)
+    )  # fmt: skip
+    depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)
+    queries: Path | None = option(
+        None, "Queries, or a collection with `--split`, that the deviations are of.", panel=SCALE,
+        shown="500 pieces of sentences of the documents", applies=when(method=None, tune=False)
+    )  # fmt: skip
+    split: str | None = option(
+        None, "Split of the collection in `--queries` or `--qrels`.", recorded=False,
+        applies=(when(queries=GIVEN), when(qrels=GIVEN))
+    )  # fmt: skip
+    seed: int = inherited("Random seed of the sentences and folds.")
+    tune: bool = option(
+        False, "Search the queries of `--qrels`, and choose method and weights on them.", panel=TUNING,
+        excluded=(when(weights=GIVEN), when(method=GIVEN))
+    )  # fmt: skip
+    qrels: Path | None = option(
+        None, "Collection (`--split`) whose judged queries tune the fusion.", panel=TUNING, applies=when(tune=True),
+        needed=when(tune=True)
+    )  # fmt: skip
+    measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
+
+    def check(self) -> None:
+        """Refuse an index that is listed twice."""
+        super().check()
+        if len(set(self.indexes)) < len(self.indexes):
+            raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")

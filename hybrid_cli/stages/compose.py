@@ -1,0 +1,166 @@
+"""`compose`: name indexes of one corpus and the fusion of their hits as one retriever."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.lineage import System
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe
+from hybrid_cli.fusion.options import HITS
+from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
+from hybrid_cli.opening.default_fusion import default_fusion, default_shares
+from hybrid_cli.opening.provenance import check_systems, refuse_other_corpora
+from hybrid_cli.opening.searcher import open_sides
+from hybrid_cli.opening.stored_retriever import (
+    StoredRetriever,
+    manifests_of,
+    named_indexes,
+    refuse_shards,
+)
+from hybrid_cli.runs.names import short_names
+from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
+from hybrid_cli.stages import call, stage
+from hybrid_cli.storage import Kind
+
+_NOT_EVIDENCE = (
+    "runs",
+    "method",
+    "weights",
+    "normalize",
+    "missing",
+    "rrf_k",
+    "trials",
+    "manifest",
+)  # of a weights file
+
+
+@stage(Compose)
+def compose(settings: Compose) -> Path:
+    """Write a retriever: the indexes by relative path, and their fusion.
+
+    Returns:
+        Path of the retriever.
+
+    Raises:
+        InputError: indexes of other corpora, weights of other indexes, or indexes that the fusion cannot use.
+    """
+    manifests = manifests_of(settings.indexes)
+    refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
+    output = artifacts.output_of(settings, Kind.RETRIEVER, _inputs(settings))
+    if output.up_to_date:
+        return output.path
+    if path := weights_path(settings.weights):
+        fusion = _of_file(settings, path, manifests)
+    elif settings.tune:
+        fusion = _tuned(settings, manifests)
+    elif settings.method is not None:
+        recipe = FusionRecipe(
+            settings.method, (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing,
+            settings.normalize, settings.rrf_k,
+        )  # fmt: skip
+        fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
+    else:
+        fusion = _scaled(settings, manifests)
+    stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.place), **fusion)
+    if stored.missing == "exact":
+        refuse_shards(settings.indexes)
+    with output.folder() as (work, counts):
+        stored.write(work)
+        counts |= {"indexes": len(stored.indexes), "method": stored.method, "weights": list(stored.weights)}
+    _report(output.path, settings, stored)
+    return output.path
+
+
+def _inputs(settings: Compose) -> dict[str, Path | artifacts.Named]:
+    inputs: dict[str, Path | artifacts.Named] = {f"index {n}": path for n, path in enumerate(settings.indexes, 1)}
+    if settings.queries is not None:
+        inputs["queries"] = collections.queries_path(settings.queries, settings.split)
+    if settings.qrels is not None:
+        inputs["qrels"] = collections.qrels_path(settings.qrels, settings.split)
+    return inputs | weights_file(settings.weights)
+
+
+def _content(recipe: FusionRecipe, depth: int) -> dict[str, Any]:
+    """Return the fields of a stored retriever that say how hits are fused."""
+    return {
+        "method": recipe.method,
+        "weights": recipe.weights,
+        "missing": recipe.missing,
+        "normalize": recipe.normalization,
+        "rrf_k": recipe.rrf_k,
+        "depth": depth,
+    }
+
+
+def _of_file(settings: Compose, path: Path, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
+    """Return the fusion that `fuse --tune` chose."""
+    if settings.method is not None:
+        raise option_error("method", settings.method, f"{path} has a method; omit it", code="conflicting-options")
+    tuned = read_tuned(path)
+    recipe = stored_recipe(path, tuned["runs"], {})
+    if len(recipe.weights) != len(settings.indexes):
+        problem = f"{path}: was tuned for {len(recipe.weights)} runs, not {len(settings.indexes)} indexes; tune again"
+        raise InputError(problem, code="tuned-for-others", path=path, value=len(settings.indexes))
+    check_systems(path, [System(index[0].kind, encoder=index[0].counts.get("encoder")) for index in manifests])
+    depth = int(artifacts.read_manifest(path).options.get("depth", HITS))
+    if "depth" in settings.given and settings.depth != depth:
+        problem = f"{path} was tuned with {depth}; omit the option, or tune again"
+        raise option_error("depth", settings.depth, problem, code="tuned-with-other-option", expected=depth)
+    return _content(recipe, depth) | {"tuning": _evidence(tuned)}
+
+
+def _evidence(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tuned.items() if name not in _NOT_EVIDENCE}
+
+
+def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
+    """Search the judged queries in every index, and tune the fusion of the runs as `fuse --tune` does."""
+    qrels = settings.qrels or Path()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):
+            run = Path(folder) / str(number) / f"{name.replace('/', '-')}.parquet"
+            search = Search(qrels, split=settings.split, index=index, hits=settings.depth, output=run)
+            if "device" in settings.given and manifests[number][0].kind == Kind.DENSE_INDEX:
+                search = search.changed(device=settings.device)
+            call(search if settings.threads is None else search.changed(threads=settings.threads))
+            runs.append(run)
+        weights = Path(folder) / "weights.json"
+        exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes
+        call(
+            Fuse(
+                runs, tune=True, index=exact, qrels=qrels, split=settings.split, measure=settings.measure,
+                depth=settings.depth, output=weights, seed=settings.seed, threads=settings.threads,
+            )
+        )  # fmt: skip
+        tuned = read_tuned(weights)
+        return _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
+
+
+def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
+    """Return the sum of exact scores in units of their deviations."""
+    refuse_shards(settings.indexes)
+    names = short_names(settings.indexes)
+    shares = chosen_weights(settings.weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names)
+    queries = None if settings.queries is None else collections.queries_path(settings.queries, settings.split)
+    sides = open_sides(settings.indexes, SearchOptions(threads=settings.threads))
+    fusion = default_fusion(sides, manifests, shares.weights, queries, settings.seed)
+    content = _content(fusion.recipe, settings.depth)
+    if len(sides) == 1:
+        return content
+    return content | {"shares": fusion.shares, "scales": fusion.scales, "scaled_by": fusion.queries}
+
+
+def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
+    weights = stored.shares or stored.weights
+    parts = [f"{weight:g} {name}" for name, weight in zip(short_names(settings.indexes), weights, strict=True)]
+    how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
+    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each; to search:")
+    console.note(f'hybrid search --index {path} --query "..."')

@@ -1,0 +1,179 @@
+"""Retrievers: what is evaluated is what is searched, for every method and rule, on real and made-up collections."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from command import hybrid, raises
+
+from hybrid_cli import open_index, open_retriever, runs
+from hybrid_cli.fusion.methods import METHODS
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
+
+DEPTH = 4
+RULES = ("exact", "min", "zero", "ignore", "drop")
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both indexes of the collection `tiny`, and their runs."""
+    folder = tmp_path_factory.mktemp("retriever")
+    index_bm25(tiny, output=folder / "bm25")
+    encode(tiny, model=str(tiny_bert), output=folder / "dense")
+    for name in ("bm25", "dense"):
+        search(tiny, split="test", index=folder / name, hits=DEPTH, output=folder / f"{name}.parquet")
+    return folder
+
+
+def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> None:
+    key = ["qid", "docid"]
+    assert run.select(key).sort(key).equals(other.select(key).sort(key))
+    expected = other.sort(key)["score"].to_numpy()
+    np.testing.assert_allclose(run.sort(key)["score"].to_numpy(), expected, rtol=tolerance, atol=tolerance)
+    if not tolerance:
+        assert run.sort("qid", "rank").equals(other.sort("qid", "rank"))
+
+
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    # of the few common documents, products of the worst ones are refused
+    [(method, rule) for method in METHODS.built_in() for rule in RULES if (method, rule) != ("product", "drop")],
+)
+def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
+    made: Path, tiny: Path, tmp_path: Path, method: str, rule: str
+) -> None:
+    sides = [made / "bm25", made / "dense"]
+    chosen: dict[str, Any] = {"method": method, "missing": rule, "weights": [0.3, 0.7], "depth": DEPTH}
+    chosen |= {"normalize": "minmax"} if method == "product" else {}  # of raw scores, 0 is refused
+    retriever = compose(sides, output=tmp_path / "retriever", **chosen)
+    searched = runs.read_run(search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet"))
+    exact: dict[str, Any] = {"index": sides} if rule == "exact" else {}
+    fused = runs.read_run(
+        fuse([made / "bm25.parquet", made / "dense.parquet"], output=tmp_path / "fused.parquet", **chosen, **exact)
+    )
+    equal(searched, fused)
+    queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
+    opened = open_retriever(retriever)
+    equal(opened.search(queries, 1000).select(searched.columns), searched)
+    one_by_one = [opened.search(queries[row], 1000).select(searched.columns) for row in range(len(queries))]
+    equal(pl.concat(one_by_one), searched, 1e-5)
+
+
+def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, tiny: Path, tmp_path: Path) -> None:
+    queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
+    retriever = compose([made / "bm25", made / "dense"], queries=tiny, split="test", output=tmp_path / "retriever")
+    stored = json.loads((retriever / "retriever.json").read_text())
+    assert (stored["method"], stored["missing"], stored["shares"]) == ("weighted-sum", "exact", [0.35, 0.65])
+    whole = {name: open_index(made / name).search(queries, 1000) for name in ("bm25", "dense")}
+    both = (
+        whole["dense"]
+        .join(whole["bm25"], on=["qid", "docid"], how="left", suffix="_bm25")
+        .with_columns(pl.col("score_bm25").fill_null(0.0))
+    )
+    deviations = [float(both[score].to_numpy().std()) for score in ("score_bm25", "score")]
+    np.testing.assert_allclose(stored["scales"], deviations, rtol=1e-5)
+    expected = 0.35 / deviations[0] * both["score_bm25"] + 0.65 / deviations[1] * both["score"]
+    hits = open_retriever(retriever).search(queries, 1000)
+    pairs = both.with_columns(expected=expected).join(hits, on=["qid", "docid"], suffix="_hybrid")
+    assert len(pairs) == len(hits) == len(both)
+    np.testing.assert_allclose(pairs["score_hybrid"], pairs["expected"], rtol=1e-4, atol=1e-5)
+
+
+def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="minmax", depth=3, output=tmp_path / "retriever")
+    hits = open_retriever(retriever).search("salt water", k=3)
+    assert hits.columns == [
+        "qid", "docid", "rank", "score", "bm25_rank", "bm25_score", "dense_rank", "dense_score", "title", "text",
+    ]  # fmt: skip
+    for name in ("bm25", "dense"):
+        alone = open_index(made / name).search("salt water", k=3)
+        there = hits.drop_nulls(f"{name}_rank").join(alone, on="docid", how="left", suffix="_alone")
+        assert there[f"{name}_rank"].to_list() == there["rank_alone"].to_list()
+        assert there[f"{name}_score"].to_list() == there["score_alone"].to_list()
+    assert hits["text"].null_count() == 0
+    assert open_retriever(retriever).search([], k=3).is_empty()
+
+
+def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], output=tmp_path / "retriever")
+    composed = open_retriever(retriever).search("salt water", k=5)
+    assert open_index(made / "bm25", made / "dense").search("salt water", k=5).equals(composed)
+    printed = search(index=[made / "bm25", made / "dense"], query="salt water", hits=5)
+    assert printed.select("docid", "score").equals(composed.select("docid", "score"))
+
+
+def test_weights_of_a_tuning_are_those_of_the_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:
+    pair = [made / "bm25.parquet", made / "dense.parquet"]
+    weights = fuse(pair, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "weights.json")
+    retriever = compose([made / "bm25", made / "dense"], weights=f"@{weights}", output=tmp_path / "retriever")
+    tuned, stored = (json.loads(path.read_text()) for path in (weights, retriever / "retriever.json"))
+    assert (stored["method"], stored["weights"], stored["depth"]) == (tuned["method"], tuned["weights"], DEPTH)
+    assert stored["tuning"]["judged"] == tuned["judged"]
+    fused = runs.read_run(fuse(pair, weights=f"@{weights}", depth=DEPTH, output=tmp_path / "fused.parquet"))
+    searched = search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet")
+    equal(runs.read_run(searched), fused)
+    in_one_step = compose(
+        [made / "bm25", made / "dense"], tune=True, qrels=tiny, split="test", measure="MRR@10", depth=DEPTH,
+        output=tmp_path / "tuned",
+    )  # fmt: skip
+    assert json.loads((in_one_step / "retriever.json").read_text())["tuning"]["queries"] == tuned["queries"]
+
+
+def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    collection, model = (
+        shutil.copytree(path, tmp_path / "here" / name) for path, name in ((tiny, "tiny"), (tiny_bert, "model"))
+    )
+    index_bm25(collection, output=tmp_path / "here/bm25")
+    encode(collection, model=str(model), output=tmp_path / "here/dense")
+    compose([tmp_path / "here/bm25", tmp_path / "here/dense"], method="rrf", output=tmp_path / "here/retriever")
+    before = open_retriever(tmp_path / "here/retriever").search("salt water")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert open_retriever(tmp_path / "there/retriever").search("salt water").equals(before)
+    assert hybrid("verify", tmp_path / "there/retriever").code == 0
+    shutil.rmtree(tmp_path / "there/dense")
+    with raises("index-missing", index=tmp_path / "there/dense"):
+        open_retriever(tmp_path / "there/retriever")
+
+
+def test_an_index_that_was_built_again_is_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "bm25", tmp_path / "bm25")
+    compose([tmp_path / "bm25", made / "dense"], method="minmax", output=tmp_path / "retriever")
+    index_bm25(tiny, k1=2.0, output=tmp_path / "bm25")
+    with raises("index-changed", index=tmp_path / "bm25"):
+        search(index=tmp_path / "retriever", query="salt")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--index", "{0}", "--k1", "2"], "option-does-not-apply"),
+        (["--index", "{0},{1}"], "conflicting-options"),
+        (["--index", "{0}", "--exact"], "conflicting-options"),
+    ],
+)
+def test_a_retriever_is_searched_as_it_was_composed(
+    made: Path, tiny: Path, tmp_path: Path, options: list[str], code: str
+) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
+    words = [word.format(retriever, made / "bm25") for word in options]
+    query = [] if "--exact" in words else ["--query", "salt"]
+    more = query or [tiny, "--split", "test", "--output", tmp_path / "run.parquet"]
+    assert hybrid("search", *words, *more).problem == code
+
+
+def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:
+    with raises("number-of-weights", value=3):
+        compose([made / "bm25", made / "dense"], weights="1,2,3", output=tmp_path / "retriever")
+    with raises("repeated-value"):
+        compose([made / "bm25", made / "bm25"], output=tmp_path / "retriever")
