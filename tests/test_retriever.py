@@ -13,7 +13,9 @@ import pytest
 from command import hybrid, raises
 
 from hybrid_cli import open_index, open_retriever, runs
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.fusion.methods import METHODS
+from hybrid_cli.opening.provenance import reused
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -166,10 +168,29 @@ def test_a_retriever_is_searched_as_it_was_composed(
     made: Path, tiny: Path, tmp_path: Path, options: list[str], code: str
 ) -> None:
     retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
-    words = [word.format(retriever, made / "bm25") for word in options]
-    query = [] if "--exact" in words else ["--query", "salt"]
+    words: list[object] = [word.format(retriever, made / "bm25") for word in options]
+    query: list[object] = [] if "--exact" in words else ["--query", "salt"]
     more = query or [tiny, "--split", "test", "--output", tmp_path / "run.parquet"]
     assert hybrid("search", *words, *more).problem == code
+
+
+def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
+    made: Path, tiny: Path, tmp_path: Path
+) -> None:
+    sides = [made / "bm25", made / "dense"]
+    retriever = compose(sides, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "retriever")
+    run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
+    corpus = lineage.corpus_of(run)
+    assert corpus is not None
+    assert corpus.path == tiny / "corpus.parquet"
+    assert set(lineage.indexes_of(run)) == set(sides)
+    assert lineage.system_of(run).kind == "several runs"
+    judged = tiny / "qrels.test.parquet"
+    assert [text.split(":")[0] for text in reused({"hybrid": run}, judged)] == ["hybrid"]
+    described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
+    assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
+    assert str(made / "bm25") in hybrid("inspect", retriever).out
+    assert hybrid("verify", run, retriever).code == 0
 
 
 def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:

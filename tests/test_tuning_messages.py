@@ -60,8 +60,8 @@ def test_a_weak_run_of_the_same_documents_is_not_warned_about(here: Path) -> Non
 def test_the_score_without_tuning_is_shown(here: Path) -> None:
     content, printed, _ = tune("good.trec", "late.trec")
     trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
-    assert content["untuned"] == trials[0.5, 0.5]
-    assert "minmax, equal weights" in printed
+    assert content["untuned"]["score"] == trials[0.5, 0.5]
+    assert "minmax, untuned" in printed
     content, printed, _ = tune("good.trec", "late.trec", method="rrf")
     assert content["untuned"] is None
     assert "equal weights" not in printed

@@ -16,7 +16,8 @@ from hybrid_cli.storage.records import fingerprint
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX)
 _MODELS = (Kind.ENCODER, Kind.EXAMPLES, Kind.LABELS)
 _PARTS_OF = {  # kind of an artifact -> kinds of inputs that become a part of it
-    Kind.RUN: (*_INDEXES, Kind.SHARDS, Kind.ENCODER, Kind.RERANKER, Kind.RUN, Kind.WEIGHTS),
+    Kind.RUN: (*_INDEXES, Kind.SHARDS, Kind.ENCODER, Kind.RERANKER, Kind.RUN, Kind.WEIGHTS, Kind.RETRIEVER),
+    Kind.RETRIEVER: (*_INDEXES, Kind.SHARDS, Kind.WEIGHTS),
     Kind.SHARDS: (Kind.LEXICAL_INDEX, Kind.SHARDS),
     Kind.LEXICAL_INDEX: (Kind.LEXICAL_INDEX,),
     Kind.DENSE_INDEX: (Kind.DENSE_INDEX, Kind.ENCODER),
@@ -68,7 +69,7 @@ def _indexes(run: Path) -> dict[Path, Held]:
     manifest = find_manifest(run)
     indexes: dict[Path, Held] = {}
     for path, kind in _inputs(run):
-        if kind == Kind.RUN:
+        if kind in (Kind.RUN, Kind.RETRIEVER):
             indexes |= {index: held for index, held in _indexes(path).items() if index not in indexes}
         elif kind in _INDEXES and path not in indexes:
             lucene = manifest is not None and manifest.options.get("engine") == "lucene"
@@ -122,7 +123,7 @@ def system_of(run: Path) -> System:
     """Return the index and encoder of a run, from manifests; the kind is known without the index."""
     manifest = find_manifest(run)
     recorded = list(manifest.inputs.values()) if manifest is not None else []
-    if any(source["kind"] == Kind.RUN for source in recorded):
+    if any(source["kind"] in (Kind.RUN, Kind.RETRIEVER) for source in recorded):
         return System(_SEVERAL)
     indexes = [source for source in recorded if source["kind"] in _INDEXES]
     kinds = {source["kind"] for source in indexes}
@@ -313,7 +314,9 @@ def corpus_of(run: Path) -> Source | None:
     corpora = []
     for path in _existing(made, "index") if made is not None else ():
         index = find_manifest(path)
-        if index is not None and (corpus := index.input_path("corpus")) is not None:
+        if index is not None and index.kind == Kind.RETRIEVER and (source := corpus_of(path)) is not None:
+            corpora.append(source)
+        elif index is not None and (corpus := index.input_path("corpus")) is not None:
             corpora.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
     one = len({source.fingerprint for source in corpora}) == 1  # shards may have one corpus each
     return corpora[0] if one else None

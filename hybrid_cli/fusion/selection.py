@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid_cli import console, draws
 from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.options import LEXICAL_SHARE
 
 Values = NDArray[np.float64]
 _TIE = 1e-12
@@ -128,10 +129,24 @@ class Trials:
         """Return the fraction of the evidence that comes from the prior."""
         return 0.0 if self.prior is None else self.prior_queries / (self.prior_queries + self.queries)
 
-    def untuned(self) -> int | None:
-        """Return the row of `minmax` with equal weights, the default of `fuse`; None if it is no choice."""
-        rows = (row for row, choice in enumerate(self.choices) if choice.method == "minmax")
-        return next((row for row in rows if _inequality(self.choices[row].place) == 0), None)
+    def untuned(self, dense: int | None = None) -> int | None:
+        """Return the row of the default of `fuse`; None if it is no choice.
+
+        Args:
+            dense: number of the dense run among two, of which the other is lexical; None for other runs.
+
+        Returns:
+            The row of the sum of exact scores with a share of .65 for the dense run, if this sum is a choice, else of
+            `minmax` with equal weights.
+        """
+        rows = list(enumerate(self.choices))
+        if dense is not None:
+            share = 1 - LEXICAL_SHARE
+            sums = (row for row, choice in rows if choice.method == "weighted-sum" and choice.shares)
+            if row := next((row for row in sums if math.isclose(self.choices[row].shares[dense], share)), None):
+                return row
+        even = (row for row, choice in rows if choice.method == "minmax" and _inequality(choice.place) == 0)
+        return next(even, None)
 
     def means(self, counts: NDArray[np.int64] | None = None) -> Values:
         """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].
@@ -262,19 +277,23 @@ class Selected:
     Attributes:
         plateau: the plateau.
         held_out: value of each query under the choice of the other folds; None for a single query.
+        untuned: row of the untuned choice; None if there is none.
+        keeps_untuned: the untuned choice is selected, since the held-out values have no higher mean.
     """
 
     plateau: Plateau
     held_out: Values | None
+    untuned: int | None = None
+    keeps_untuned: bool = False
 
     @property
     def row(self) -> int:
         """Return the row of the chosen choice."""
-        return self.plateau.chosen
+        return self.untuned if self.keeps_untuned and self.untuned is not None else self.plateau.chosen
 
 
-def select(table: Trials, folds: int, seed: int) -> Selected:
-    """Select the middle of the plateau.
+def select(table: Trials, folds: int, seed: int, dense: int | None = None) -> Selected:
+    """Select the middle of the plateau, or the untuned choice if its mean is not below that of the held-out values.
 
     A single run is an ordinary choice. A rule that preferred it if the fusion was worse on held-out queries lost more
     than it gained (studies/few-labels.md).
@@ -282,8 +301,11 @@ def select(table: Trials, folds: int, seed: int) -> Selected:
     Args:
         table: values of all choices.
         folds, seed: see `Trials.held_out`.
+        dense: see `Trials.untuned`.
     """
-    return Selected(table.plateau(), table.held_out(folds, seed))
+    held_out, untuned = table.held_out(folds, seed), table.untuned(dense)
+    keeps = held_out is not None and untuned is not None and bool(table.values[untuned].mean() >= held_out.mean())
+    return Selected(table.plateau(), held_out, untuned, keeps)
 
 
 def interval(values: Values, least: float = -1.0) -> tuple[float, float] | None:

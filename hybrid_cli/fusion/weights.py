@@ -54,9 +54,9 @@ class Tuned:
     def content(self) -> dict[str, Any]:
         """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
         table, selected = self.table, self.selected
-        values = table.values[selected.row]
+        values, untuned = table.values[selected.row], selected.untuned
         best = max(self.alone, key=lambda name: self.alone[name].mean())
-        fair = values if selected.held_out is None else selected.held_out
+        fair = values if selected.held_out is None or selected.keeps_untuned else selected.held_out
         gains = fair - self.alone[best]
         ends = interval(gains)
         plateau = [table.choices[row] for row in selected.plateau.rows]
@@ -71,13 +71,14 @@ class Tuned:
             "measure": self.measure,
             "queries": len(self.qids),
             "score": float(values.mean()),
-            "held_out": None if selected.held_out is None else float(fair.mean()),
+            "held_out": None if selected.held_out is None else float(selected.held_out.mean()),
             "held_out_interval": None if selected.held_out is None else interval(fair, least=0.0),
             "single_run_chosen": table.choices[selected.row].single is not None,
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
             "alone": {name: float(values_of_run.mean()) for name, values_of_run in self.alone.items()},
-            "untuned": None if (row := table.untuned()) is None else float(table.values[row].mean()),
+            "untuned": None if untuned is None else _trial(table.choices[untuned], float(table.values[untuned].mean())),
+            "keeps_untuned": selected.keeps_untuned,
             "best_single": best,
             "gain": float(gains.mean()),
             "gain_interval": ends,

@@ -13,11 +13,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import sampled
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.options import LEXICAL_SHARE
 from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.retrieval.retriever import Retriever, Side
 from hybrid_cli.storage import Kind
 
-LEXICAL_SHARE = 0.35  # of all lexical indexes together; the dense ones have the rest
 QUERIES = 200  # whose scores give the deviations
 SEED = 42
 _DEPTH = 200  # hits of each index whose scores count

@@ -25,6 +25,7 @@ _REBUILD = "; build the index again with --overwrite, or pass the collection fro
 _FEW = 0.5  # of the queries of all runs: below it, a warning
 _PARTS = {  # kind of an artifact made from judgments -> the part of the run, in words
     Kind.WEIGHTS: "its weights were tuned",
+    Kind.RETRIEVER: "its fusion was tuned",
     Kind.LEXICAL_INDEX: "k1 and b of its index were tuned",
     Kind.ENCODER: "the weight of its encoder was tuned",
     Kind.EXAMPLES: "its model was trained",

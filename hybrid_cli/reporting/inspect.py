@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
@@ -67,6 +69,7 @@ def _describe(described: Description) -> None:
     for name, values in sections.items():
         _pairs(name, {key: _plain(value) for key, value in values.items()})
     _show_weights(described.get("weights", {}))
+    _show_retriever(described)
     content = {"fingerprint": described["fingerprint"]} if "fingerprint" in described else {}
     _pairs("content", content | ({"rows": f"{described['rows']:,}"} if "rows" in described else {}))
     tables = described.get("tables", {})
@@ -95,6 +98,23 @@ def _show_weights(weights: Mapping[str, Any]) -> None:
             size = " x ".join(f"{n:,}" for n in table["shape"])
             longest = ", ".join(f"{term} {length:.3g}" for term, length in table["longest"])
             _pairs(name.replace("_", " "), {"size": f"{size} ({table['dtype']})", "longest vectors": longest})
+
+
+def _show_retriever(described: Description) -> None:
+    """Print the indexes of a retriever with their weights, and its fusion."""
+    if not (stored := described.get("retriever")):
+        return
+    folder = Path(described["path"])
+    scales = stored["scales"] or [None] * len(stored["indexes"])
+    rows = {}
+    for index, weight, scale in zip(stored["indexes"], stored["weights"], scales, strict=True):
+        of = "" if scale is None else f", of scores with a deviation of {scale:.4g}"
+        rows[os.path.normpath(folder / index["path"])] = f"weight {weight:g}{of}"
+    _pairs("indexes", rows)
+    names = ("method", "normalize", "missing", "depth", "scaled_by")
+    _pairs("fusion", {name.replace("_", " "): str(stored[name]) for name in names if stored[name] is not None})
+    evidence = {name: value for name, value in (stored["tuning"] or {}).items() if isinstance(value, str | int | float)}
+    _pairs("tuning", {name.replace("_", " "): _number(value) for name, value in evidence.items()})
 
 
 def _number(value: Any) -> str:

@@ -106,11 +106,13 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
         rows.append([name, f"{weight:g}", share, f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
     method = tuned["method"] if tuned["rrf_k"] is None else f"{tuned['method']} k={tuned['rrf_k']:g}"
     method += f" ({tuned['normalize']})" if tuned.get("normalize") else ""
-    if tuned.get("untuned") is not None:
-        rows.append(["minmax, equal weights", "", "", "", figure(tuned["untuned"])])
-    rows.append([f"{method}, same queries", "", "", "", figure(tuned["score"])])
+    kept = tuned.get("keeps_untuned", False)
+    if (untuned := tuned.get("untuned")) is not None:
+        rows.append([f"{untuned['method']}, untuned", "", "", "", figure(untuned["score"])])
+    if not kept:
+        rows.append([f"{method}, same queries", "", "", "", figure(tuned["score"])])
     if tuned["held_out"] is not None:
-        rows.append([f"{method}, held out", "", "", "", figure(tuned["held_out"])])
+        rows.append([f"{'tuned' if kept else method}, held out", "", "", "", figure(tuned["held_out"])])
     console.table(["run", "weight", "share", "plateau", measure], rows)
     prose(list(_evidence(tuned)))
     if "pseudo_queries" in tuned:
@@ -119,11 +121,17 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
 
 def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on the choice, its gain, and the worth of more judged queries."""
-    best, queries = tuned["best_single"], tuned["queries"]
-    if tuned["single_run_chosen"]:
-        (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
-        yield f"Chosen: {used} alone."
-    yield "The plateau holds the weights whose score is within one standard error of the best; its middle is chosen."
+    best, queries, kept = tuned["best_single"], tuned["queries"], tuned.get("keeps_untuned", False)
+    if kept:
+        yield (
+            f"Chosen: the untuned {tuned['method']}, whose {tuned['measure']} of {figure(tuned['score'])} is not below "
+            f"the {figure(tuned['held_out'])} of tuned weights on queries that they were not tuned on."
+        )
+    else:
+        if tuned["single_run_chosen"]:
+            (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
+            yield f"Chosen: {used} alone."
+        yield "The plateau has the weights whose score is within one standard error of the best; its middle is chosen."
     if tuned["gain_interval"] is None:
         yield f"One judged query: there is no held-out score, and the gain over {best} is unknown."
     else:
@@ -131,8 +139,9 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
         clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
+        fair = figure(tuned["score" if kept else "held_out"])
         yield (
-            f"Held-out score: {figure(tuned['held_out'])} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
+            f"Held-out score: {fair} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
             f"[{signed(low, 4)}, {signed(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]

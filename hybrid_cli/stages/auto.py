@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders.models import resolve
@@ -50,6 +49,7 @@ def _follow(path: RecommendedPath) -> Path:
     if plan is None:
         path.run(path.lexical(documents))
         path.run(path.encode(documents, path.settings.model))
+        path.run(path.composed(documents))
         _suggest_search(path, path.settings.output, judged=False)
         return path.settings.output
     pseudo = plan.train.collection == path.at("pseudo")
@@ -59,20 +59,20 @@ def _follow(path: RecommendedPath) -> Path:
     for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
         path.run(path.encode(corpus, model))
     single = [path.searched(plan.tune, name) for name in ("bm25", "dense")]
-    method: dict[str, Any] = {"method": "minmax"}
-    if path.judged_tuning(plan):
-        weights = path.at("weights.json")
+    weights = path.at("weights.json") if path.judged_tuning(plan) else None
+    if weights is not None:
+        indexes = [path.index(name, path.documents(plan.tune)) for name in ("bm25", "dense")]
         path.run(
             Fuse(
-                single, tune=True, qrels=plan.tune.collection, split=plan.tune.split,
-                measure=path.settings.measure, output=weights,
+                single, tune=True, index=indexes, qrels=plan.tune.collection, split=plan.tune.split,
+                measure=path.settings.measure, output=weights, **path.given("device", "threads"),
             )
         )  # fmt: skip
-        method = {"weights": f"@{weights}"}
+    for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
+        path.run(path.composed(corpus, weights))
     if plan.test != plan.tune:
         single = [path.searched(plan.test, name) for name in ("bm25", "dense")]
-    hybrid = path.at(f"hybrid.{plan.test.split}.parquet")
-    path.run(Fuse(single, output=hybrid, **method))
+    hybrid = path.searched(plan.test, "retriever", "hybrid")
     return _compared(path, plan, {"bm25": single[0], "dense": single[1], "hybrid": hybrid})
 
 
@@ -92,9 +92,7 @@ def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> P
 
 def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
     """Print what was made, and the command of a search; without judgments, those that judge queries too."""
-    indexes = ",".join(str(path.at(name)) for name in ("bm25", "dense"))
-    weights = ["--weights", f"@{path.at('weights.json')}"] if judged else []
-    command = shlex.join(["hybrid", "search", str(path.at("collection")), "--index", indexes, *weights])
+    command = shlex.join(["hybrid", "search", "--index", str(path.at("retriever"))])
     console.note(f'\nauto: {made}; to search:\n{command} --query "..."')
     if not judged:
         _suggest_judging(path)
@@ -118,9 +116,10 @@ def _suggest_judging(path: RecommendedPath) -> None:
         *searches,
         Judge(own, both, split="own", output=judged),
         Fuse(both, tune=True, qrels=judged, measure=path.settings.measure, output=path.at("judged.json")),
+        path.composed(path.at("collection"), path.at("judged.json")).changed(output=path.at("judged-retriever")),
     ]
     console.note(
-        "\nauto: no judgments: both runs have equal weights. To tune and measure on your own queries (id and text "
+        "\nauto: no judgments, so the fusion is the default. To tune and measure on your own queries (id and text "
         "in queries.tsv), judge twenty:"
     )
     for step in steps:

@@ -162,5 +162,4 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
     weights = stored.shares or stored.weights
     parts = [f"{weight:g} {name}" for name, weight in zip(short_names(settings.indexes), weights, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
-    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each; to search:")
-    console.note(f'hybrid search --index {path} --query "..."')
+    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each")

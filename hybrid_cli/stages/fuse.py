@@ -357,7 +357,7 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
     table = Trials(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
-    selected = select(table, settings.folds, settings.seed)
+    selected = select(table, settings.folds, settings.seed, lineage.dense_side(job.runs))
     chosen = choices[selected.row]
     recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
     recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))

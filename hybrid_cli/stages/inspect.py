@@ -29,6 +29,7 @@ from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.opening.dense import info_of
 from hybrid_cli.opening.models import input_path
 from hybrid_cli.opening.provenance import refuse_other_corpus
+from hybrid_cli.opening.stored_retriever import read_retriever
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
@@ -64,7 +65,8 @@ def inspect(settings: Inspect) -> Description:
         (`unchanged`, `changed`, `missing`) and their own `inputs`; for tables rows, columns and sample; for encoders
         the contract, `best_values` (values of the validation at the best step) and, of a static encoder, `weights`
         (shape and longest vectors of each table); for learning curves the last values; for the file of `fuse --tune`
-        `weights`. With `memory_table`: `memory_table`, a list of rows.
+        `weights`; for a retriever `retriever`, the content of `retriever.json`. With `memory_table`: `memory_table`, a
+        list of rows.
 
     Raises:
         InputError: a path does not exist, or an artifact is damaged.
@@ -90,6 +92,8 @@ def inspect(settings: Inspect) -> Description:
             console.warn(f"{error.filename}: missing; the index is damaged, build it again")
     if manifest and manifest.kind == Kind.WEIGHTS:
         return described | {"weights": _fusion_weights(path)}
+    if manifest and manifest.kind == Kind.RETRIEVER:
+        return described | {"retriever": asdict(read_retriever(path))}
     if path.is_dir():
         described |= _folder_content(path)
     elif path.suffix in PARQUET:

@@ -21,6 +21,7 @@ from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.settings import (
     Auto,
+    Compose,
     Encode,
     IndexBm25,
     MineNegatives,
@@ -46,7 +47,8 @@ SAMPLE = 64  # documents that are encoded to measure the speed
 _STEPS_FILE = "steps.json"
 _LATER_OUTPUTS = (  # patterns of what follows the collection, which is the first output
     "pseudo", "folds", "bm25", "dense", "pseudo-bm25", "pseudo-dense", "train.parquet", "dev.parquet", "model", "speed",
-    _STEPS_FILE, "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json", "report.html",
+    _STEPS_FILE, "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json",
+    "retriever", "pseudo-retriever", "report.html",
 )  # fmt: skip
 _OF_TRAINING = ("minutes", "max_steps", "layers", "pseudo_queries")  # options
 
@@ -360,10 +362,17 @@ class RecommendedPath:
             output=self.index("dense", corpus), **self.given("device", "threads"),
         )  # fmt: skip
 
-    def searched(self, queries: PurposeQueries, name: str) -> Path:
-        """Search the index `bm25` or `dense`; return the run."""
-        index, output = self.index(name, self.documents(queries)), self.at(f"{name}.{queries.split}.parquet")
-        more = self.given("threads", "device") if name == "dense" else self.given("threads")
+    def composed(self, corpus: Path, weights: Path | None = None) -> Compose:
+        """Return the settings that compose both indexes of a corpus: with tuned weights, or as the default."""
+        indexes = [self.index(name, corpus) for name in ("bm25", "dense")]
+        given = self.given("device", "threads") | ({} if weights else self.given("seed"))
+        tuned = None if weights is None else f"@{weights}"
+        return Compose(indexes, weights=tuned, output=self.index("retriever", corpus), **given)
+
+    def searched(self, queries: PurposeQueries, name: str, run: str = "") -> Path:
+        """Search `bm25`, `dense` or `retriever`; return the run, which has the name of the index or `run`."""
+        index, output = self.index(name, self.documents(queries)), self.at(f"{run or name}.{queries.split}.parquet")
+        more = self.given("threads") if name == "bm25" else self.given("threads", "device")
         self.run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
         return output
 
