@@ -6,6 +6,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -17,13 +18,38 @@ from hybrid_cli.cli import main
 from hybrid_cli.errors import HybridError, InputError
 
 
+@dataclass(frozen=True)
+class Notices:
+    """The warnings and notes of a command or of a test; see `console.heard`."""
+
+    heard: list[console.Notice]
+
+    def says(self, code: str, /, **fields: object) -> bool:
+        """Test whether a warning or note has this code and at least these fields; see `raises`."""
+        return any(_fits(notice, code, fields) for notice in self.heard)
+
+    def count(self, code: str, /, **fields: object) -> int:
+        """Return the number of warnings and notes with this code and at least these fields."""
+        return sum(_fits(notice, code, fields) for notice in self.heard)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The codes of the warnings."""
+        return [notice.code for notice in self.heard if notice.level == "warning"]
+
+    def clear(self) -> None:
+        """Forget the notices so far."""
+        self.heard.clear()
+
+
 class Done(NamedTuple):
-    """Exit code, stdout and stderr of a command, and the error that ended it."""
+    """Exit code, stdout and stderr of a command, the error that ended it, its warnings and notes."""
 
     code: int
     out: str
     err: str
-    error: BaseException | None = None
+    error: BaseException | None
+    notices: Notices
 
     @property
     def problem(self) -> str:
@@ -34,6 +60,15 @@ class Done(NamedTuple):
     def fields(self) -> dict[str, object]:
         """The fields of the error."""
         return self.error.fields if isinstance(self.error, HybridError) else {}
+
+    @property
+    def warnings(self) -> list[str]:
+        """The codes of the warnings."""
+        return self.notices.warnings
+
+    def says(self, code: str, /, **fields: object) -> bool:
+        """Test whether a warning or note has this code and at least these fields; see `raises`."""
+        return self.notices.says(code, **fields)
 
     def is_problem(self, code: str | Refusal, /, **fields: object) -> bool:
         """Test the code and some fields of the error; see `raises`."""
@@ -74,7 +109,7 @@ def raises(
     assert _fits(caught.value, code, fields), (caught.value.code, caught.value.fields, str(caught.value))
 
 
-def _fits(error: HybridError, code: str | Refusal, fields: dict[str, object]) -> bool:
+def _fits(error: HybridError | console.Notice, code: str | Refusal, fields: dict[str, object]) -> bool:
     expected = code if isinstance(code, Refusal) else Refusal(code, {})
     wanted = {**expected.fields, **fields}
     return error.code == expected.code and all(_equal(error.fields.get(name), wanted[name]) for name in wanted)
@@ -91,7 +126,8 @@ def hybrid(*arguments: object) -> Done:
     """Run `hybrid ARGUMENTS` through the program's entry point; return exit code, stdout and stderr."""
     out, err, code, error = io.StringIO(), io.StringIO(), 0, None
     words = ["hybrid", *map(str, arguments)]
-    with patch.object(sys, "argv", words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with patch.object(sys, "argv", words), streams[0], streams[1], console.heard() as heard:
         try:
             main()
         except SystemExit as stopped:
@@ -101,7 +137,7 @@ def hybrid(*arguments: object) -> Done:
             console.set_quiet(False)
             console.set_verbose(False)
             console.log_to(None)
-    return Done(code, out.getvalue(), err.getvalue(), error)
+    return Done(code, out.getvalue(), err.getvalue(), error, Notices(heard))
 
 
 def refused(*arguments: object, words: str = "", problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:

@@ -56,7 +56,7 @@ def perturb(settings: Perturb) -> Path:
                 raise MissingResource(f"--attack {name}: {missing}") from None
             skipped[name] = str(missing)
     for skip, why in skipped.items():
-        console.warn(f"perturb: {skip} is skipped: {why}")
+        console.warn(f"perturb: {skip} is skipped: {why}", code="missing-resource", attack=skip)
     if not inputs:
         raise MissingResource(f"{settings.output}: the resources of all attacks are missing")
     if several:
@@ -190,8 +190,9 @@ def _note(path: str, counts: dict[str, Any]) -> None:
     own = [f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:]]
     console.note(
         f"perturb: {path}: {console.counted(query=counts['queries'])}, {counts['changed']:,} changed "
-        f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else "")
-    )
+        f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else ""),
+        code="written", path=path, **counts,
+    )  # fmt: skip
 
 
 def _meta(settings: Perturb, manifests: Mapping[str, Manifest], skipped: Mapping[str, str]) -> str:
