@@ -46,10 +46,10 @@ _listeners: ContextVar[tuple[list[Notice], ...]] = ContextVar("listeners", defau
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning or a note.
+    """A warning, a note, or the error that ends a command.
 
     Attributes:
-        level: `warning` or `note`.
+        level: `warning`, `note` or `error`.
         message: sentence for people; its wording may change in any release.
         code: name of the kind of warning, such as `truncated-documents`; a note may have none. Programs and tests
             compare the code and the fields, as with errors (`errors.HybridError`).
@@ -64,7 +64,7 @@ class Notice:
 
 @contextmanager
 def heard() -> Iterator[list[Notice]]:
-    """Yield the list of the warnings and notes of this context, also those that quiet commands do not print.
+    """Yield the list of the notices of this context, also of notes that quiet commands do not print.
 
     Threads started within it by `threads.ThreadPool` belong to the context; other threads do not.
     """
@@ -200,6 +200,7 @@ def _print(message: str) -> None:
 
 def error(message: str, code: str = "", fields: Mapping[str, object] | None = None, as_json: bool = False) -> None:
     """Print the error that ends the command, in one line on stderr: for people, or as a JSON object for programs."""
+    _hear(Notice("error", message, code, fields or {}))
     content = {"error": shortened(message), "code": code, **(fields or {})}
     print(json_text(content) if as_json else f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from hybrid_cli.errors import HybridError, InputError
 
 @dataclass(frozen=True)
 class Notices:
-    """The warnings and notes of a command or of a test; see `console.heard`."""
+    """The warnings, notes and errors of a command or of a test; see `console.heard`."""
 
     heard: list[console.Notice]
 
@@ -52,14 +52,19 @@ class Done(NamedTuple):
     notices: Notices
 
     @property
-    def problem(self) -> str:
-        """The code of the error, such as `grade-out-of-range`; empty without one."""
-        return self.error.code if isinstance(self.error, HybridError) else ""
+    def failure(self) -> console.Notice:
+        """The error that was printed; without one, a notice without code and fields."""
+        return next((notice for notice in self.notices.heard if notice.level == "error"), console.Notice("error", ""))
 
     @property
-    def fields(self) -> dict[str, object]:
+    def problem(self) -> str:
+        """The code of the error, such as `grade-out-of-range`; empty without one."""
+        return self.failure.code
+
+    @property
+    def fields(self) -> Mapping[str, object]:
         """The fields of the error."""
-        return self.error.fields if isinstance(self.error, HybridError) else {}
+        return self.failure.fields
 
     @property
     def warnings(self) -> list[str]:
@@ -72,7 +77,7 @@ class Done(NamedTuple):
 
     def is_problem(self, code: str | Refusal, /, **fields: object) -> bool:
         """Test the code and some fields of the error; see `raises`."""
-        return isinstance(self.error, HybridError) and _fits(self.error, code, fields)
+        return _fits(self.failure, code, fields)
 
 
 class Refusal(NamedTuple):
