@@ -145,12 +145,11 @@ def hybrid(*arguments: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue(), error, Notices(heard))
 
 
-def refused(*arguments: object, words: str = "", problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
+def refused(*arguments: object, problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
     """Run a command that must be refused in one line and must not change the folder.
 
     Args:
         arguments: words of the command.
-        words: part of the message.
         problem: code of the error, or code and fields.
         code: exit code.
         fields: expected fields of the error; see `raises`.
@@ -159,7 +158,6 @@ def refused(*arguments: object, words: str = "", problem: str | Refusal = "", co
     done = hybrid(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
     assert done.err.startswith("hybrid: ")
-    assert words in done.err
     assert problem == "" or done.is_problem(problem, **fields), (done.problem, done.fields, done.err)
     assert listing() == before
     return done

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises, refused
+from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
 
 from hybrid_cli import artifacts
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
 from hybrid_cli.storage import Kind
 
@@ -296,20 +295,20 @@ def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path
 
 def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "report.html"
-    for settings, message in (
-        ({"complement": ("dense", "nowhere")}, "--complement nowhere: no such run"),
-        ({"complement": ("dense", "dense")}, "two different runs"),
-        ({"index": [str(study.lexical_index)]}, "needs RUN=FOLDER; the runs are bm25, dense, clear"),
-        ({"index": [f"none={study.lexical_index}"]}, "needs RUN=FOLDER"),
-        ({"index": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
-        ({"model": [str(study.dense_index)]}, "has no curve.parquet; pass an encoder of a training command"),
-        ({"measures": ["MRR@0"]}, "the cutoff must be 1 or more"),
-        ({"measures": ["MRR@9999999999"]}, "the cutoff 9999999999 is too large"),
-        ({"baseline": ["none"]}, "no such run"),
+    for settings, problem in (
+        ({"complement": ("dense", "nowhere")}, refusal("no-such-file", option="complement", value="nowhere")),
+        ({"complement": ("dense", "dense")}, refusal("repeated-input", option="complement")),
+        ({"index": [str(study.lexical_index)]}, refusal("unknown-choice", option="index")),
+        ({"index": [f"none={study.lexical_index}"]}, refusal("unknown-choice", option="index")),
+        ({"index": [f"bm25={study.encoder}"]}, refusal("other-kind", path=str(study.encoder), kind="encoder")),
+        ({"model": [str(study.dense_index)]}, refusal("no-such-file", option="model")),
+        ({"measures": ["MRR@0"]}, refusal("invalid-value", option="measures")),
+        ({"measures": ["MRR@9999999999"]}, refusal("invalid-value", option="measures")),
+        ({"baseline": ["none"]}, refusal("unknown-choice", option="baseline")),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(problem):
             report([tiny, *paths], split="test", output=output, **settings)
-    with pytest.raises(InputError, match=r"the name must end with \.html"):
+    with raises("other-suffix", path="report", expected=".html"):
         report([tiny, *paths], split="test", output=tmp_path / "report")
     assert not output.exists()
 
