@@ -72,7 +72,7 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     assert len(kept) + len(first) == len(rest)
     Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
     done = hybrid("delete", "shards", "--ids", "rest.txt", "--output", "none")
-    assert done.is_problem("nothing-left", path="shards"), done
+    assert done.is_problem("no-documents", path="shards"), done
     changed("append", "shards", "after.parquet", "--replace", "--output", "replaced")
     assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
 

@@ -47,7 +47,7 @@ def test_a_condenser_loads_as_its_backbone_with_a_note_about_skipped_heads(
 ) -> None:
     vectors = TransformerEncoder.load(condenser).encode_queries(TEXTS)
     np.testing.assert_array_equal(vectors, TransformerEncoder.load(tiny_bert).encode_queries(TEXTS))
-    assert notices.says("heads-skipped", path=condenser, heads=["c_head", "cls"])
+    assert notices.says("heads-skipped", path=condenser, heads=("c_head", "cls"))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
