@@ -165,7 +165,7 @@ def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) ->
 def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     done = auto(source, folder, "--layers", 1, "--max-steps", 3)
-    assert (done.code, done.is_problem("output-differs", options=["max_steps"])) == (2, True), done
+    assert (done.code, done.is_problem("output-differs", options=["eval_steps", "max_steps"])) == (2, True), done
 
 
 @pytest.mark.heavy

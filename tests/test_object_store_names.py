@@ -107,7 +107,7 @@ def test_a_url_that_a_local_artifact_records_is_never_followed(
     assert connections == []
     assert {name for name, each in codes.items() if 0 not in each} == {"export"}  # needs the texts
     missing = hybrid("search", "--index", "dense", "--query", "salt")
-    assert (missing.code, missing.problem) == (2, "recorded-model-missing"), missing
+    assert (missing.code, missing.problem) == (2, "no-recorded-model"), missing
     assert url in hybrid("inspect", "bm25").out
 
 
