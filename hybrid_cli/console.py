@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,39 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud8
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _verbose: ContextVar[bool] = ContextVar("verbose", default=False)
 _log: ContextVar[Path | None] = ContextVar("log", default=None)
+_listeners: ContextVar[tuple[list[Notice], ...]] = ContextVar("listeners", default=())
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning, a note, or the error that ends a command.
+
+    Attributes:
+        level: `warning`, `note` or `error`.
+        message: sentence for people; its wording may change in any release.
+        code: name of the kind of warning, such as `truncated-documents`; a note may have none. Programs and tests
+            compare the code and the fields, as with errors (`errors.HybridError`).
+        fields: facts of the message by name: `path`, `option`, `count` and others.
+    """
+
+    level: str
+    message: str
+    code: str = ""
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@contextmanager
+def heard() -> Iterator[list[Notice]]:
+    """Yield the list of the notices of this context, also of notes that quiet commands do not print.
+
+    Threads started within it by `threads.ThreadPool` belong to the context; other threads do not.
+    """
+    notices: list[Notice] = []
+    token = _listeners.set((*_listeners.get(), notices))
+    try:
+        yield notices
+    finally:
+        _listeners.reset(token)
 
 
 def plain(text: str) -> str:
@@ -128,7 +162,8 @@ def log(level: str, message: str) -> None:
             file.write(f"{now} {level} {plain(message)}\n")
     except OSError as error:
         _log.set(None)
-        warn(f"--log-file {path}: {(error.strerror or str(error)).lower()}; later messages are not logged")
+        reason = (error.strerror or str(error)).lower()
+        warn(f"--log-file {path}: {reason}; later messages are not logged", code="log-not-written", path=path)
 
 
 def detail(message: str) -> None:
@@ -138,17 +173,24 @@ def detail(message: str) -> None:
         _print(message)
 
 
-def note(message: str) -> None:
-    """Print a note on stderr."""
+def note(message: str, /, *, code: str = "", **fields: object) -> None:
+    """Print a note on stderr; see `Notice` for its code and fields."""
     log("note", message)
+    _hear(Notice("note", message, code, fields))
     if not _quiet.get():
         _print(message)
 
 
-def warn(message: str) -> None:
-    """Print a warning on stderr, also when quiet."""
+def warn(message: str, /, *, code: str, **fields: object) -> None:
+    """Print a warning on stderr, also when quiet; see `Notice` for its code and fields."""
     log("warning", message)
+    _hear(Notice("warning", message, code, fields))
     _print(f"warning: {message}")
+
+
+def _hear(notice: Notice) -> None:
+    for notices in _listeners.get():
+        notices.append(notice)
 
 
 def _print(message: str) -> None:
@@ -158,6 +200,7 @@ def _print(message: str) -> None:
 
 def error(message: str, code: str = "", fields: Mapping[str, object] | None = None, as_json: bool = False) -> None:
     """Print the error that ends the command, in one line on stderr: for people, or as a JSON object for programs."""
+    _hear(Notice("error", message, code, fields or {}))
     content = {"error": shortened(message), "code": code, **(fields or {})}
     print(json_text(content) if as_json else f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
 
@@ -184,7 +227,9 @@ def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = N
     else:
         memory.require_space(needed, place, purpose, remedy)
     if needed >= MUCH:
-        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if place is None else 'disk space'}")
+        resource = "memory" if place is None else "disk space"
+        needs = f"{purpose}: needs about {memory.shown(needed)} of {resource}"
+        note(needs, code="forecast", purpose=purpose, bytes=needed, resource=resource)
 
 
 def prompt(text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -17,27 +18,66 @@ from hybrid_cli.cli import main
 from hybrid_cli.errors import HybridError, InputError
 
 
+@dataclass(frozen=True)
+class Notices:
+    """The warnings, notes and errors of a command or of a test; see `console.heard`."""
+
+    heard: list[console.Notice]
+
+    def says(self, code: str, /, **fields: object) -> bool:
+        """Test whether a warning or note has this code and at least these fields; see `raises`."""
+        return any(_fits(notice, code, fields) for notice in self.heard)
+
+    def count(self, code: str, /, **fields: object) -> int:
+        """Return the number of warnings and notes with this code and at least these fields."""
+        return sum(_fits(notice, code, fields) for notice in self.heard)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The codes of the warnings."""
+        return [notice.code for notice in self.heard if notice.level == "warning"]
+
+    def clear(self) -> None:
+        """Forget the notices so far."""
+        self.heard.clear()
+
+
 class Done(NamedTuple):
-    """Exit code, stdout and stderr of a command, and the error that ended it."""
+    """Exit code, stdout and stderr of a command, the error that ended it, its warnings and notes."""
 
     code: int
     out: str
     err: str
-    error: BaseException | None = None
+    error: BaseException | None
+    notices: Notices
+
+    @property
+    def failure(self) -> console.Notice:
+        """The error that was printed; without one, a notice without code and fields."""
+        return next((notice for notice in self.notices.heard if notice.level == "error"), console.Notice("error", ""))
 
     @property
     def problem(self) -> str:
         """The code of the error, such as `grade-out-of-range`; empty without one."""
-        return self.error.code if isinstance(self.error, HybridError) else ""
+        return self.failure.code
 
     @property
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> Mapping[str, object]:
         """The fields of the error."""
-        return self.error.fields if isinstance(self.error, HybridError) else {}
+        return self.failure.fields
+
+    @property
+    def warnings(self) -> list[str]:
+        """The codes of the warnings."""
+        return self.notices.warnings
+
+    def says(self, code: str, /, **fields: object) -> bool:
+        """Test whether a warning or note has this code and at least these fields; see `raises`."""
+        return self.notices.says(code, **fields)
 
     def is_problem(self, code: str | Refusal, /, **fields: object) -> bool:
         """Test the code and some fields of the error; see `raises`."""
-        return isinstance(self.error, HybridError) and _fits(self.error, code, fields)
+        return _fits(self.failure, code, fields)
 
 
 class Refusal(NamedTuple):
@@ -74,7 +114,7 @@ def raises(
     assert _fits(caught.value, code, fields), (caught.value.code, caught.value.fields, str(caught.value))
 
 
-def _fits(error: HybridError, code: str | Refusal, fields: dict[str, object]) -> bool:
+def _fits(error: HybridError | console.Notice, code: str | Refusal, fields: dict[str, object]) -> bool:
     expected = code if isinstance(code, Refusal) else Refusal(code, {})
     wanted = {**expected.fields, **fields}
     return error.code == expected.code and all(_equal(error.fields.get(name), wanted[name]) for name in wanted)
@@ -91,7 +131,8 @@ def hybrid(*arguments: object) -> Done:
     """Run `hybrid ARGUMENTS` through the program's entry point; return exit code, stdout and stderr."""
     out, err, code, error = io.StringIO(), io.StringIO(), 0, None
     words = ["hybrid", *map(str, arguments)]
-    with patch.object(sys, "argv", words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with patch.object(sys, "argv", words), streams[0], streams[1], console.heard() as heard:
         try:
             main()
         except SystemExit as stopped:
@@ -101,15 +142,14 @@ def hybrid(*arguments: object) -> Done:
             console.set_quiet(False)
             console.set_verbose(False)
             console.log_to(None)
-    return Done(code, out.getvalue(), err.getvalue(), error)
+    return Done(code, out.getvalue(), err.getvalue(), error, Notices(heard))
 
 
-def refused(*arguments: object, words: str = "", problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
+def refused(*arguments: object, problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
     """Run a command that must be refused in one line and must not change the folder.
 
     Args:
         arguments: words of the command.
-        words: part of the message.
         problem: code of the error, or code and fields.
         code: exit code.
         fields: expected fields of the error; see `raises`.
@@ -118,7 +158,6 @@ def refused(*arguments: object, words: str = "", problem: str | Refusal = "", co
     done = hybrid(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
     assert done.err.startswith("hybrid: ")
-    assert words in done.err
     assert problem == "" or done.is_problem(problem, **fields), (done.problem, done.fields, done.err)
     assert listing() == before
     return done

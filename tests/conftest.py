@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from command import Notices
 from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
+from hybrid_cli import console
 from hybrid_cli.opening.lexical import open_bm25
 
 if TYPE_CHECKING:
@@ -90,6 +92,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
     qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
     return prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
+
+
+@pytest.fixture
+def notices() -> Iterator[Notices]:
+    """Return the warnings and notes of the test, with their codes and fields."""
+    with console.heard() as heard:
+        yield Notices(heard)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+from command import Notices, hybrid, refused
 
 from hybrid_cli import artifacts
 from hybrid_cli.reporting.aggregate import Aggregate
@@ -78,11 +78,10 @@ def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatc
     refused("evaluate", "--aggregate", other, "copy.parquet", problem="repeated-input", path="copy.parquet")
 
 
-def test_measurements_with_other_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measurements_with_other_settings_are_named(tmp_path: Path, notices: Notices) -> None:
     files = [write(tmp_path, "a", relevance_level=1), write(tmp_path, "c/x", relevance_level=1, condensed=True)]
     evaluate(files, aggregate=True)
-    warned = capsys.readouterr().err
-    assert "c-x.parquet: was measured with other settings than" in warned
-    assert "a.parquet: condensed True, not False; measure all in one way" in warned
+    assert notices.says("other-settings", path="c-x.parquet", expected="a.parquet", options=["condensed"])
+    notices.clear()
     evaluate([files[0], write(tmp_path, "c/y", relevance_level=1)], aggregate=True)
-    assert "other settings" not in capsys.readouterr().err
+    assert not notices.warnings

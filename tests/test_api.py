@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
@@ -120,9 +120,7 @@ def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
         encoder.encode_documents(["a"], ["b", "c"])
 
 
-def test_titles_of_a_changed_corpus_are_warned_about(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_titles_of_a_changed_corpus_are_warned_about(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     corpus = tmp_path / "corpus.parquet"
     shutil.copy(tiny / "corpus.parquet", corpus)
     index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
@@ -130,9 +128,9 @@ def test_titles_of_a_changed_corpus_are_warned_about(
     storage.write_parquet(
         corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
     )
-    capsys.readouterr()
+    notices.clear()
     open_index(index)
-    assert "corpus.parquet has changed since the index was built: hits may lack titles" in capsys.readouterr().err
+    assert notices.says("corpus-changed", paths=[corpus], missing=[])
 
 
 def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, tiny_bert: Path) -> None:

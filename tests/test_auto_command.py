@@ -62,7 +62,7 @@ def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None
         "encode", "search", "search", "compose", "compose", "search", "evaluate", "report", "search",
     ]  # fmt: skip
     assert not (folder / "weights.json").exists()
-    assert "training on pseudo-queries can lower quality" in done.err
+    assert done.says("pseudo-queries-train", option="max_steps")
     kinds = {"retriever": Kind.RETRIEVER, "pseudo-retriever": Kind.RETRIEVER}
     for name, kind in kinds.items():
         assert artifacts.read_manifest(folder / name).kind == kind
@@ -80,7 +80,7 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
         assert not complaint(line)
         again = hybrid(*shlex.split(line)[1:])
         assert again.code == 0, again.err
-        assert "is up to date" in again.err, line
+        assert again.says("up-to-date"), line
 
 
 def test_three_validations_encode_a_small_corpus_or_at_most_half_of_the_documents_of_the_training() -> None:
@@ -119,13 +119,13 @@ def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
 def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
     source: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    for model, output, words in (
-        (tiny_bert, tiny_bert / "out", "is inside the input 'model'"),
-        (tmp_path / "none", tmp_path / "out", "none: no such model folder"),
+    for model, output, problem in (
+        (tiny_bert, tiny_bert / "out", refusal("inside-input", role="model")),
+        (tmp_path / "none", tmp_path / "out", refusal("no-such-model", value=str(tmp_path / "none"))),
     ):
         done = auto(source, output, "--model", model)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert words in done.err
+        assert done.is_problem(problem), done
         assert not output.exists()
 
 
@@ -141,11 +141,8 @@ def test_own_artifacts_in_the_output_folder_are_named_before_anything_is_written
             (folder / path.name).symlink_to(path)
     before = sorted(folder.iterdir())
     done = auto(source, folder, *words)
-    assert done.code == 2
-    assert done.err == (
-        f"hybrid: --output: {', '.join(map(str, before))}: not of an earlier call, since {folder}/collection is "
-        "missing; choose another\n"
-    )
+    assert (done.code, done.is_problem("foreign-output", option="output")) == (2, True), done
+    assert all(str(path) in done.err for path in before)
     assert sorted(folder.iterdir()) == before
 
 
@@ -155,7 +152,7 @@ def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], sour
     again = auto(source, folder, "--layers", 1, "--max-steps", 2)
     assert again.code == 0
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert again.err.count("is up to date") >= 11
+    assert again.notices.count("up-to-date") >= 11
 
 
 def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) -> None:
@@ -170,9 +167,7 @@ def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) ->
 def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     done = auto(source, folder, "--layers", 1, "--max-steps", 3)
-    assert done.code == 2
-    assert "max_steps" in done.err
-    assert "--overwrite" in done.err
+    assert (done.code, done.is_problem("output-differs", options=["eval_steps", "max_steps"])) == (2, True), done
 
 
 @pytest.mark.heavy
@@ -182,10 +177,9 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     steps = json.loads((tmp_path / "out/steps.json").read_text())
     assert (steps["minutes"], steps["max_steps"]) == (0.001, 0)
     assert steps["seconds_per_step"] > 0
-    assert "no time to train in --minutes 0.001, so the start model is used" in done.err
-    assert re.search(r"the other stages take about [\d.]+ minutes; .* --minutes \d+ allows one pass", done.err)
-    assert "examples, 1 step, kept" in done.err
-    assert "examples, 3 steps" not in done.err
+    assert done.says("training-steps", steps=0, option="minutes")
+    assert done.says("written", steps=1)
+    assert not done.says("written", steps=3)
     assert not (tmp_path / "out/speed").exists()
     called = {line.split()[1]: line for line in commands(done)}
     assert "train-dense" not in called
@@ -194,13 +188,13 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     )
     assert "--split judged" in called["evaluate"]
     assert "Measured on pseudo-queries" not in done.out
-    assert "judge twenty" not in done.err
+    assert not done.says("no-judgments")
     searched = next(line for line in commands(done) if "--query " in line)
     assert f"--index {tmp_path / 'out/retriever'} " in searched
     found = hybrid(*shlex.split(searched.replace("...", "salt in sea water"))[1:])
     assert (found.code, found.out[:4]) == (0, " 1. "), found.err
     again = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
-    assert "0 training steps, as chosen by an earlier call" in again.err
+    assert again.says("stored-steps", steps=0)
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
     assert again.code == 2
     assert (again.problem, again.fields["option"], again.fields["value"]) == ("changed-option", "minutes", 2)
@@ -233,8 +227,7 @@ def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
     called = [line.split()[1] for line in commands(done)]
     assert not {"mine-negatives", "train-dense"} & set(called)
     assert called.count("prepare") == (1 if judged else 2)
-    assert "the start model is used as it is, since a training needs 200 judged queries" in done.err
-    assert "pass --minutes or --max-steps" in done.err
+    assert done.says("start-model-used", queries=200)
     assert not (tmp_path / "out/model").exists()
 
 
@@ -254,26 +247,27 @@ def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negativ
     done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
     assert done.code == 0, done.err
     assert [line.split()[1] for line in commands(done)] == [
-        "prepare", "index-bm25", "encode", "search", "search", "fuse", "compose", "search", "evaluate", "report", "search",
+        "prepare", "index-bm25", "encode", "search", "search", "fuse", "compose", "search", "evaluate", "report",
+        "search",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "left_out"), [((), "no report"), (("--minutes", 5), "no training and no report")])
-def test_short_texts_become_a_hybrid_without_report(tmp_path: Path, words: tuple[object, ...], left_out: str) -> None:
+@pytest.mark.parametrize(("words", "left_out"), [((), ["report"]), (("--minutes", 5), ["training", "report"])])
+def test_short_texts_become_a_hybrid_without_report(
+    tmp_path: Path, words: tuple[object, ...], left_out: list[str]
+) -> None:
     products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(300)))
     done = hybrid("auto", products, *words, "--output", tmp_path / "out")
     assert done.code == 0, done.err
     assert [line.split()[1] for line in commands(done)] == ["prepare", "index-bm25", "encode", "compose", "search"]
-    assert re.findall("warning: .*", done.err) == [
-        f"warning: {left_out}: the documents give fewer than 11 pseudo-queries (sentence 0, first-sentence 0, heading "
-        "0, title 0); pass judged queries (--queries and --qrels), 200 or more to train"
-    ]
-    assert "judge twenty" in done.err
+    counts = {"sentence": 0, "first-sentence": 0, "heading": 0, "title": 0}
+    assert done.warnings == ["few-pseudo-queries"]
+    assert done.says("few-pseudo-queries", left_out=left_out, counts=counts)
+    assert done.says("no-judgments")
     found = hybrid(*shlex.split(commands(done)[-1].replace("...", "cotton shirt 7"))[1:])
     assert (found.code, found.out[:4]) == (0, " 1. "), found.err
     done = hybrid("auto", products, "--pseudo-queries", "sentence", "--output", tmp_path / "given")
-    assert done.code == 2
-    assert "--pseudo-queries sentence: no document has a usable one" in done.err
+    assert (done.code, done.problem) == (2, "no-queries"), done
 
 
 def test_judged_short_texts_tune_the_weights_without_training(tmp_path: Path) -> None:
@@ -283,7 +277,7 @@ def test_judged_short_texts_tune_the_weights_without_training(tmp_path: Path) ->
     given = ("--queries", queries, "--qrels", qrels, "--max-steps", 2)
     done = hybrid("auto", products, *given, "--output", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "warning: no training: the documents give fewer than 11 pseudo-queries (sentence 0," in done.err
+    assert done.says("few-pseudo-queries", left_out=["training"])
     assert not {"mine-negatives", "train-dense"} & {line.split()[1] for line in commands(done)}
     assert (tmp_path / "out/weights.json").exists()
 
@@ -296,7 +290,7 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     rows += [{"id": f"e{n}", "title": f"Other {n}", "text": f"{rest}."} for n in range(2)]
     done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), "--output", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "auto: --pseudo-queries sentence, since other kinds give too few queries: title 2\n" in done.err
+    assert done.says("pseudo-queries-chosen", kind="sentence")
     assert "Measured on pseudo-queries (sentence)" in done.out
 
 
@@ -319,19 +313,18 @@ def test_overwrite_replaces_what_differs_and_keeps_the_rest(source: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "problem"),
     [
-        (["--layers", 99, "--max-steps", 1], "--layers 99: the model has 6 layers"),
-        ([], "a comma separates indexes in --"),
+        (["--layers", 99, "--max-steps", 1], refusal("out-of-range", option="layers", value=99)),
+        ([], refusal("invalid-name", option="output")),
     ],
 )
 def test_options_of_late_stages_are_refused_before_the_first(
-    source: Path, tmp_path: Path, words: list[object], message: str
+    source: Path, tmp_path: Path, words: list[object], problem: Refusal
 ) -> None:
     output = tmp_path / ("out" if words else "a,b")
     done = auto(source, output, *words)
-    assert done.code == 2
-    assert message in done.err
+    assert (done.code, done.is_problem(problem)) == (2, True), done
     assert not output.exists()
 
 
@@ -342,7 +335,7 @@ def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
         (tmp_path / "docs" / f"page {number}.md").write_text(f"# Page {number}\n\n{words}\n")
     done = hybrid("auto", tmp_path / "docs", "--split-passages", 14, "--output", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "docs: 6 documents, one for each text file\n" in done.err
+    assert done.says("text-files", path="docs", count=6, left_out={})
     for name in ("collection", "pseudo"):
         documents = collection.scan(tmp_path / "out" / name).collect()
         assert len(documents) == 30
@@ -379,14 +372,13 @@ def test_documents_without_text_are_refused_before_they_are_indexed(tmp_path: Pa
 
 def test_a_dry_run_says_that_it_checks_the_first_stage_only(source: Path, tmp_path: Path) -> None:
     done = auto(source, tmp_path / "out", "--dry-run")
-    assert "auto: the stages after this one depend on its output" in done.err
+    assert done.says("later-stages")
     assert not (tmp_path / "out").exists()
 
 
 def test_missing_documents_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = hybrid("auto", tmp_path / "none.jsonl", "--output", tmp_path / "out")
-    assert done.code == 2
-    assert "none.jsonl: no such file" in done.err
+    assert (done.code, done.is_problem("no-such-file", path="none.jsonl")) == (2, True), done
     assert not (tmp_path / "out").exists()
 
 

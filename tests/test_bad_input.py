@@ -15,6 +15,7 @@ from command import Refusal, hybrid, refusal, refused
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,7 +60,9 @@ def typed(command: str, path: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_missing_file_is_named(here: Path, command: str) -> None:
-    refused(*typed(command, "nothing.parquet"), words="nothing.parquet: no ")
+    done = refused(*typed(command, "nothing.parquet"))
+    assert done.problem in ("no-such-file", "no-such-folder", "no-such-model")
+    assert str(done.fields.get("path", done.fields.get("value"))) == "nothing.parquet"
 
 
 READING_TABLES = (
@@ -161,29 +164,26 @@ def change_corpus(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
 
 @pytest.mark.parametrize("command", ["index-bm25", "encode"])
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "problem"),
     [
-        (lambda corpus: corpus.head(0), "corpus.parquet: no documents; a corpus needs at least one"),
-        (
-            lambda corpus: pl.concat([corpus, corpus.slice(1, 1)]),
-            "corpus.parquet, row 13: docid NA is repeated; keep one row",
-        ),
+        (lambda corpus: corpus.head(0), refusal("no-documents")),
+        (lambda corpus: pl.concat([corpus, corpus.slice(1, 1)]), refusal("duplicate-id", row=13, id="NA")),
         (
             lambda corpus: corpus.with_columns(docid=pl.when(pl.col("docid") != "null").then("docid")),
-            "corpus.parquet, row 3: no docid",
+            refusal("missing-value", row=3, column="docid"),
         ),
         (
             lambda corpus: corpus.with_columns(docid=pl.col("docid").replace("null", "")),
-            "corpus.parquet, row 3: no docid",
+            refusal("missing-value", row=3, column="docid"),
         ),
     ],
     ids=["empty", "twice", "without id", "empty id"],
 )
 def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_files(
-    here: Path, command: str, change: Callable[[pl.DataFrame], pl.DataFrame], words: str
+    here: Path, command: str, change: Callable[[pl.DataFrame], pl.DataFrame], problem: Refusal
 ) -> None:
     change_corpus(change)
-    refused(*typed(command, "changed"), words=f"changed/{words}")
+    refused(*typed(command, "changed"), problem=problem, path="changed/corpus.parquet")
 
 
 def test_texts_without_words_can_be_indexed_and_searched(here: Path) -> None:
@@ -191,7 +191,7 @@ def test_texts_without_words_can_be_indexed_and_searched(here: Path) -> None:
     assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
     done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
     assert (done.code, pl.read_parquet("none.parquet").height) == (0, 0)
-    assert "6 queries without hits" in done.err
+    assert done.says("written", path="none.parquet", queries=6, without_hits=6)
 
 
 @pytest.mark.parametrize("options", [[], ["--engine", "lucene"], ["--rm3"]])
@@ -227,7 +227,7 @@ def test_mine_negatives_counts_judgments_of_unknown_documents(here: Path) -> Non
     collection(unknown_document)
     done = hybrid("mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet")
     assert done.code == 0
-    assert "changed: skips 1 relevant document outside of the corpus (lost)" in done.err
+    assert done.says("documents-outside-corpus", path="changed", count=1, ids=["lost"])
 
 
 def test_mine_negatives_skips_positives_without_text(here: Path) -> None:
@@ -244,7 +244,7 @@ def test_mine_negatives_skips_positives_without_text(here: Path) -> None:
     command = ["mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet"]
     done = hybrid(*command)
     assert done.code == 0
-    assert f"changed: skips 1 relevant document without title and text ({blank})" in done.err
+    assert done.says("documents-without-text", path="changed", count=1, ids=[blank])
     assert blank not in set(pl.read_parquet("x.parquet")["docid"])
     shutil.rmtree("changed")
     change_corpus(lambda corpus: without_text(corpus, *corpus["docid"]))
@@ -342,16 +342,11 @@ def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
-    [
-        ("gpu", "use auto, cpu, cuda, cuda:N or mps"),
-        ("cuda:99", "not available ("),
-        ("xla", "not available (Could not run 'aten::empty.memory_format' with arguments from the"),
-    ],
+    ("device", "problem"), [("gpu", "unknown-choice"), ("cuda:99", "no-such-device"), ("xla", "no-such-device")]
 )
-def test_an_unknown_or_missing_device_is_refused(here: Path, device: str, words: str) -> None:
+def test_an_unknown_or_missing_device_is_refused(here: Path, device: str, problem: str) -> None:
     for command in (typed("encode --model", "model"), typed("train-dense", "train.parquet")):
-        refused(*command, "--device", device, words=f"--device {device}: {words}")
+        refused(*command, "--device", device, problem=problem, option="device", value=device)
 
 
 def test_options_of_sparse_encoders_are_refused_with_a_dense_one(here: Path) -> None:
@@ -399,7 +394,8 @@ def test_a_damaged_folder_is_named_and_not_reported_as_a_bug(
     command = typed("encode --model" if name == "model" else "search --index", str(folder))
     done = hybrid(*command)
     assert (done.code in (1, 2), done.err.count("\n")) == (True, 1), done
-    assert "damaged" in done.err
+    assert isinstance(done.error, HybridError), done
+    assert str(done.fields["path"]).startswith("damaged")
     assert "bug" not in done.err
     assert not Path("out.parquet").exists()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.open_encoder import open_encoder
@@ -90,15 +90,15 @@ def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path,
 
 
 def test_examples_without_a_run_of_the_ensemble_are_named(
-    examples: Path, first: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path, first: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     index = encode(tiny, model=str(first), output=tmp_path / "index")
     run = search(tiny, split="train", index=index, output=tmp_path / "run.parquet")
     mined = mine_negatives(tiny, split="train", sources=[f"run:{run}:2"], output=tmp_path / "mined.parquet")
     for number, (used, warned) in enumerate(((examples, True), (mined, False))):
-        capsys.readouterr()
+        notices.clear()
         train_dense(used, output=tmp_path / str(number), model=str(tiny_bert), **NLL, boost=str(first))
-        assert (": not mined with a run of" in capsys.readouterr().err) is warned
+        assert notices.says("boost-not-mined", path=used) is warned
 
 
 @pytest.mark.parametrize(

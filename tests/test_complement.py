@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import raises
+from command import Notices, raises
 from evaluated import RUNS, evaluate, write_run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,10 +100,10 @@ def test_queries_are_grouped_in_four_ways(tiny: Path, paths: list[Path]) -> None
     assert found.above == {"dense": 1 / 3, "clear": 1.0}  # 001 at 1, 004 and 005 at all
 
 
-def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], notices: Notices) -> None:
     qrels = tiny / "qrels.test.parquet"
     found = compare(paths, qrels=qrels)
-    assert "--queries FILE and --corpus FILE" in capsys.readouterr().err
+    assert notices.says("no-texts")
     assert [group.name for group, _ in found.groups] == ["difficulty for bm25"]
     assert {changed.text for changed in found.changed} == {""}
     named = compare(paths, qrels=qrels, queries=tiny / "queries.test.parquet", corpus=tiny / "corpus.parquet")
@@ -120,14 +120,14 @@ def test_queries_of_another_collection_are_refused(tiny: Path, paths: list[Path]
 
 
 def test_without_java_the_grouping_by_terms_is_skipped(
-    tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, paths: list[Path], notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_java() -> None:
         raise HybridError("no Java 21 or later")
 
     monkeypatch.setattr(module, "Analyzer", no_java)
     assert len(compare([tiny, *paths], split="test").groups) == 3
-    assert "skipped the grouping by terms in the relevant document: no Java 21" in capsys.readouterr().err
+    assert notices.says("no-java")
 
 
 def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_two_existing_runs_are_needed(tiny: Path, paths: list[Path]) -> None:
 
 
 def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
-    tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices
 ) -> None:
     output = tmp_path / "measurements.parquet"
     first = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measures=["P@1"], output=output)
@@ -186,17 +186,14 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     assert first.complement is not None
     assert len(found["dense"] - found["bm25"]) == first.complement.sets[2].dense_only
     again = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measures=["P@1"], output=output)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     assert in_format(again, "json") == in_format(first, "json")
 
 
-def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], notices: Notices) -> None:
     compare([tiny, *paths], split="test", measures=["P@1"])
-    notes = capsys.readouterr().err
-    assert (
-        "dense: returned at most 2 hits per query; RoC@5, RoC@10, RoC@20, RoC@100 are computed on shorter lists"
-        in notes
-    )
+    deeper = ["RoC@5", "RoC@10", "RoC@20", "RoC@100"]
+    assert notices.says("short-lists", run="dense", hits=2, measures=deeper)
 
 
 # ------------------------------------------------------------------------------------------------------------ formats

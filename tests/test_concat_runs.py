@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
-import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
@@ -54,14 +53,14 @@ def test_a_trec_run_can_be_concatenated(tmp_path: Path) -> None:
     assert found.rows()[0] == ("q9", "a", 1, 2.5)
 
 
-def test_the_manifest_counts_queries_and_names_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manifest_counts_queries_and_names_the_runs(tmp_path: Path, notices: Notices) -> None:
     paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet", [("q3", "a", 1, 1.0)])]
     manifest = artifacts.read_manifest(concat_runs(paths, output=tmp_path / "all.parquet"), Kind.RUN)
     assert manifest.counts == {"rows": 4, "queries": 3}
     assert [manifest.input_path(role) for role in manifest.inputs] == paths
-    assert "3 queries, 4 hits of 2 runs" in capsys.readouterr().err
+    assert notices.says("written", path="all.parquet", queries=3, hits=4, runs=2)
     concat_runs(paths, output=tmp_path / "all.parquet")
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
 
 
 def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def test_condensed_lists_count_judged_documents_only(here: Path) -> None:
 
 def test_a_note_offers_condensed_lists_for_pooled_judgments(here: Path) -> None:
     words = ["evaluate", "--qrels", "qrels.tsv", "run.trec"]
-    assert "without a judgment among the first 10: run 60%; `evaluate --condensed` removes" in hybrid(*words).err
-    assert "without a judgment" not in hybrid(*words, "--condensed").err
+    assert hybrid(*words).says("unjudged-hits", shares={"run": 0.6})
+    assert not hybrid(*words, "--condensed").says("unjudged-hits")
     Path("short.trec").write_text("q Q0 d2 1 2 x\nq Q0 d4 2 1 x\n")
-    assert "without a judgment" not in hybrid("evaluate", "--qrels", "qrels.tsv", "short.trec").err  # all are judged
+    assert not hybrid("evaluate", "--qrels", "qrels.tsv", "short.trec").says("unjudged-hits")  # all are judged
     Path("qrels.tsv").write_text("q\t0\td4\t1\n")
-    assert "without a judgment" not in hybrid(*words).err
+    assert not hybrid(*words).says("unjudged-hits")
     refused = hybrid(*words, "--condensed")
     assert refused.code == 2
     assert refused.is_problem("all-judged-relevant", path="run.trec")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import raises
+from command import Notices, raises
 from torch import nn
 from torch.nn import functional
 from transformers import (
@@ -98,16 +98,16 @@ def test_padding_does_not_change_the_loss(checkpoint: Path) -> None:
         torch.testing.assert_close(plain, padded)
 
 
-def test_a_new_head_is_noted_tied_and_reproducible(tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_head_is_noted_tied_and_reproducible(tiny_bert: Path, notices: Notices) -> None:
     model = load(tiny_bert)
-    assert "has no masked-language-model head; a new one is tied to the embeddings" in capsys.readouterr().err
+    assert notices.says("new-head", path=tiny_bert)
     assert model.whole.get_output_embeddings().weight is model.backbone.get_input_embeddings().weight
     torch.testing.assert_close(load(tiny_bert)(IDS, MASK, LABELS)[1], model(IDS, MASK, LABELS)[1])
 
 
 @pytest.mark.parametrize("condenser", [False, True])
 def test_a_saved_model_continues_with_its_heads(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], condenser: bool
+    tiny_bert: Path, tmp_path: Path, notices: Notices, condenser: bool
 ) -> None:
     model = load(tiny_bert, condenser=condenser)
     shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
@@ -115,9 +115,11 @@ def test_a_saved_model_continues_with_its_heads(
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     model.save(tmp_path)
-    capsys.readouterr()
+    notices.clear()
     again = load(tmp_path, condenser=condenser)
-    assert capsys.readouterr().err == (f"{tmp_path}: training continues with its Condenser head\n" if condenser else "")
+    assert [(notice.code, notice.fields) for notice in notices.heard] == [
+        ("condenser-head", {"path": tmp_path})
+    ] * condenser
     for mine, theirs in zip(model(IDS, MASK, LABELS), again(IDS, MASK, LABELS), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert (tmp_path / layout.CONDENSER_HEAD).is_file() == condenser

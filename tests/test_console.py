@@ -10,6 +10,7 @@ from command import hybrid, refused
 from small_artifacts import write_folder
 
 from hybrid_cli import console
+from hybrid_cli.console import Notice
 
 
 def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +66,7 @@ def test_progress_of_a_short_step_is_not_printed_without_a_terminal(capsys: pyte
 
 def test_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     console.note("read \x1b[2Ja\x07.jsonl\nand more")
-    console.warn("\x1b]0;title\x07b.jsonl")
+    console.warn("\x1b]0;title\x07b.jsonl", code="x")
     assert capsys.readouterr().err == (
         "read \\u001b[2Ja\\u0007.jsonl\nand more\nwarning: \\u001b]0;title\\u0007b.jsonl\n"
     )
@@ -75,10 +76,25 @@ def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str
     console.set_quiet(True)
     try:
         console.note("a note")
-        console.warn("look at this")
+        console.warn("look at this", code="x")
     finally:
         console.set_quiet(False)
     assert capsys.readouterr().err == "warning: look at this\n"
+
+
+def test_notices_are_heard_with_their_codes_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    console.set_quiet(True)
+    try:
+        with console.heard() as outer:
+            console.note("first", code="started", count=1)
+            with console.heard() as inner:
+                console.warn("second", code="truncated-documents", path=Path("a"))
+    finally:
+        console.set_quiet(False)
+    console.note("third")
+    assert outer == [Notice("note", "first", "started", {"count": 1}), *inner]
+    assert inner == [Notice("warning", "second", "truncated-documents", {"path": Path("a")})]
+    assert capsys.readouterr().err == "warning: second\nthird\n"
 
 
 def test_the_rate_of_a_slow_step_has_a_decimal(

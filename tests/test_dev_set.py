@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from command import Notices
 from processes import run
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
@@ -98,11 +99,11 @@ def test_n_dev_queries_are_n_queries(made: Path, index: LexicalIndex) -> None:
 
 
 def test_without_the_corpus_the_documents_of_the_examples_are_searched(
-    made: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     moved = Path(shutil.copy(made / "train.parquet", tmp_path))
     out = train_dense(moved, output=tmp_path / "out", model=str(tiny_bert), **PLAN, dev=moved)
-    assert "documents of the dev examples (their corpus was moved or changed" in capsys.readouterr().err
+    assert notices.says("validation", origin=EXAMPLES)
     assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == EXAMPLES
 
 
@@ -122,7 +123,7 @@ def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_tra
     tiny_bert: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    notices: Notices,
     small: int,
     largest: int,
     steps: int,
@@ -136,7 +137,7 @@ def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_tra
         examples, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_steps": steps}, dev=examples
     )
     assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == origin
-    assert ("hits of the model in training outside them are missing" in capsys.readouterr().err) == (origin == HITS)
+    assert notices.says("validation", origin=origin)
 
 
 @pytest.mark.parametrize(("steps", "searched"), [(1, False), (2, True), (3, True)])
@@ -354,11 +355,11 @@ train_dense(examples, model=model, output=output, dev=examples, threads=1, **{pl
 
 
 def test_a_training_that_keeps_the_start_model_says_so(
-    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     values = iter([0.5, 0.4, 0.3])
     monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_hybrid_MRR@10": next(values)})
     examples, plan = made / "train.parquet", {**PLAN, "max_steps": 4}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 0
-    assert "the output has the weights from before it; pass --keep last" in capsys.readouterr().err
+    assert notices.says("no-better-validation", option="keep")

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from command import Notices
 from gradient_descent import gradient_descent
 from test_train_dense import PLAN, weights, write_examples
 
@@ -117,20 +118,20 @@ def test_diagnostics_are_not_part_of_the_loss(examples: Path, tiny_bert: Path, t
 
 
 def test_training_without_loss_warns_and_keeps_the_weights(
-    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     options = {**PLAN, "loss": "margin", "xi": -1e6}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **options)
-    warning = capsys.readouterr().err
-    assert "warning: active share 0.0% in the first 10 steps" in warning
-    assert "--depth" in warning
-    assert "--xi or --temperature" in warning
+    assert notices.says("hardly-any-loss", active_share=0.0, steps=10)
+    (remedy,) = [str(notice.fields["remedy"]) for notice in notices.heard if notice.code == "hardly-any-loss"]
+    assert all(option in remedy for option in ("--depth", "--xi", "--temperature"))
+    notices.clear()
     assert set(pl.read_parquet(out / "curve.parquet").filter(name="active_share")["value"]) == {0.0}
     start = train_dense(
         examples, output=tmp_path / "start", model=str(tiny_bert), **{**PLAN, "learning_rate": 0.0}, loss="margin"
     )
     assert weights(out) == weights(start)
-    assert "active share" not in capsys.readouterr().err, "the margin of 1 leaves loss"
+    assert not notices.says("hardly-any-loss"), "the margin of 1 leaves loss"
 
 
 def test_the_progress_line_averages_the_last_ten_steps() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
@@ -51,13 +51,11 @@ def test_the_note_on_queries_without_relevant_documents_excludes_measures_of_all
         assert note.endswith(end)
 
 
-def test_scores_that_rise_with_the_rank_are_warned_about(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_that_rise_with_the_rank_are_warned_about(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     path = tmp_path / "distances.trec"
     path.write_text("".join(f"00{query} Q0 d{rank} {rank} {rank} x\n" for query in range(1, 5) for rank in (1, 2)))
     evaluate([tiny, path], split="test", measures=["MRR"])
-    assert "distances: scores rise with the rank; the order of the ranks is measured" in capsys.readouterr().err
+    assert notices.says("scores-rise", run="distances")
 
 
 def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
@@ -72,7 +70,7 @@ def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, p
 
 
 def test_the_values_are_an_artifact_that_is_reused(
-    tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices
 ) -> None:
     output = tmp_path / "measurements.parquet"
     first = evaluate([tiny, *paths], split="test", output=output)
@@ -81,7 +79,7 @@ def test_the_values_are_an_artifact_that_is_reused(
     assert stored.filter(run="bm25", measure="MRR@10", qid="001")["value"].item() == 1 / 2
     assert len(stored) == 3 * 4 * 5
     again = evaluate([tiny, *paths], split="test", output=output)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     assert again.values.equals(first.values)
     assert in_format(again, "json") == in_format(first, "json")  # also in the order of runs and counts
     with raises("output-differs"):
@@ -250,14 +248,12 @@ def test_a_score_that_is_not_a_number_is_refused_with_its_row(tiny: Path, tmp_pa
         evaluate([tiny, run], split="test")
 
 
-def test_a_measure_deeper_than_the_run_is_noted(
-    tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measure_deeper_than_the_run_is_noted(tiny: Path, paths: list[Path], notices: Notices) -> None:
     evaluate([tiny, *paths], split="test", measures=["R@2", "R@100"])
-    assert "bm25: returned at most 2 hits per query; R@100 is computed on shorter lists" in capsys.readouterr().err
+    assert notices.says("short-lists", run="bm25", hits=2, measures=["R@100"])
 
 
-def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, notices: Notices) -> None:
     pl.DataFrame({"qid": ["1"], "text": ["salt"]}).write_parquet(tmp_path / "queries.test.parquet")
     pl.DataFrame({"qid": ["1"], "docid": ["a"], "relevance": [1]}).write_parquet(tmp_path / "qrels.test.parquet")
     pl.DataFrame({"docid": ["a", "b"], "title": ["", ""], "text": ["salt", "salt water"]}).write_parquet(
@@ -267,7 +263,7 @@ def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, capsys: pyt
     for hits, short in ((1, True), (10, False)):
         run = search(tmp_path, split="test", index=index, hits=hits, output=tmp_path / f"{hits}.parquet")
         evaluate([tmp_path, run], split="test", measures=["R@100"])
-        assert ("is computed on shorter lists" in capsys.readouterr().err) is short
+        assert notices.says("short-lists", run=str(hits), measures=["R@100"]) is short
 
 
 def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:

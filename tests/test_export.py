@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Refusal, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
@@ -206,7 +206,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_printed_line_opens_an_exported_model(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tied: bool
+    tiny_bert: Path, tmp_path: Path, notices: Notices, tied: bool
 ) -> None:
     pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -215,13 +215,13 @@ def test_the_printed_line_opens_an_exported_model(
     with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", tied=tied).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
-    line = next(each for each in capsys.readouterr().err.splitlines() if "SentenceTransformer(" in each)
+    line = next(notice.message for notice in notices.heard if "SentenceTransformer(" in notice.message)
     assert line.count("SentenceTransformer(") == (1 if tied else 2)
     exec(line.strip(), {})
 
 
 def test_an_exported_model_has_no_missing_weights_and_both_lengths(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_bert: Path, tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sentence_transformers")
     from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -230,9 +230,8 @@ def test_an_exported_model_has_no_missing_weights_and_both_lengths(
     with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", query_max_len=8, doc_max_len=100).save(work)
     export(tmp_path / "encoder", form="sentence-transformers", output=tmp_path / "model")
-    printed = capsys.readouterr().err
-    assert "encode_query cuts at 8 word pieces and encode_document at 100" in printed
-    assert f'SentenceTransformer("{tmp_path / "model"}")' in printed
+    assert notices.says("two-lengths", query_max_len=8, doc_max_len=100)
+    assert any(f'SentenceTransformer("{tmp_path / "model"}")' in notice.message for notice in notices.heard)
     code = (
         "import sys, numpy, transformers; transformers.logging.set_verbosity_warning()"
         "; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"

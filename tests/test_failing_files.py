@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+from command import Notices, hybrid, refused
 from judging import write_runs
 from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
@@ -68,8 +68,7 @@ def test_standard_input_that_cannot_be_read_ends_in_one_line(
     monkeypatch.setattr("sys.stdin", stream)
     done = hybrid(*words[command])
     assert (done.code, done.problem) == (2, problem), done
-    assert done.err.count("hybrid: ") == 1
-    assert done.err.splitlines()[-1].startswith("hybrid: standard input")
+    assert [notice.level for notice in done.notices.heard].count("error") == 1
 
 
 @pytest.mark.parametrize("redirection", ["<&-", "0> unreadable"])
@@ -126,7 +125,6 @@ def test_a_command_names_the_input_on_a_failing_disk(
     }
     done = hybrid(*command[name])
     assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", name), done
-    assert "the output" not in done.err
 
 
 def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
@@ -228,9 +226,7 @@ def test_a_lock_that_cannot_be_removed_is_named_and_released(tmp_path: Path, mon
     again.release()
 
 
-def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(tmp_path: Path, notices: Notices) -> None:
     log = tmp_path / "run.log"
     console.log_to(log)
     try:
@@ -240,8 +236,7 @@ def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(
         console.note("second")
     finally:
         console.log_to(None)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["warning", "first", "second"]
+    assert [notice.code or notice.message for notice in notices.heard] == ["log-not-written", "first", "second"]
 
 
 # ------------------------------------------------------------------------------------------------- damaged outputs
@@ -293,7 +288,7 @@ def test_a_damaged_file_is_not_up_to_date(how: str, tmp_path: Path, monkeypatch:
 def test_a_damaged_index_is_not_up_to_date_for_its_command(here: Path) -> None:
     command = ["index-bm25", "collection", "--output", "new"]
     assert hybrid(*command).code == 0
-    assert "up to date" in hybrid(*command).err
+    assert hybrid(*command).says("up-to-date")
     lucene = max((Path("new") / "lucene").iterdir(), key=lambda file: file.stat().st_size)
     damage(lucene, "cut")
     done = refused(*command, problem="damaged-output", code=1)

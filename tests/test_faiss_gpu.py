@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Refusal, raises, refusal, refused
+from command import Notices, Refusal, raises, refusal, refused
 
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -111,7 +111,7 @@ def test_many_queries_search_a_flat_index_in_shards_with_the_same_scores(
 
 
 def test_an_index_that_does_not_fit_on_the_gpus_is_searched_on_the_cpu(
-    vectors: Path, tmp_path: Path, gpus: Any, capsys: pytest.CaptureFixture[str]
+    vectors: Path, tmp_path: Path, gpus: Any, notices: Notices
 ) -> None:
     folder = built(vectors, tmp_path / "flat", index_type="flat")
     queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
@@ -120,8 +120,7 @@ def test_an_index_that_does_not_fit_on_the_gpus_is_searched_on_the_cpu(
     machine = gpus(1, room=COUNT - 1)
     assert opened(folder, "Flat", gpus=(0,)).search(queries, qids, 5).equals(expected)
     assert len(machine.calls) == 1
-    warning = "warning: FAISS cannot use the GPU (CUDA malloc error out of memory) and continues on the CPU"
-    assert warning in capsys.readouterr().err
+    assert notices.says("gpu-unusable", option="faiss_device")
 
 
 @pytest.mark.parametrize(

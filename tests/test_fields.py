@@ -59,8 +59,8 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
         columns = ["--document-columns", "text=abstract,body=body"]
         done = hybrid("prepare", "files", *files, *columns, "--output", folder / name)
         assert done.code == 0, done.err
-        assert "title from 'title'" in done.err
-        assert "body from 'body'" in done.err
+        columns_read = {"id": "id", "title": "title", "text": "abstract", "body": "body"}
+        assert done.says("columns", columns=columns_read)
     return folder
 
 

@@ -121,16 +121,16 @@ def test_predefined_folds_keep_judged_queries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "words"),
+    ("parts", "problem"),
     [
-        ([["1", "2"], ["3", "1"]], "query 1 is in folds 1 and 2; keep it in one"),
-        ([["1", "1"], ["2", "3"]], "query 1 is in folds 1 and 1"),
-        ([["1", "8"], ["2", "3"]], r"unknown: 1 query \(8\)"),
-        ([["1", "2", "3"], ["5", "6", "7", "8"]], r"unknown: 4 queries \(5, 6, 7, \.\.\.\)"),
-        ([["1"], ["3"]], r"judged, but in no fold: 1 query \(2\)"),
-        ([["1", "2", "3"], ["672"]], "fold 2 has no judged query"),
+        ([["1", "2"], ["3", "1"]], refusal("duplicate-id", id="1", folds=(1, 2))),
+        ([["1", "1"], ["2", "3"]], refusal("duplicate-id", id="1", folds=(1, 1))),
+        ([["1", "8"], ["2", "3"]], refusal("unknown-id", id="8", count=1)),
+        ([["1", "2", "3"], ["5", "6", "7", "8"]], refusal("unknown-id", id="5", count=4)),
+        ([["1"], ["3"]], refusal("missing-id", id="2", count=1)),
+        ([["1", "2", "3"], ["672"]], refusal("empty-fold", fold=2)),
     ],
 )
-def test_folds_of_other_queries_are_refused(tmp_path: Path, parts: list[list[str]], words: str) -> None:
-    with pytest.raises(InputError, match=rf"a\.json: .*{words}"):
+def test_folds_of_other_queries_are_refused(tmp_path: Path, parts: list[list[str]], problem: Refusal) -> None:
+    with raises(problem, path="a.json"):
         folds.predefined_folds(write(tmp_path, "a.json", parts), {"1", "2", "3"}, {"672"})

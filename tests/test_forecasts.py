@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import raises
+from command import Notices, raises
 
 from hybrid_cli import console, memory
 from hybrid_cli.errors import HybridError
@@ -26,11 +25,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="free memory is 
 
 
 def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_option(
-    capsys: pytest.CaptureFixture[str],
+    notices: Notices,
 ) -> None:
     console.forecast(1 << 20, "little work")
     console.forecast(600 << 20, "some work")
-    assert capsys.readouterr().err == "some work: needs about 600 MiB of memory\n"
+    assert [notice.fields["purpose"] for notice in notices.heard] == ["some work"]
+    assert notices.says("forecast", purpose="some work", bytes=600 << 20, resource="memory")
     with raises("no-memory", HybridError):
         console.forecast(1 << 60, "index-bm25", "use --shards")
 
@@ -69,13 +69,13 @@ def test_a_stage_forecasts_what_grows_with_the_collection(
     made: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    notices: Notices,
 ) -> None:
     monkeypatch.setattr(console, "MUCH", 0)
     expected, _, stage = case.partition(": ")
     FORECASTS[case](tiny, made, tmp_path / ("out.parquet" if stage.startswith(("search", "mine")) else "out"))
-    printed = re.findall(r": needs about [\d,]+ [KM]iB of (memory|disk) ?(?:space)?\n", capsys.readouterr().err)
-    assert ", ".join(printed).startswith(expected)
+    resources = [str(notice.fields["resource"]) for notice in notices.heard if notice.code == "forecast"]
+    assert ", ".join(resources).replace("disk space", "disk").startswith(expected)
 
 
 @pytest.mark.parametrize(

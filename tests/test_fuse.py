@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from processes import run
 from tiny_collection import TINY_DOCUMENTS
 from tiny_runs import both, indexes, write_tiny_runs
@@ -72,9 +72,7 @@ def test_exact_scores_do_not_depend_on_the_depth(made: Path, tmp_path: Path) -> 
     )
 
 
-def test_the_manifest_has_the_options_and_an_equal_output_is_kept(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_manifest_has_the_options_and_an_equal_output_is_kept(made: Path, tmp_path: Path, notices: Notices) -> None:
     output = fuse(both(made), output=tmp_path / "f.parquet", hits=3)
     manifest = artifacts.read_manifest(output, Kind.RUN)
     assert manifest.options == {
@@ -84,10 +82,10 @@ def test_the_manifest_has_the_options_and_an_equal_output_is_kept(
         "run 1": str(both(made)[0]), "run 2": str(both(made)[1]),
     }  # fmt: skip
     assert manifest.counts["queries"] == 6
-    assert "share" in capsys.readouterr().err
+    assert notices.says("written", path="f.parquet", queries=6)
     assert runs.read_run(output)["rank"].max() == 3
     fuse(both(made), output=output, hits=3)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     with raises("output-differs", path="f.parquet"):
         fuse(both(made), output=output, hits=4)
 
@@ -103,27 +101,29 @@ def test_scores_of_single_runs_are_printed(
         assert f"{score:.4f}".removeprefix("0") in printed
 
 
-def test_fusion_below_the_best_run_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fusion_below_the_best_run_warns(tmp_path: Path, notices: Notices) -> None:
     good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 2.0), ("q", "wrong", 2, 1.0))
     bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 2.0), ("q", "other", 2, 1.0))
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("q 0 right 1\n")
     fuse([good, bad], output=tmp_path / "f.parquet", weights=[0.1, 1], qrels=qrels)
-    assert "does not beat good alone (1.0000)" in capsys.readouterr().err
+    assert notices.says("fusion-not-better", run="good")
+    notices.clear()
     fuse([good, bad], output=tmp_path / "g.parquet", weights=[1, 0.1], qrels=qrels)
-    assert "does not beat" in capsys.readouterr().err  # a tie is not an improvement
+    assert notices.says("fusion-not-better")  # a tie is not an improvement
 
 
-def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, notices: Notices) -> None:
     wide = trec_file(tmp_path / "wide.trec", ("q", "a", 1, 90.0), ("q", "b", 2, 10.0))
     narrow = trec_file(tmp_path / "narrow.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.8))
     fuse([wide, narrow], output=tmp_path / "a.parquet", method="sum")
-    assert "the standard deviation of wide's scores is 800 times that of narrow's" in capsys.readouterr().err
+    assert notices.says("unequal-spread", run="wide", other="narrow")
+    notices.clear()
     fuse([wide, narrow], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
     fuse([wide, narrow], output=tmp_path / "c.parquet", method="minmax")
     equal = trec_file(tmp_path / "equal.trec", ("q", "a", 1, 3.5))
     fuse([wide, equal], output=tmp_path / "d.parquet", method="sum")
-    assert "warning" not in capsys.readouterr().err, "no deviation to compare with"
+    assert not notices.warnings, "no deviation to compare with"
 
 
 def test_scores_beyond_32_bits_and_one_run_under_two_names_are_refused(tmp_path: Path) -> None:

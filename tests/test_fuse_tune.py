@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import raises, refusal
+from command import Notices, raises, refusal
 from small_artifacts import open_output
 from tiny_runs import HITS, both, indexes, write_tiny_runs
 
@@ -30,7 +30,7 @@ def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
 
 
 def test_tuned_weights_are_read_by_a_later_fusion(
-    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], notices: Notices
 ) -> None:
     weights = fuse(
         both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, method="zscore", step=0.25
@@ -45,7 +45,7 @@ def test_tuned_weights_are_read_by_a_later_fusion(
     assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
     recorded = artifacts.read_manifest(output, Kind.RUN).options
     assert (recorded["method"], recorded["missing"], recorded["weights"]) == ("zscore", "min", content["weights"])
-    assert "5 of the 6 queries are those that" in capsys.readouterr().err
+    assert notices.says("tuned-on-queries", path="w.json", count=5, queries=6)
     settings: dict[str, Any] = {"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}"}
     for bad, message in (
         ({"method": "minmax"}, refusal("tuned-with-other-option", option="method")),
@@ -132,16 +132,18 @@ def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) ->
 
 
 def test_runs_of_different_depth_are_tuned_and_fused_with_a_note(
-    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tiny: Path, tmp_path: Path, notices: Notices
 ) -> None:
     short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
-    note, pair = "the longest lists differ: bm25 3, dense 1 hits", [both(made)[0], short]
+    pair, lengths = [both(made)[0], short], {"bm25": 3, "dense": 1}
     fuse(pair, output=tmp_path / "w.json", qrels=tiny, split="test", tune=True)
-    assert note in capsys.readouterr().err
+    assert notices.says("list-lengths", hits=lengths)
+    notices.clear()
     fuse(pair, output=tmp_path / "f.parquet")
-    assert note in capsys.readouterr().err
+    assert notices.says("list-lengths", hits=lengths)
+    notices.clear()
     fuse(pair, output=tmp_path / "e.parquet", method="weighted-sum", index=indexes(made), missing="exact")
-    assert note not in capsys.readouterr().err
+    assert not notices.says("list-lengths")
 
 
 def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from command import Refusal, raises, refusal
 from fused_rankings import fused_run, recipe, run_of
 
 from hybrid_cli import runs
-from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
@@ -137,9 +136,15 @@ def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) 
     assert found[0].values == pytest.approx(found[1].values)
 
 
-@pytest.mark.parametrize(("runs_", "step"), [(2, 0.3), (2, 0), (2, -1), (6, 0.05)])
-def test_a_bad_step_is_refused(runs_: int, step: float) -> None:
-    with pytest.raises(InputError, match="step"):
+_NO_STEP = refusal("out-of-range", option="step")
+
+
+@pytest.mark.parametrize(
+    ("runs_", "step", "problem"),
+    [(2, 0.3, _NO_STEP), (2, 0, _NO_STEP), (2, -1, _NO_STEP), (6, 0.05, refusal("grid-too-large", count=6))],
+)
+def test_a_bad_step_is_refused(runs_: int, step: float, problem: Refusal) -> None:
+    with raises(problem):
         tuning.linear_grid(runs_, step)
 
 

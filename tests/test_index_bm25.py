@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
@@ -67,11 +67,11 @@ def test_fields_can_exclude_titles(tiny: Path, tmp_path: Path) -> None:
     assert open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
 
 
-def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, notices: Notices) -> None:
     before = (index / "manifest.json").read_bytes()
     index_bm25(tiny, output=index)
     assert (index / "manifest.json").read_bytes() == before
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
 
 
 def test_two_indexes_of_a_corpus_are_equal(tiny: Path, index: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_two_indexes_of_a_corpus_are_equal(tiny: Path, index: Path, tmp_path: Pa
 
 
 def test_another_k1_and_b_are_stored_without_reading_the_corpus(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25")
     before, made = storage.fingerprint(index), inodes(index)
@@ -90,7 +90,7 @@ def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     assert (opened.k1, opened.b) == (1.2, 0.75)
     assert inodes(index) == made
     assert storage.fingerprint(index) != before
-    assert "stored only k1 and b" in capsys.readouterr().err
+    assert notices.says("written", path=index, k1=1.2, b=0.75, reused=True)
     assert (open_bm25(index, k1=0.5).k1, open_bm25(index, k1=0.5).b) == (0.5, 0.75)
 
 
@@ -133,12 +133,12 @@ def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
         index_bm25(corpus, output=tmp_path / "bm25")
 
 
-def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, notices: Notices) -> None:
     rows = pl.DataFrame([("a", "", ""), ("b", "The", "of")], schema=["docid", "title", "text"], orient="row")
     corpus, manifest = tmp_path / "corpus.parquet", Manifest(Kind.CORPUS, "test", {}, {})
     storage.write_parquet(corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
     index = index_bm25(corpus, output=tmp_path / "bm25")
-    assert "has no terms, so a search finds nothing" in capsys.readouterr().err
+    assert notices.says("no-terms", path=index, option="fields")
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})
     assert open_bm25(index).search(queries, 5).is_empty()
     assert lucene.search(index, queries, 5).is_empty()
@@ -170,7 +170,7 @@ def test_completed_parts_survive_an_interruption(
     assert storage.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == storage.fingerprint(index)
 
 
-def test_tuning_is_recorded(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuning_is_recorded(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, tune_measure="nDCG@10", split="test")
     recorded = json.loads((index / "bm25.json").read_text("utf-8"))
     tuning = recorded["tuning"]
@@ -179,7 +179,7 @@ def test_tuning_is_recorded(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
     chosen = next(row for row in tuning["means"] if (row["k1"], row["b"]) == (recorded["k1"], recorded["b"]))
     assert chosen["mean"] == pytest.approx(best)
     assert (open_bm25(index).k1, open_bm25(index).b) == (recorded["k1"], recorded["b"])
-    assert "held-out gain" in capsys.readouterr().err
+    assert notices.says("tuned", measure="nDCG@10", queries=5)
     manifest = artifacts.read_manifest(index)
     assert set(manifest.inputs) == {"corpus", "queries", "qrels"}
     assert manifest.options == {
@@ -212,7 +212,7 @@ def test_tuning_needs_two_queries() -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, exists: bool
+    tiny: Path, tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     start = (1.2, 0.75) if exists else (0.9, 0.4)
     index = tmp_path / "bm25"
@@ -227,7 +227,7 @@ def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
     index_bm25(tiny, output=index, tune=True, split="test")
     opened = open_bm25(index)
     assert (opened.k1, opened.b) == start
-    assert f"no gain on held-out queries from tuning; kept k1={start[0]:g} b={start[1]:g}" in capsys.readouterr().err
+    assert notices.says("no-tuning-gain", k1=start[0], b=start[1])
 
 
 def test_parameters_of_an_index_change_only_on_request(tiny: Path, tmp_path: Path) -> None:

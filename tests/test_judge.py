@@ -125,27 +125,27 @@ def test_nothing_that_is_printed_names_a_run_a_rank_or_a_score(here: Path, monke
 
 def test_it_stops_after_enough_queries_and_continues_for_more(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = judged(monkeypatch, "1" * 100, "--stop-after", 2)
-    assert "2 of 2 queries judged" in first.err
+    assert first.says("judged", queries=2)
     before = Path("mine.tsv").read_text()
     assert shown_hits(judged(monkeypatch, "1" * 100, "--stop-after", 2).out) == []
     assert Path("mine.tsv").read_text() == before
     more = judged(monkeypatch, "1" * 100, "--stop-after", 4)
-    assert "4 of 4 queries judged" in more.err
+    assert more.says("judged", queries=4)
     assert Path("mine.tsv").read_text().startswith(before)
     assert not set(shown_hits(more.out)) & set(shown_hits(first.out))
-    assert "--stop-after 14 continues" in more.err
-    assert "--stop-after" not in judged(monkeypatch, "1" * 100, "--stop-after", 6).err, "no query is left"
+    assert more.says("enough-judged", option="stop_after", value=14)
+    assert not judged(monkeypatch, "1" * 100, "--stop-after", 6).says("enough-judged"), "no query is left"
 
 
 def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "n" + "1" * 8, "--stop-after", 1)
-    assert "1 of 1 queries judged" in done.err
+    assert done.says("judged", queries=1)
     qids = {row[0] for row in lines_of(Path("mine.tsv"))}
     assert len(qids) == 1
     assert qids.isdisjoint(row[0] for row in lines_of(skipped_path(Path("mine.tsv"))))
     again = judged(monkeypatch, "1" * 100, "--stop-after", 6)
-    assert "5 of 6 queries judged" in again.err, "a skipped query is not asked again"
-    assert "all queries of the runs are judged or skipped" in again.err
+    assert again.says("judged", queries=5), "a skipped query is not asked again"
+    assert again.says("all-judged")
 
 
 @pytest.mark.parametrize(("before", "kept"), [("2", "1"), ("s", "1"), ("n", "1"), ("20", "21"), ("2n", "21")])
@@ -341,11 +341,11 @@ def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple
 def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "weight of" not in judged(monkeypatch, "1q").err
+    assert judged(monkeypatch, "1q").says("judged", weight=None)
     assert f"; weight of {SECOND} ." in judged(monkeypatch, "1" * 50, "--stop-after", 2).err
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
     done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
-    assert "weight of" not in done.err
+    assert done.says("judged", weight=None)
 
 
 def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
@@ -421,7 +421,7 @@ def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch
 def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "")
     assert done.code == 0
-    assert "no answers; run it in a terminal, or pass one per line" in done.err
+    assert done.warnings == ["no-answers"]
 
 
 def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +444,9 @@ def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.Monk
     assert collection.read_qrels(Path("mine.txt")).height == 3
     Path("junk.tsv").write_text("003\t0\tsalt\t-1\n")
     done = judged(monkeypatch, "q", output="junk.tsv")
-    assert "junk.tsv: 1 judgment;" in done.err, "a grade below 0 is one of the collection, no skipped hit"
+    assert done.says("judged", path="junk.tsv", judgments=1, skipped=0), (
+        "a grade below 0 is one of the collection, no skipped hit"
+    )
     Path("folder.tsv").mkdir()
     with raises("is-a-folder"):
         Judgments(Path("folder.tsv"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
@@ -45,9 +45,7 @@ def counts_of(path: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- queries
 
 
-def test_every_sentence_gets_the_hits_of_search(
-    tiny: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_sentence_gets_the_hits_of_search(tiny: Path, index: Path, tmp_path: Path, notices: Notices) -> None:
     found = labels_of(tiny, tmp_path / "labels", index=index, queries_from="all", depth=4)
     sentences = pl.concat(Sentences(tiny, "all", 0).blocks())
     run = open_bm25(index).search(sentences, 4)
@@ -59,20 +57,20 @@ def test_every_sentence_gets_the_hits_of_search(
         "documents": 12, "empty_documents": 1, "sentences": 15, "short_sentences": 0, "available": 15,
         "queries": 15, "labelled": 15, "without_hits": 0, "hits": len(run), "shards": 1,
     }  # fmt: skip
-    assert f"15 queries with {len(run)} hits; 0 queries without a hit dropped" in capsys.readouterr().err
+    assert notices.says("written", queries=15, hits=len(run), without_hits=0)
     label(tiny, output=tmp_path / "labels", index=index, queries_from="all", depth=4)
-    assert "is up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
 
 
 def test_given_queries_keep_their_ids_and_those_without_a_hit_are_dropped(
-    tiny: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, index: Path, tmp_path: Path, notices: Notices
 ) -> None:
     """Query 005 has only stop words, and no document has the words of 006."""
     found = labels_of(tiny, tmp_path / "labels", index=index, split="test")
     assert found["qid"].to_list() == ["001", "002", "003", "004"]
     assert found["text"].to_list() == [text for _, text in TINY_QUERIES["test"][:4]]
     assert found["source"].null_count() == 4
-    assert "4 queries with 9 hits; 2 queries without a hit dropped" in capsys.readouterr().err
+    assert notices.says("written", queries=4, hits=9, without_hits=2)
     assert counts_of(tmp_path / "labels")["without_hits"] == 2
     assert artifacts.read_manifest(tmp_path / "labels").options == {
         "max_queries": None, "depth": 50, "keep_same_text": True,

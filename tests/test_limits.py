@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import hybrid, refused
+from command import Refusal, hybrid, refusal, refused
 
 from hybrid_cli import input_files
 from hybrid_cli.errors import InputError
@@ -73,7 +73,7 @@ def test_an_array_larger_than_a_line_may_be_is_read_in_pieces() -> None:
     for name in ("a.json", "b.json", "c.json"):
         done = hybrid("prepare", "files", name, "--limits", "line=3000", "--output", f"of-{name}")
         assert done.code == 0, done
-        assert "500 documents" in done.err
+        assert done.says("written", path=f"of-{name}", documents=500)
         assert hybrid("inspect", name).code == 0
 
 
@@ -109,9 +109,19 @@ def test_a_bomb_before_other_data_is_refused_before_the_other_data(monkeypatch: 
         assert len(file.read()) == (1 << 20) + 100_000
 
 
-@pytest.mark.parametrize("limits", ["line=0", "line", "lines=3", "columns=x", "expansion=-1", ""])
-def test_limits_that_do_not_exist_are_refused(limits: str) -> None:
-    refused("evaluate", "--qrels", "good.tsv", "good.run", "--limits", limits, words="--limits")
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ("line=0", refusal("line-too-long", limit=0)),
+        ("line", refusal("needs-a-name", option="limits")),
+        ("lines=3", refusal("unknown-choice", option="limits", value="lines")),
+        ("columns=x", refusal("not-a-number", option="limits")),
+        ("expansion=-1", refusal("not-a-number", option="limits")),
+        ("", refusal("missing-value", option="limits")),
+    ],
+)
+def test_limits_that_do_not_exist_are_refused(limits: str, problem: Refusal) -> None:
+    refused("evaluate", "--qrels", "good.tsv", "good.run", "--limits", limits, problem=problem)
 
 
 # ----------------------------------------------------------------------------------------- patterns of answers

@@ -222,8 +222,9 @@ def test_a_part_that_vanishes_while_it_is_indexed_is_missed(
         return found
 
     monkeypatch.setattr(collection, "docids", count_and_lose)
-    with pytest.raises(HybridError, match="repeat the command"):
+    with pytest.raises(HybridError) as lost:
         index_bm25(parts, output=tmp_path / "bm25", threads=1, shards=shards)
+    assert lost.value.code in ("input-replaced", "removed-meanwhile", "rows-lost")
     assert not (tmp_path / "bm25").exists()
 
 
@@ -236,17 +237,19 @@ def test_a_column_that_one_part_has_more_does_not_matter(in_parts: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda table: table.drop_columns(["text"]), "text"),
-        (lambda table: table.set_column(2, "text", pa.array(range(len(table)))), "text"),
+        lambda table: table.drop_columns(["text"]),
+        lambda table: table.set_column(2, "text", pa.array(range(len(table)))),
     ],
 )
 def test_a_part_of_another_schema_is_refused(
-    change: Callable[[pa.Table], pa.Table], words: str, in_parts: Path, tmp_path: Path
+    change: Callable[[pa.Table], pa.Table], in_parts: Path, tmp_path: Path
 ) -> None:
     parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
     rewritten(parts / "part-00001.parquet", change)
-    with pytest.raises(InputError, match=rf"part-00001\.parquet: .*{words}"):
+    with pytest.raises(InputError) as refused:
         index_bm25(parts, output=tmp_path / "bm25", threads=1)
+    assert refused.value.code
+    assert str(refused.value.fields["path"]).endswith("part-00001.parquet")
     assert not (tmp_path / "bm25").exists()

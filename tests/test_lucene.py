@@ -17,7 +17,7 @@ from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import analysis, english, jvm, lucene
 from hybrid_cli.lexical.analysis import CHARACTERS, FEW_TEXTS, Analyzer, LazyAnalyzer
@@ -127,9 +127,9 @@ def test_pair_scores_equal_search_scores(index: Path, questions: pl.DataFrame) -
 
 def test_unknown_ids_are_refused(index: Path) -> None:
     opened, some = open_bm25(index), as_queries(["fit"])
-    with pytest.raises(InputError, match="no document nowhere"):
+    with raises("unknown-id", id="nowhere"):
         opened.score(pl.DataFrame({"qid": ["q 0"], "docid": ["nowhere"]}), some)
-    with pytest.raises(InputError, match="no text for query q 7"):
+    with raises("unknown-id", id="q 7"):
         opened.score(pl.DataFrame({"qid": ["q 7"], "docid": ["007"]}), some)
 
 
@@ -262,7 +262,7 @@ def test_the_jvm_starts_once() -> None:
     jvm.start("1g")
     assert jvm.max_heap() == heap
     assert jvm.find_java().version >= jvm.MIN_VERSION
-    with pytest.raises(InputError, match="4g"):
+    with raises("invalid-value", option="java_heap"):
         jvm.start("lots")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs, storage
@@ -110,16 +110,16 @@ def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, 
 
 
 def test_the_depth_of_the_collection_is_recorded_and_printed(
-    tiny: Path, bm25: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, bm25: Path, tmp_path: Path, notices: Notices
 ) -> None:
     output = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "x.parquet")
-    assert "negatives, from the first 20 hits" in capsys.readouterr().err
+    assert notices.says("written", path=output, depths=[20])
     assert artifacts.read_manifest(output).options["depth"] == 20
     same = mine_negatives(tiny, split="train", index=bm25, depth=20, output=tmp_path / "x.parquet")
     assert same == output, "an explicit depth of the same value is up to date"
     random = mine_negatives(tiny, split="train", index=bm25, sources="random", output=tmp_path / "random.parquet")
     assert "depth" not in artifacts.read_manifest(random).options
-    assert "rank" not in capsys.readouterr().err
+    assert notices.says("written", path=random, depths=[])
 
 
 def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
@@ -226,7 +226,7 @@ def test_an_answer_filter_without_answers_is_refused(tiny: Path, tmp_path: Path)
 
 
 def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, notices: Notices
 ) -> None:
     qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("qid") != "t1")
     lost = pl.DataFrame({"qid": ["t3"], "docid": ["lost"], "relevance": [1]}, schema=qrels.schema)
@@ -234,18 +234,15 @@ def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted
     output = mine_negatives(folder, split="train", sources="random:2", output=tmp_path / "x.parquet")
     assert "t1" not in set(pl.read_parquet(output)["qid"])
     assert artifacts.read_manifest(output).counts["queries_without_positive"] == 1
-    printed = capsys.readouterr().err
-    assert "partial: skips 1 relevant document outside of the corpus (lost)" in printed
-    assert "skipped 1 query without a relevant document" in printed
+    assert notices.says("documents-outside-corpus", path="partial", count=1, ids=["lost"])
+    assert notices.says("queries-skipped", count=1)
 
 
-def test_a_short_list_is_reported_and_not_padded(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_short_list_is_reported_and_not_padded(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     output = mine_negatives(tiny, split="train", sources="random:50", output=tmp_path / "x.parquet")
     lengths = pl.read_parquet(output).select("qid", pl.col("negatives").list.len())
     assert set(lengths.iter_rows()) == {(qid, 10 if qid == "t2" else 11) for qid in lengths["qid"]}
-    assert "7 examples with fewer negatives than requested, since too few documents are left" in capsys.readouterr().err
+    assert notices.says("few-negatives", count=7)
 
 
 # ------------------------------------------------------------------------------------------------------------- settings

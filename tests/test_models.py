@@ -32,10 +32,19 @@ def hub() -> Iterator[tuple[str, list[str]]]:
 
 def run(model: str, address: str, folder: Path, offline: str = "0") -> subprocess.CompletedProcess[str]:
     """Resolve a model in a separate process: huggingface_hub reads its settings when it is imported."""
-    code = f"from hybrid_cli.encoders.models import resolve; resolve({model!r})"
+    code = (
+        "import sys\n"
+        "from hybrid_cli import console, errors\n"
+        "from hybrid_cli.encoders.models import resolve\n"
+        "with console.heard() as notices:\n"
+        "    try:\n"
+        "        resolve(sys.argv[1])\n"
+        "    except errors.InputError as error:\n"
+        "        print(*(notice.code for notice in notices), error.code, error.fields['value'])\n"
+    )
     settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": offline, "HF_HOME": str(folder / "cache")}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True
+        [sys.executable, "-c", code, model], cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True
     )
 
 
@@ -45,22 +54,20 @@ def run(model: str, address: str, folder: Path, offline: str = "0") -> subproces
 def test_a_mistyped_path_is_never_requested_from_the_hub(tmp_path: Path, hub: tuple[str, list[str]], name: str) -> None:
     (tmp_path / "out").mkdir()
     done = run(name, hub[0], tmp_path)
-    assert f"{name}: no such model folder" in done.stderr.splitlines()[-1]
+    assert done.stdout == f"no-such-model {name}\n", done
     assert not hub[1]
 
 
 def test_a_hub_id_is_requested_with_a_notice(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
     done = run("owner/clear", hub[0], tmp_path)
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith("owner/clear: no such folder; downloading configuration, tokenizer and safetensors")
-    assert "no download from Hugging Face" in lines[-1]
+    assert done.stdout == "download no-such-model owner/clear\n", done
+    assert done.stderr.startswith("owner/clear: no such folder; downloading configuration, tokenizer and safetensors")
     assert any("owner/clear" in path for path in hub[1])
 
 
 def test_nothing_is_requested_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
     done = run("owner/clear", hub[0], tmp_path, offline="1")
-    assert "owner/clear: no download from Hugging Face" in done.stderr
-    assert "downloading" not in done.stderr
+    assert done.stdout == "no-such-model owner/clear\n", done
     assert not hub[1]
 
 

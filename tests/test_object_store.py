@@ -85,10 +85,10 @@ def test_a_chain_of_stages_writes_the_bytes_of_local_files(any_bucket: Bucket, l
     assert not [name for name in repeatable if any_bucket.get(name) != wanted[name]]
     made = json.loads(any_bucket.get("out/bm25/manifest.json"))
     assert made["inputs"]["corpus"]["path"] == "../data/corpus.parquet"
-    assert f"uploaded to {any_bucket}/out/bm25: {len(contents(local / 'out/bm25'))} files" in done[1].err
+    assert done[1].says("uploaded", url=f"{any_bucket}/out/bm25", count=len(contents(local / "out/bm25")))
     before = times(any_bucket, "out")
     shutil.rmtree(any_bucket.mirror)  # another machine
-    assert "is up to date" in run(any_bucket, 2)[0].err
+    assert run(any_bucket, 2)[0].says("up-to-date")
     assert hybrid("verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data").code == 0
     hit = json.loads(hybrid("search", "--index", f"{any_bucket}/out/bm25", *QUERY, "--format", "json").out)["hits"][0]
     assert hit["text"]  # from the corpus that the index records
@@ -123,7 +123,7 @@ def test_a_compressed_object_keeps_its_bytes(bucket: Bucket, tmp_path: Path) -> 
     assert remote.local_copies([f"{bucket}/docs.jsonl.gz"])[0].read_bytes() == content
     command = ("prepare", "files", f"{bucket}/docs.jsonl.gz", "--output", f"{bucket}/gz")
     assert hybrid(*command).code == 0
-    assert "is up to date" in hybrid(*command).err
+    assert hybrid(*command).says("up-to-date")
 
 
 def test_patterns_counts_and_names_in_options(bucket: Bucket, local: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: P
     for words in (trec, folder):
         assert hybrid(*words).code == 0
         before = times(bucket, "")
-        assert "is up to date" in hybrid(*words).err
+        assert hybrid(*words).says("up-to-date")
         assert times(bucket, "") == before
     assert bucket.get("run.tsv").startswith(b"001\t")
     assert bucket.names("es")
@@ -204,7 +204,7 @@ def test_an_upload_that_was_killed_is_finished_by_the_same_command(
     copy = remote.copy_of(f"{any_bucket}/out/bm25")
     made, before = contents(copy), times(any_bucket, "out")
     again = run(any_bucket, 1)[0]
-    assert "is up to date" in again.err
+    assert again.says("up-to-date")
     now = times(any_bucket, "out")
     assert {name: now[name] for name in before} == before  # not sent again
     assert {f"out/bm25/{name}": content for name, content in made.items()} == {
@@ -232,10 +232,10 @@ def test_a_replacement_that_was_killed_is_finished(bucket: Bucket, local: Path) 
     killed(command, "put", "terms.parquet")
     assert "out/bm25/manifest.json" not in bucket.names("out")
     again = hybrid(*CHAIN[1].format(bucket).split(), "--fields", "text")
-    assert (again.code, "is up to date" in again.err) == (0, True)
+    assert (again.code, again.says("up-to-date")) == (0, True)
     assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"] == ["text"]
     other = hybrid(*CHAIN[1].format(bucket).split())
-    assert (other.code, "already exists with other options" in other.err) == (2, True)
+    assert (other.code, other.problem) == (2, "output-differs")
     assert not list(bucket.mirror.rglob(".*.upload"))
     bucket.put("out/bm25/notes.txt", b"mine")
     assert hybrid(*command.split()).code == 2
@@ -248,7 +248,7 @@ def test_a_file_whose_upload_was_killed_is_finished(bucket: Bucket, local: Path,
     run(bucket, 1)
     killed(CHAIN[2].format(bucket), "put", "", after)
     assert hybrid("inspect", f"{bucket}/out/bm25.parquet").problem == "unfinished-upload"
-    assert "is up to date" in run(bucket, 2)[0].err
+    assert run(bucket, 2)[0].says("up-to-date")
     assert bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
     assert hybrid("inspect", f"{bucket}/out/bm25.parquet").code == 0
 
@@ -489,13 +489,13 @@ def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monk
     assert "mine/bm25/manifest.json" not in bucket.names("mine")
     again = hybrid(*words.split())
     assert again.code == 0, again.err
-    assert "bm25 is up to date" in again.err
+    assert again.says("up-to-date", stage="index-bm25")
     names = {name.removeprefix("mine/").split("/")[0] for name in bucket.names("mine")}
     assert {"collection", "bm25", "dense"} <= names
     before = times(bucket, "mine")
     shutil.rmtree(bucket.mirror)
     again = hybrid(*words.split())
-    assert (again.code, again.err.count("is up to date"), "uploaded to" in again.err) == (0, 10, False), again.err
+    assert (again.code, again.notices.count("up-to-date"), again.says("uploaded")) == (0, 10, False), again.err
     assert times(bucket, "mine") == before
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from command import raises
+from command import Notices, raises
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
@@ -19,13 +19,13 @@ from hybrid_cli.storage import MANIFEST, Kind, files, layout
 # --------------------------------------------------------------------------------------------------------------- checks
 
 
-def test_an_equal_call_is_up_to_date_and_keeps_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_equal_call_is_up_to_date_and_keeps_the_bytes(tmp_path: Path, notices: Notices) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10)
     before = path.read_bytes()
     again = open_output(path, hits=10)
     assert again.up_to_date
     assert path.read_bytes() == before
-    assert capsys.readouterr().err == f"search: {path} is up to date\n"
+    assert notices.says("up-to-date", stage="search", path=path)
 
 
 def test_an_up_to_date_output_gets_a_new_time_stamp_for_make(tmp_path: Path) -> None:

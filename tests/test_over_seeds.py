@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from evaluated import write_run
 
 from hybrid_cli.reporting.over_seeds import OverSeeds
@@ -75,11 +75,11 @@ def test_without_a_baseline_rows_are_not_compared(inputs: list[Path]) -> None:
     assert len(found.comparisons) == 0
 
 
-def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, notices: Notices) -> None:
     output = tmp_path / "measurements.parquet"
     evaluate(inputs, measures=["MRR@10", "Success@10"], output=output)
     found = over_seeds(inputs, output=output)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     assert found.rows == ["bm25", "A", "bm25+A"]
 
 

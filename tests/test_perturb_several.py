@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
@@ -61,18 +61,15 @@ def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_pat
     assert "--translation THERE BACK" in meta["skipped"]["back-translation"]
 
 
-def test_attacks_without_their_resources_are_skipped(
-    tiny: Path, tmp_path: Path, bare: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_attacks_without_their_resources_are_skipped(tiny: Path, tmp_path: Path, bare: None, notices: Notices) -> None:
     folder = perturb(tiny, split="test", attacks=["all"], output=tmp_path / "q")
     made = {"char-swap", "word-deletion", "word-order-swap", "shuffle"}
     assert {file.stem for file in folder.glob("*.parquet")} == made
-    notices = [line for line in capsys.readouterr().err.splitlines() if "is skipped" in line]
-    assert [line.split(": ")[2].split()[0] for line in notices] == [name for name in ATTACKS if name not in made]
-    assert "apt-get install wordnet-base" in notices[0]
-    with pytest.raises(MissingResource, match="--attack synonym-replacement: WordNet is not installed"):
+    skipped = [notice.fields["attack"] for notice in notices.heard if notice.code == "missing-resource"]
+    assert skipped == [name for name in ATTACKS if name not in made]
+    with raises("missing-resource", MissingResource, attack="synonym-replacement"):
         perturb(tiny, split="test", attacks=["synonym-replacement"], output=tmp_path / "a.parquet")
-    with pytest.raises(MissingResource, match="the resources of all attacks are missing"):
+    with raises("missing-resource", MissingResource, path="none"):
         perturb(tiny, split="test", attacks=["synonym-replacement", "back-translation"], output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -108,12 +105,12 @@ def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: 
     assert texts(folder / "synonym-adversary.parquet")["002"] == "halite in sea water"
 
 
-def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
     first = (folder / "shuffle.parquet").read_bytes()
-    capsys.readouterr()
+    notices.clear()
     perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder)
-    assert capsys.readouterr().err == f"perturb: {folder} is up to date\n"
+    assert notices.says("up-to-date", stage="perturb", path=folder)
     with raises("output-differs", path="q"):
         perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder, seed=1)
     with raises("inside-artifact", path="shuffle.parquet"):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Refusal, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from tiny_collection import (
     AWKWARD_IDS,
     TINY_DOCUMENTS,
@@ -90,12 +90,12 @@ def test_every_file_has_the_manifest_of_its_kind(tiny: Path) -> None:
 
 
 def test_an_unchanged_source_is_not_read_again_and_a_changed_source_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, notices: Notices
 ) -> None:
     folder = write_beir(tmp_path / "beir", ["d1"])
     prepare(PrepareBeir(folder, output=tmp_path / "made"))
     prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert "is up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     write_beir(folder, ["d1", "d2"])
     with raises("output-differs", inputs=["corpus", "qrels test", "queries"]):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
@@ -209,7 +209,7 @@ def test_a_split_without_usable_judgments_is_refused(tmp_path: Path) -> None:
         prepare(PrepareBeir(folder, output=tmp_path / "made", on_dangling="drop"))
 
 
-def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, notices: Notices) -> None:
     folder = write_beir(tmp_path / "beir", [], judged=["a"])
     texts = {"a": "text", "b": "", "c": " \n ", "d": "word " * 512, "e": "word " * 513}
     rows = [{"_id": docid, "text": text} for docid, text in texts.items()]
@@ -220,7 +220,7 @@ def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, capsys: pytes
         "empty documents": {"count": 2, "examples": ["b", "c"]},
         "documents of over 512 words": {"count": 1, "examples": ["e"]},
     }
-    assert "empty documents: 2 (b, c)" in capsys.readouterr().err
+    assert notices.says("problem", problem="empty documents", count=2, examples=["b", "c"])
 
 
 def test_files_without_queries_or_judgments_are_refused(tmp_path: Path) -> None:
@@ -305,12 +305,13 @@ def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> 
     assert not (tmp_path / "made").exists()
 
 
-def test_splits_are_listed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_splits_are_listed_by_name(tmp_path: Path, notices: Notices) -> None:
     folder = write_beir(tmp_path / "beir", ["a", "b"])
     topics = dict.fromkeys(("train", "dev", "test"), folder / "queries.jsonl")
     qrels = dict.fromkeys(("test", "train"), folder / "qrels/test.tsv")
     prepare(PrepareTrec(folder / "corpus.jsonl", topics=topics, qrels=qrels, output=tmp_path / "made"))
-    assert "queries: dev 2 (0 judgments), test 2 (2 judgments), train 2 (2 judgments)" in capsys.readouterr().err
+    assert notices.says("written", queries={"dev": 2, "test": 2, "train": 2}, judgments={"test": 2, "train": 2})
+    assert "queries: dev 2 (0 judgments), test 2 (2 judgments), train 2 (2 judgments)" in notices.heard[-1].message
 
 
 def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:

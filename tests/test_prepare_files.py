@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
 from hybrid_cli import artifacts
@@ -51,6 +51,7 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "url,Doc-ID,Text", "http://a,1,one", "http://b,2,two")
     done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
     assert done.code == 0
+    assert done.says("columns", path=docs, columns={"id": "Doc-ID", "text": "Text"})
     assert f"{docs}: id from 'Doc-ID', text from 'Text'; ignored: 'url'" in done.err
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 
@@ -103,12 +104,10 @@ def test_a_quoted_field_may_contain_line_ends_and_empty_lines(tmp_path: Path) ->
     assert documents_of(docs, tmp_path) == [("1", "", 'one\n\nstill "one"'), ("2", "", "two")]
 
 
-def test_quotes_in_a_tsv_file_are_kept_and_mentioned_unless_quoted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quotes_in_a_tsv_file_are_kept_and_mentioned_unless_quoted(tmp_path: Path, notices: Notices) -> None:
     docs = write_lines(tmp_path / "docs.tsv", "id\ttext", '1\t"one"')
     assert documents_of(docs, tmp_path) == [("1", "", '"one"')]
-    assert "--quoted" in capsys.readouterr().err
+    assert notices.says("quotes-kept", path=docs, option="quoted")
     assert corpus_of(prepare(PrepareFiles([docs], quoted=True, output=tmp_path / "2"))) == [("1", "", "one")]
 
 
@@ -128,9 +127,7 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
     first, second = '{"id": "1", "abstract": "one"}', '{"id": "2", "title": "Two", "abstract": "two", "docid": "d2"}'
     docs = write_lines(tmp_path / "docs.jsonl", first, second.replace("}", ', "text": "2", "words": "w"}'))
     done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
-    assert (
-        f"{docs}: id from 'id', title from 'title', text from 'abstract'; ignored: 'docid', 'text', 'word" in done.err
-    )
+    assert done.says("columns", path=docs, columns={"id": "id", "title": "title", "text": "abstract"})
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "Two", "two")]
     named = PrepareFiles([docs], document_columns={"title": "words", "more": "title"}, output=tmp_path / "named")
     assert corpus_of(prepare(named)) == [("1", "", "one"), ("2", "w", "two")]
@@ -182,7 +179,7 @@ def test_other_separators_are_named_for_named_columns_and_a_declared_header(tmp_
     assert documents_of(lists, tmp_path, document_columns={"id": "1", "text": "1"})[1] == ("c;d", "", "c;d")
 
 
-def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, notices: Notices) -> None:
     files = {
         "b.md": "\ufeff\r\n# Salt\r\n\r\nIt is in the sea.\r\n",
         "a/tides.rst": "Two tides\n=========\n\nA day has two.\n",
@@ -202,9 +199,7 @@ def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, capsys: 
         ("b.md", "Salt", "It is in the sea."),
         ("empty.txt", "", ""),
     ]
-    assert "docs: 4 documents, one for each text file; left out: 1 file of other kinds (.png 1)" in (
-        capsys.readouterr().err
-    )
+    assert notices.says("text-files", path="docs", count=4, left_out={".png": 1})
     (tmp_path / "docs" / "b.md").write_text("# Salt\n\nIt is in soup.\n")
     with raises("output-differs"):
         prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data"))

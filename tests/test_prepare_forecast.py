@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
-from command import raises
+from command import Notices, raises
 
 from hybrid_cli import console
 from hybrid_cli.collections import forecast
@@ -81,16 +82,20 @@ def test_the_forecast_has_the_number_of_documents_and_their_size(
 
 
 @pytest.mark.usefixtures("first")
-def test_passages_samples_and_folders_are_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passages_samples_and_folders_are_forecast(tmp_path: Path, notices: Notices) -> None:
+    def forecast() -> tuple[Any, str]:
+        (purpose,) = {str(notice.fields["purpose"]) for notice in notices.heard if notice.code == "forecast"}
+        notices.clear()
+        number, noun = purpose.removeprefix("prepare: about ").split()
+        return int(number.replace(",", "")), noun
+
     files = json_lines(tmp_path)
     prepare(PrepareFiles(files, split_passages=10, output=tmp_path / "passages"))
-    found = re.search(r"prepare: about ([\d,]+) passages: needs about", capsys.readouterr().err)
-    assert found is not None
     expected = sum(-(-len(row["text"].split()) // 10) for row in rows())
-    assert int(found[1].replace(",", "")) == pytest.approx(expected, rel=0.05)
+    assert forecast() == (pytest.approx(expected, rel=0.05), "passages")
 
     prepare(PrepareFiles(files, sample=100, output=tmp_path / "sample"))
-    assert "prepare: about 100 documents: needs about" in capsys.readouterr().err
+    assert forecast() == (100, "documents")
 
     folder = tmp_path / "trec"
     folder.mkdir()
@@ -98,9 +103,7 @@ def test_passages_samples_and_folders_are_forecast(tmp_path: Path, capsys: pytes
         text = "".join(f"<DOC>\n<DOCNO>{part}-{n}</DOCNO>\n<TEXT>\nword {n}\n</TEXT>\n</DOC>\n" for n in range(1000))
         (folder / f"{part}.sgml").write_text(text, "utf-8")
     prepare(PrepareTrec(folder, output=tmp_path / "made"))
-    found = re.search(r"prepare: about ([\d,]+) documents", capsys.readouterr().err)
-    assert found is not None
-    assert int(found[1].replace(",", "")) == pytest.approx(3000, rel=0.05)
+    assert forecast() == (pytest.approx(3000, rel=0.05), "documents")
 
 
 @pytest.mark.usefixtures("first")

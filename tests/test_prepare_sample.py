@@ -181,14 +181,14 @@ def test_passages_have_the_title_and_the_judgments_of_their_document(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "problem"),
     [
-        (["--split-passages", 5, "--passage-stride", 6], "--passage-stride 6: leaves out words"),
-        (["--passage-stride", 6], "--passage-stride: only with --split-passages"),
-        (["--split-passages", 5, "--on-duplicate", "first"], "--split-passages: not with --on-duplicate first"),
+        (["--split-passages", 5, "--passage-stride", 6], refusal("out-of-range", option="passage_stride", maximum=5)),
+        (["--passage-stride", 6], refusal("option-does-not-apply", option="passage_stride")),
+        (["--split-passages", 5, "--on-duplicate", "first"], refusal("conflicting-options", option="split_passages")),
     ],
 )
-def test_unusable_passages_are_refused(tmp_path: Path, options: list[object], words: str) -> None:
+def test_unusable_passages_are_refused(tmp_path: Path, options: list[object], problem: Refusal) -> None:
     write_tiny_source(tmp_path)
     done = hybrid("prepare", "files", tmp_path / "docs.jsonl", *options, "--output", tmp_path / "out")
-    assert (done.code, words in done.err) == (2, True)
+    assert (done.code, done.is_problem(problem)) == (2, True), done

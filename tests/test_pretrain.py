@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from processes import Started
 from safetensors.torch import load_file, save_file
 from small_artifacts import write_corpus
@@ -128,15 +128,14 @@ def test_transformers_and_sentence_transformers_open_the_output(
 
 @BOTH
 def test_a_second_pretraining_continues_with_the_heads_of_the_first(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cocondenser: bool
+    corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool
 ) -> None:
     plan = {**PLAN, "cocondenser": cocondenser}
     first = pretrain(corpus, output=tmp_path / "first", model=str(tiny_bert), **plan, max_steps=8)
-    capsys.readouterr()
+    notices.clear()
     second = pretrain(corpus, output=tmp_path / "second", model=str(first), **plan, max_steps=1)
-    notes = capsys.readouterr().err
-    assert "a new one" not in notes
-    assert ("training continues with its Condenser head" in notes) == cocondenser
+    assert not notices.says("new-head")
+    assert notices.says("condenser-head", path=first) == cocondenser
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
         before, after = curve_of(first, f"held_out_{name}"), curve_of(second, f"held_out_{name}")
         assert after[0] == pytest.approx(before[-1], abs=1e-5)
@@ -144,7 +143,7 @@ def test_a_second_pretraining_continues_with_the_heads_of_the_first(
 
 @BOTH
 def test_train_dense_starts_from_the_output(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cocondenser: bool
+    corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool
 ) -> None:
     from test_train_dense import write_examples
 
@@ -153,7 +152,7 @@ def test_train_dense_starts_from_the_output(
     examples = write_examples(tmp_path / "train.parquet")
     trained = train_dense(examples, output=tmp_path / "dense", model=str(out), max_steps=1, tied=False)
     assert TransformerEncoder.load(trained).contract == replace(read_contract(out), tied=False)
-    assert f"{out}: skipped pretraining heads: cls" in capsys.readouterr().err
+    assert notices.says("heads-skipped", path=out)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -167,14 +166,13 @@ def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: P
     command = ["pretrain", tiny, "--model", tiny_bert, "--max-length", 16, "--max-steps", 3, "--batch-size", 4]
     done = hybrid(*command, "--output", tmp_path / "out", "--threads", 1)
     assert done.code == 0, done.err
-    assert f"{tiny_bert}: has no masked-language-model head; a new one" in done.err
-    assert "pretrain: " in done.err.splitlines()[-1]
-    assert "12 documents, 3 steps, held-out loss" in done.err
+    assert done.says("new-head", path=tiny_bert)
+    assert done.says("written", path="out", documents=12, steps=3)
     manifest = artifacts.read_manifest(tmp_path / "out", Kind.ENCODER)
     assert manifest.inputs["corpus"]["fingerprint"] == storage.fingerprint(tiny / "corpus.parquet")
     counts = manifest.counts
     assert (counts["documents"], counts["held_out"], counts["steps"], counts["best_step"]) == (12, 1, 3, 3)
-    assert "up to date" in hybrid(*command, "--output", tmp_path / "out").err
+    assert hybrid(*command, "--output", tmp_path / "out").says("up-to-date")
     assert hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").is_problem("output-differs", path="out")
 
 

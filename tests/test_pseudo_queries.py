@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from small_artifacts import foreign
 from tiny_collection import corpus_of, counts_of, write_lines
 
@@ -57,9 +57,7 @@ def only_cut(tmp_path: Path, kind: str, text: str, **options: Any) -> tuple[str,
     return query, rest
 
 
-def test_titles_become_queries_and_are_removed_from_the_documents(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_titles_become_queries_and_are_removed_from_the_documents(tmp_path: Path, notices: Notices) -> None:
     folder = beir(
         tmp_path / "beir",
         ("a", "Tides", f"Tides are waves. {REST}."),
@@ -77,12 +75,12 @@ def test_titles_become_queries_and_are_removed_from_the_documents(
     ]
     reasons = {"no title": 1, "rest of under 5 words": 1, "repeated in the rest": 1}
     assert counts_of(made)["pseudo_queries"]["left_out"] == reasons
-    printed = capsys.readouterr().err
-    assert "taken out of 1 document; documents without one: no title: 1; repeated in the rest: 1; rest of" in printed
-    assert "the queries of the source are left out" in printed
+    assert notices.says("pseudo-queries", documents=1, left_out=reasons)
+    assert notices.says("queries-left-out")
+    notices.clear()
     (folder / "documents.jsonl").write_text((folder / "corpus.jsonl").read_text("utf-8"), "utf-8")
     prepare(PrepareFiles([folder / "documents.jsonl"], pseudo_queries="title", output=tmp_path / "files"))
-    assert "left out" not in capsys.readouterr().err  # there are none
+    assert not notices.says("queries-left-out")  # there are none
 
 
 def test_the_first_sentence_is_removed_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from command import Notices
 from evaluated import evaluate
 from tiny_collection import write_lines
 
@@ -80,11 +81,11 @@ def measured(data: Path, *runs: Path, measure: str = "MRR@10") -> list[float]:
 
 
 def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
-    arguments: Path, two_runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Path, two_runs: list[Path], tmp_path: Path, notices: Notices
 ) -> None:
     data = arguments / "data"
     weights = fuse(two_runs, tune=True, qrels=data, measure="MRR@10", output=tmp_path / "weights.json")
-    assert "hits with the id of their query are removed" in capsys.readouterr().err
+    assert notices.says("queries-in-corpus", path=data)
     found = json.loads(weights.read_text("utf-8"))
     assert [*found["alone"].values()] == pytest.approx(measured(data, *two_runs))
     assert measured(data, *two_runs)[0] == 1  # .5 with the queries themselves
@@ -95,7 +96,7 @@ def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
 
 @pytest.mark.usefixtures("few_feedbacks")
 def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
-    arguments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Path, tmp_path: Path, notices: Notices
 ) -> None:
     data, index = arguments / "data", arguments / "bm25"
     tuned = index_bm25(data, tune=True, tune_measure="MRR@10", output=tmp_path / "tuned", threads=1)
@@ -103,13 +104,13 @@ def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
     default = next(each["mean"] for each in means if (each["k1"], each["b"]) == (0.9, 0.4))
     plain = search(data, index=index, split="test", hits=50, output=tmp_path / "plain.parquet", threads=1)
     assert measured(data, plain) == pytest.approx([default])
-    capsys.readouterr()
+    notices.clear()
     feedback = search(
         data, index=index, split="test", rm3=True, tune=True, measure="MRR@10", output=tmp_path / "rm3.parquet"
     )
     with_feedback, without = measured(data, feedback, plain)
-    assert f"MRR@10 {with_feedback:.4f}"[-4:] in (printed := capsys.readouterr().err)
-    assert f"{without:.4f}"[-4:] + " without" in printed
+    tuned_on = {"value": pytest.approx(with_feedback), "without": pytest.approx(without)}
+    assert notices.says("written", path="rm3.parquet", measure="MRR@10", **tuned_on)
 
 
 def test_the_query_itself_is_no_negative(arguments: Path, tmp_path: Path) -> None:

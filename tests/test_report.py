@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises, refused
+from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
 
 from hybrid_cli import artifacts
-from hybrid_cli.errors import InputError
 from hybrid_cli.stages.report import report
 from hybrid_cli.storage import Kind
 
@@ -219,7 +218,7 @@ def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> Non
 
 
 def test_without_java_words_are_highlighted_without_stemming(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     from hybrid_cli.errors import HybridError
     from hybrid_cli.reporting import sections
@@ -230,20 +229,20 @@ def test_without_java_words_are_highlighted_without_stemming(
     monkeypatch.setattr(sections, "Analyzer", refuse)
     first, second = (write_run(tmp_path / f"{d}.parquet", {"001": [d]}) for d in ("007", "void"))
     shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
-    assert "without stemming: no Java" in capsys.readouterr().err
+    assert notices.says("no-java")
     assert "<mark>the</mark>" in shown.html
 
 
 # --------------------------------------------------------------------------------------------------------- the artifact
 
 
-def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, notices: Notices) -> None:
     output = whole / "report.html"
     options = artifacts.read_manifest(output, Kind.REPORT).options
     assert options["complement"] == ["dense", "<b>bm25</b>"]
     assert "answer_match" not in options  # applies to acc@k only
     report(study.inputs, split="test", output=output)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     with raises("output-differs"):
         report(study.inputs, split="test", output=output, show_queries=3)
     again = report(study.inputs, split="test", output=tmp_path / "again.html")
@@ -253,15 +252,12 @@ def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, caps
     assert "inputs" in printed
 
 
-def test_png_files_may_be_added_later(
-    tiny: Path, paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_png_files_may_be_added_later(tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices) -> None:
     output, folder = tmp_path / "report.html", tmp_path / "figures"
     for png in (None, folder, folder):
         report([tiny, paths[0]], split="test", measures=MEASURES, output=output, png=png)
-    notes = capsys.readouterr().err
-    assert notes.count(f"{output} is up to date") == 2
-    assert notes.count(f"{folder} is up to date") == 1
+    assert notices.count("up-to-date", path=output) == 2
+    assert notices.count("up-to-date", path=folder) == 1
 
 
 @pytest.mark.parametrize("png", ["report.html", "report.html/figures", "."])
@@ -269,8 +265,8 @@ def test_a_page_and_its_figures_do_not_replace_each_other(
     tiny: Path, paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, png: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = f"--png {png}: would contain or replace the page report.html"
-    refused("report", tiny, paths[0], "--split", "test", "--png", png, "--output", "report.html", words=words)
+    words = ["report", tiny, paths[0], "--split", "test", "--png", png, "--output", "report.html"]
+    refused(*words, problem="replaces-input", option="png", value=png)
 
 
 def test_no_text_ends_a_script_element(whole: Path) -> None:
@@ -290,7 +286,7 @@ def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path
     assert re.search(r"baseline +\['clear'\]", dry.out)
     done = hybrid("report", *arguments, "--output", output, "--png", tmp_path / "png", "--show-queries", 1)
     assert done.code == 0
-    assert "figures of 3 runs" in done.err
+    assert done.says("written", path="report.html", runs=3)
     assert Page(output).html.count('<details class="case">') == 1  # of two queries helped; none is hurt
 
 
@@ -299,20 +295,20 @@ def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path
 
 def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "report.html"
-    for settings, message in (
-        ({"complement": ("dense", "nowhere")}, "--complement nowhere: no such run"),
-        ({"complement": ("dense", "dense")}, "two different runs"),
-        ({"index": [str(study.lexical_index)]}, "needs RUN=FOLDER; the runs are bm25, dense, clear"),
-        ({"index": [f"none={study.lexical_index}"]}, "needs RUN=FOLDER"),
-        ({"index": [f"bm25={study.encoder}"]}, "is an encoder .*; an index is needed here"),
-        ({"model": [str(study.dense_index)]}, "has no curve.parquet; pass an encoder of a training command"),
-        ({"measures": ["MRR@0"]}, "the cutoff must be 1 or more"),
-        ({"measures": ["MRR@9999999999"]}, "the cutoff 9999999999 is too large"),
-        ({"baseline": ["none"]}, "no such run"),
+    for settings, problem in (
+        ({"complement": ("dense", "nowhere")}, refusal("no-such-file", option="complement", value="nowhere")),
+        ({"complement": ("dense", "dense")}, refusal("repeated-input", option="complement")),
+        ({"index": [str(study.lexical_index)]}, refusal("unknown-choice", option="index")),
+        ({"index": [f"none={study.lexical_index}"]}, refusal("unknown-choice", option="index")),
+        ({"index": [f"bm25={study.encoder}"]}, refusal("other-kind", path=str(study.encoder), kind="encoder")),
+        ({"model": [str(study.dense_index)]}, refusal("no-such-file", option="model")),
+        ({"measures": ["MRR@0"]}, refusal("invalid-value", option="measures")),
+        ({"measures": ["MRR@9999999999"]}, refusal("invalid-value", option="measures")),
+        ({"baseline": ["none"]}, refusal("unknown-choice", option="baseline")),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(problem):
             report([tiny, *paths], split="test", output=output, **settings)
-    with pytest.raises(InputError, match=r"the name must end with \.html"):
+    with raises("other-suffix", path="report", expected=".html"):
         report([tiny, *paths], split="test", output=tmp_path / "report")
     assert not output.exists()
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Refusal, hybrid, raises, refusal, refused
+from command import Notices, Refusal, hybrid, raises, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
@@ -189,7 +189,7 @@ def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_p
 
 
 def test_the_report_shows_quality_and_cost_by_depth(
-    made: Path, reranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, reranker: Path, tmp_path: Path, notices: Notices
 ) -> None:
     runs_of = {}
     for name in ("bm25", "dense"):
@@ -201,7 +201,7 @@ def test_the_report_shows_quality_and_cost_by_depth(
     options: dict[str, Any] = {"split": "test", "measures": ["MRR@10", "R@100"], "reranked": folders}
     shown = Page(report(given, output=tmp_path / "report.html", **options))
     assert "reranked" in shown.sections
-    assert "bm25, 3 rescored: returned at most" in capsys.readouterr().err
+    assert notices.says("short-lists", run="bm25, 3 rescored")
     rows = shown.rows("reranked-quality")
     assert [(row["stage"], row["depth"]) for row in rows] == [
         ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 2)
@@ -230,7 +230,7 @@ def place(here: Path, reranker: Path) -> Path:
 def test_hits_beyond_the_run_are_noted(place: Path) -> None:
     done = hybrid("rerank", "bm25.parquet", "--model", "reranker", "--top-k", 500, "--output", "out.parquet")
     assert done.code == 0
-    assert "warning: --top-k 500: bm25.parquet has at most" in done.err
+    assert done.says("short-lists", option="top_k", value=500, path="bm25.parquet")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
     options = ["--model", "reranker", "--collection", "collection", "--queries", "queries.parquet"]
     done = hybrid("rerank", "run.parquet", *options, "--output", "out.parquet")
     assert done.code == 0
-    assert "1 query without text; such hits keep the order of run.parquet" in done.err
+    assert done.says("queries-without-text", count=1, path="run.parquet")
     found = runs.read_run(Path("out.parquet"))
     assert found.filter(qid="e").rows() == [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0)]
     assert artifacts.read_manifest("out.parquet").counts["queries_without_text"] == 1
@@ -285,7 +285,7 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
 def test_an_up_to_date_run_is_kept_and_a_changed_model_is_noticed(place: Path, reranker: Path) -> None:
     words = ["rerank", "bm25.parquet", "--output", "out.parquet", "--model"]
     assert hybrid(*words, "reranker").code == 0
-    assert "up to date" in hybrid(*words, "reranker").err
+    assert hybrid(*words, "reranker").says("up-to-date")
     shutil.copytree(reranker, "other-reranker")
     (Path("other-reranker") / "manifest.json").unlink()
     config = Path("other-reranker/config.json")

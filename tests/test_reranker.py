@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from safetensors.torch import load_file, save_file
 from test_train_dense import write_examples
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_with_a_foreign_head_is_refused_with_its_keys(reranker: Pat
 
 
 def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     from transformers import AutoModelForSequenceClassification
 
@@ -246,7 +246,7 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
     with raises("other-kind", labels=3):
         CrossEncoder.load(tmp_path / "nli")
     assert CrossEncoder.load(tmp_path / "nli", train=True).scores(PAIRS)[0].shape == (4,)
-    assert "starts with a new one (classifier.bias, classifier.weight" in capsys.readouterr().err
+    assert notices.says("new-head", path="nli")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_a_weights_file_that_is_gone_or_replaced_gives_no_warning(here: Path) ->
 
 def test_the_report_says_it_in_the_terminal_and_on_the_page(here: Path) -> None:
     done = hybrid("report", "--qrels", "dev.tsv", "fused.parquet", "a.trec", "--output", "r.html")
+    assert done.says("queries-reused")
     assert WARNING in " ".join(done.err.split())
     assert WARNING in Path("r.html").read_text("utf-8")
     hybrid("report", "--qrels", "test.tsv", "fused.parquet", "a.trec", "--output", "other.html")

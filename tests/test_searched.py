@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from small_artifacts import write_run
 
 from hybrid_cli.stages.concat_runs import concat_runs
@@ -79,27 +79,25 @@ def test_attacked_queries_and_copies_of_queries_are_the_same_queries(made: Path,
     evaluate([made / "data", made / "test.parquet", made / f"{other}.parquet"], split="test", overlap_with="test")
 
 
-def test_without_recorded_queries_the_query_ids_are_compared(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_recorded_queries_the_query_ids_are_compared(made: Path, tmp_path: Path, notices: Notices) -> None:
     first = write_run(tmp_path / "a.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(10)])
     half = write_run(tmp_path / "b.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(5, 10)])
     fuse([first, half], output=tmp_path / "ok.parquet")
-    assert "queries are in all" not in capsys.readouterr().err
+    assert not notices.says("few-common-queries")
     few = write_run(tmp_path / "c.parquet", [(f"q{n}", "d", 1, 1.0) for n in range(6, 10)])
     fuse([first, few], output=tmp_path / "few.parquet")
-    printed = capsys.readouterr().err
-    assert "only 4 of 10 queries are in all 2 runs" in printed
-    assert "no document in common" not in printed
+    assert notices.warnings == ["few-common-queries"]
+    assert notices.says("few-common-queries", count=4, queries=10, runs=2)
+    notices.clear()
     apart = write_run(tmp_path / "e.parquet", [(f"q{n}", "x", 1, 1.0) for n in range(10)])
     fuse([first, apart], output=tmp_path / "apart.parquet")
-    assert "warning: the runs have no document in common; check that they are of one corpus" in capsys.readouterr().err
+    assert notices.warnings == ["no-common-document"]
     other = write_run(tmp_path / "d.parquet", [("r1", "d", 1, 1.0)])
     with raises("other-queries", path="a.parquet", id="q0"):
         fuse([first, other], output=tmp_path / "f.parquet")
 
 
-def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, notices: Notices) -> None:
     """As with one index per field: the title answers one query, and the text the other."""
     pl.DataFrame({"docid": ["d"], "title": ["heart"], "text": ["oxygen"]}).write_parquet(tmp_path / "corpus.parquet")
     pl.DataFrame({"qid": ["1", "2"], "text": ["heart", "oxygen"]}).write_parquet(tmp_path / "queries.parquet")
@@ -110,7 +108,7 @@ def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, caps
         runs.append(search(queries=tmp_path / "queries.parquet", index=index, output=output))
     fused = fuse(runs, method="sum", output=tmp_path / "sum.parquet")
     assert pl.read_parquet(fused)["qid"].to_list() == ["1", "2"]
-    assert "only 0 of 2 queries are in all 2 runs" in capsys.readouterr().err
+    assert notices.says("few-common-queries", count=0, queries=2, runs=2)
 
 
 def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path) -> None:
@@ -148,20 +146,15 @@ def test_a_search_with_other_documents_than_those_of_the_index_warns(
     run = ["search", "--queries", "queries.jsonl", "--index", "bm25", "--output", "run.parquet", "--overwrite"]
     query = ["--index", "bm25", "--query", "walrus"]
     for words in (["search", "data", *query], ["search", "copy", *query], ["search", *query], run):
-        assert "warning" not in hybrid(*words).err, words
-    assert (
-        "warning: other/corpus.parquet is not the corpus of the index, data/corpus.parquet: texts may be missing or of "
-        "other documents; pass the collection from which the index was built" in hybrid("search", "other", *query).err
-    )
+        assert not hybrid(*words).warnings, words
+    other = {"path": "other/corpus.parquet", "expected": "data/corpus.parquet"}
+    assert hybrid("search", "other", *query).says("other-corpus", **other)
     prepare("data", "something else")
-    changed = "warning: data/corpus.parquet has changed since the index was built: "
-    again = "build the index again with --overwrite, or pass the collection"
     for words in (["search", "data", *query], ["search", *query], run):
         done = hybrid(*words)
-        assert done.err.count("warning: ") == 1, words
-        assert changed in done.err, words
-        assert again in done.err, words
-    assert "warning" not in hybrid("search", "copy", *query).err
+        assert done.warnings == ["corpus-changed"], words
+        assert done.says("corpus-changed", paths=[Path("data/corpus.parquet")], missing=[]), words
+    assert not hybrid("search", "copy", *query).warnings
 
 
 def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_path: Path) -> None:

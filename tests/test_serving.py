@@ -144,5 +144,5 @@ def test_an_export_is_up_to_date_and_works_without_a_dense_index(here: Path) -> 
     for _ in range(2):
         done = hybrid("export", "bm25", "--format", "parquet", "--output", "lexical")
         assert done.code == 0, done.err
-    assert "up to date" in done.err
+    assert done.says("up-to-date")
     assert pl.read_parquet("lexical/documents.parquet").columns == ["docid", "title", "text", "indices", "values"]

@@ -85,7 +85,7 @@ def test_a_shard_that_vanishes_after_the_check_is_missed(here: Path, monkeypatch
     monkeypatch.setattr(searcher, "open_dense", removing)
     monkeypatch.setattr("hybrid_cli.opening.searcher.shards_of", None)  # the list of the check counts
     done = hybrid("search", "tiny", "--split", "test", "--index", "part-*", "--output", "run.parquet")
-    assert (done.code, done.err) == (2, "hybrid: part-1: no such file or folder\n")
+    assert (done.code, done.is_problem("no-such-file", path="part-1")) == (2, True), done
     assert not Path("run.parquet").exists()
 
 
@@ -112,7 +112,7 @@ def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
     ):
         done = hybrid(*command)
         assert done.code == 0, done.err
-    assert "up to date" in hybrid("index-bm25", "tiny", "--k1", "1.2", "--shards", "3", "--output", "shards").err
+    assert hybrid("index-bm25", "tiny", "--k1", "1.2", "--shards", "3", "--output", "shards").says("up-to-date")
     hits = hybrid("search", "--index", "shards", "--query", "json", "--format", "json")
     assert hits.code == 0, hits.err
 

@@ -59,7 +59,7 @@ def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]
     assert "a newer text about json strings" in hits.out
     manifest = artifacts.read_manifest(Path("shards-3"))
     assert (manifest.kind, manifest.counts["documents"], manifest.counts["shards"]) == (Kind.SHARDS, 11, 4)
-    assert "up to date" in hybrid("append", "shards", "added.parquet", "--replace", "--output", "shards-2").err
+    assert hybrid("append", "shards", "added.parquet", "--replace", "--output", "shards-2").says("up-to-date")
 
 
 def test_a_shard_without_documents_is_left_out(here: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     assert len(kept) + len(first) == len(rest)
     Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
     done = hybrid("delete", "shards", "--ids", "rest.txt", "--output", "none")
-    assert done.err == "hybrid: shards: no documents would be left; name fewer ids\n"
+    assert done.is_problem("no-documents", path="shards"), done
     changed("append", "shards", "after.parquet", "--replace", "--output", "replaced")
     assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
 

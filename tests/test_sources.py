@@ -369,7 +369,7 @@ def test_the_id_of_a_dataset_determines_its_split() -> None:
 
 def test_an_unknown_id_and_two_corpora_are_refused() -> None:
     pytest.importorskip("ir_datasets", reason="needs the extra irds")
-    with pytest.raises(InputError, match="unknown to ir_datasets"):
+    with raises("unknown-choice", value="no/such/id"):
         prepare(PrepareIrds("no/such/id", output=Path("made")))
-    with pytest.raises(InputError, match=r"belong to several corpora \(beir/nfcorpus, beir/scifact\)"):
+    with raises("other-corpus"):
         prepare(PrepareIrds(["beir/scifact/test", "dev=beir/nfcorpus/dev"], output=Path("made")))

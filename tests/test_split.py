@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import counts_of
 
 from hybrid_cli import artifacts, runs, storage
@@ -35,7 +35,7 @@ def parts_of(folder: Path) -> list[list[str]]:
     return [qids(folder, f"test-{number}") for number in range(1, len(names) + 1)]
 
 
-def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     folder = split(tiny, splits=["test"], folds=3, output=tmp_path / "folds")
     assert sorted(qid for part in parts_of(folder) for qid in part) == qids(folder, "all") == JUDGED
     qrels = collection.read_qrels(tiny / "qrels.test.parquet")
@@ -44,7 +44,7 @@ def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, capsys: py
     assert collection.read_qrels(folder / "qrels.all.parquet").equals(qrels)
     texts = collection.read_queries(tiny / "queries.test.parquet")
     assert collection.read_queries(folder / "queries.all.parquet").equals(texts.head(5))
-    assert "5 judged queries in 3 folds (2, 2, 1); 1 without judgments left out" in capsys.readouterr().err
+    assert notices.says("written", path=folder, folds=[2, 2, 1], unjudged=1)
 
 
 def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> None:
@@ -83,14 +83,12 @@ def test_one_index_serves_every_fold(tiny: Path, tmp_path: Path) -> None:
         assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # 005 has stop words only
 
 
-def test_two_folds_with_a_dev_split_leave_none_for_training(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_folds_with_a_dev_split_leave_none_for_training(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"dev": False}, False), ({"folds": 3}, False)]
     for options, noted in cases:
         folder = split(tiny, **{"splits": ["test"], "folds": 2, "output": tmp_path / f"{options}", **options})
         assert (folder / "queries.train-1.parquet").is_file() is not noted
-        assert ("no split for training, since dev takes the other fold (--no-dev)" in capsys.readouterr().err) is noted
+        assert notices.says("written", path=folder, trains=not noted)
 
 
 def test_the_order_of_the_rows_does_not_matter(tiny: Path, tmp_path: Path) -> None:
@@ -128,8 +126,8 @@ def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
 
 def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> None:
     command = ["split", tiny, "--split", "test", "--output", tmp_path / "folds", "--folds"]
-    assert "split: " in hybrid(*command, 3).err
-    assert "up to date" in hybrid(*command, 3).err
+    assert hybrid(*command, 3).says("written", path="folds")
+    assert hybrid(*command, 3).says("up-to-date")
     done = hybrid(*command, 4)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert done.is_problem("output-differs", options=["folds"]), done.err

@@ -110,10 +110,7 @@ def test_an_unreadable_file_is_one_line(read_only: Path) -> None:
     Path("foreign.parquet").chmod(0)
     with without_privileges():
         done = hybrid("inspect", "foreign.parquet")
-    assert (done.code, done.err) == (
-        2,
-        "hybrid: foreign.parquet: permission denied; change the permissions of the file\n",
-    )
+    assert (done.code, done.is_problem("permission-denied", path="foreign.parquet")) == (2, True), done
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_old_output(tmp_path: Path) -> None:

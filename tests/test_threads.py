@@ -54,3 +54,20 @@ def test_quiet_is_of_the_thread_that_sets_it(capsys: pytest.CaptureFixture[str])
     thread.join()
     console.note("shown")
     assert capsys.readouterr().err == "shown\n"
+
+
+def test_notices_of_two_threads_do_not_mix() -> None:
+    heard, barrier = dict[int, list[int]](), Barrier(2)
+
+    def run(stage: int) -> None:
+        with console.heard() as notices, ThreadPool(2) as pool:
+            barrier.wait()
+            list(pool.map(lambda step: console.note("a step", code="step", step=step), range(stage, stage + 5)))
+        heard[stage] = sorted(int(str(notice.fields["step"])) for notice in notices)
+
+    threads = [Thread(target=run, args=(stage,)) for stage in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert heard == {0: [0, 1, 2, 3, 4], 100: [100, 101, 102, 103, 104]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import raises
+from command import Notices, raises
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertLayer
 
@@ -43,11 +43,11 @@ def change_config(folder: Path, **values: object) -> None:
 
 
 def test_a_condenser_loads_as_its_backbone_with_a_note_about_skipped_heads(
-    condenser: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+    condenser: Path, tiny_bert: Path, notices: Notices
 ) -> None:
     vectors = TransformerEncoder.load(condenser).encode_queries(TEXTS)
     np.testing.assert_array_equal(vectors, TransformerEncoder.load(tiny_bert).encode_queries(TEXTS))
-    assert capsys.readouterr().err == f"{condenser}: skipped pretraining heads: c_head, cls\n"
+    assert notices.says("heads-skipped", path=condenser, heads=("c_head", "cls"))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from command import Refusal, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
@@ -211,13 +211,13 @@ def test_training_and_validation_have_the_same_precision(
 
 
 def test_an_up_to_date_encoder_is_kept_and_other_options_are_refused(
-    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     plan = {**PLAN, "max_steps": 1}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan)
     before = os.stat(out / "model.safetensors").st_mtime_ns
     train_dense(examples, output=out, model=str(tiny_bert), **plan)
-    assert "up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     with raises("output-differs", path="out"):
         train_dense(examples, output=out, model=str(tiny_bert), **{**plan, "learning_rate": 0.5})
     assert os.stat(out / "model.safetensors").st_mtime_ns == before

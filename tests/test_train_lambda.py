@@ -373,7 +373,7 @@ def test_an_option_of_another_variant_is_refused(given: dict[str, Any], message:
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     words = "--loss listwise --encoder static --model does/notexist --pooling cls --positives 3 --negatives 9"
     done = hybrid("train-lambda", "data", *words.split(" "), "--output", tmp_path / "no")
-    assert (done.code, done.err) == (2, "hybrid: --loss: only with --encoder transformer; --encoder is static\n")
+    assert (done.code, done.is_problem("option-does-not-apply", option="loss")) == (2, True), done
 
 
 def test_a_static_manifest_has_no_options_of_a_transformer(sources: Sources, tmp_path: Path) -> None:

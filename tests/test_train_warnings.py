@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import raises
+from command import Notices, raises
 from safetensors.torch import load_file, save_file
 from test_train_dense import PLAN, weights, write_examples
 
@@ -35,50 +34,49 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "warned"),
     [
-        ({"negatives": 5}, r"--negatives 5: .*train\.parquet has at most 3 per query, so each is drawn several times"),
-        ({"keep_epochs": True}, "--keep-epochs: keeps no model, since an epoch has 5 steps and the training 2"),
-        ({"warmup_steps": 2}, "--warmup-steps 2: the training has 2 steps, so the learning rate stays below"),
-        ({"negatives": 3, "warmup_steps": 1, "loss": "nll", "dynamic_negatives": 5}, ""),
+        ({"negatives": 5}, {"few-negatives": {"option": "negatives", "value": 5, "most": 3}}),
+        ({"keep_epochs": True}, {"no-effect": {"option": "keep_epochs", "steps": 2}}),
+        ({"warmup_steps": 2}, {"no-effect": {"option": "warmup_steps", "value": 2, "steps": 2}}),
+        ({"negatives": 3, "warmup_steps": 1, "loss": "nll", "dynamic_negatives": 5}, {}),
     ],
 )
 def test_options_without_their_effect_are_named(
     examples: Path,
     tiny_bert: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    notices: Notices,
     options: dict[str, Any],
-    message: str,
+    warned: dict[str, dict[str, Any]],
 ) -> None:
     train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **{**PLAN, "max_steps": 2, **options})
-    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: --")]
-    assert re.search(message, warnings[0]) if message else not warnings
+    assert notices.warnings == [*warned]
+    assert all(notices.says(code, **fields) for code, fields in warned.items())
 
 
 def test_more_dynamic_negatives_than_documents_are_named(
-    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     plan = {**PLAN, "max_steps": 1, "loss": "nll", "dynamic_negatives": 300}
     train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **plan)
-    message = r"warning: 300 negatives per query from the model in training: the pool has \d+ documents"
-    assert re.search(message, capsys.readouterr().err)
+    assert notices.says("small-pool", count=300)
 
 
 def test_dev_queries_of_the_training_are_counted(
-    examples: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     other = write_examples(tmp_path / "other.parquet", seed=1)  # the same ids, other texts
     for dev, count in ((examples, 4), (other, 0)):
         plan = {**PLAN, "max_steps": 1, "dev": dev, "dev_queries": 4}
         train_dense(examples, output=tmp_path / dev.stem, model=str(tiny_bert), **plan)
-        printed = capsys.readouterr().err
-        assert ("dev queries are training queries" in printed) is bool(count)
-        assert not count or f"{count} of the 4 dev queries" in printed
+        assert notices.warnings.count("trained-on-queries") == bool(count)
+        assert not count or notices.says("trained-on-queries", path=dev, count=count, queries=4)
+        notices.clear()
 
 
 def test_a_validation_names_its_criterion_and_a_changed_index(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     shutil.copytree(tiny, tmp_path / "tiny")
     index_bm25(tmp_path / "tiny", output=tmp_path / "bm25")
@@ -93,9 +91,9 @@ def test_a_validation_names_its_criterion_and_a_changed_index(
             tmp_path / "train.parquet", output=tmp_path / f"{k1}", model=str(tiny_bert), dev=tmp_path / "dev.parquet",
             **{**PLAN, "max_steps": 1},
         )  # fmt: skip
-        printed = capsys.readouterr().err
-        assert f"keeps the weights with the best {criterion}\n" in printed
-        assert ("dev.parquet: its BM25 index is missing or changed" in printed) is (k1 == 2.0)
+        assert notices.says("validation", criterion=criterion)
+        assert notices.says("index-changed", path="dev.parquet") is (k1 == 2.0)
+        notices.clear()
 
 
 @pytest.fixture
@@ -118,28 +116,31 @@ def interrupted(
 
 
 def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
-    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], notices: Notices
 ) -> None:
     output, options = interrupted
     with raises("checkpoint-of-another-call", path="x"):
         train_dense(examples, **{**options, "learning_rate": 1e-2})
     assert (tmp_path / ".x.partial" / layout.CHECKPOINT).is_dir()
-    capsys.readouterr()
+    notices.clear()
     train_dense(examples, **options)
-    assert "train: resumes after step 2\n" in capsys.readouterr().err
+    assert notices.says("resumed", step=2)
     train_dense(examples, **{**options, "output": tmp_path / "whole"})
     assert weights(output) == weights(tmp_path / "whole")
 
 
 def test_checkpoints_may_be_stored_more_often_unless_negatives_are_mined_at_them(
-    examples: Path, interrupted: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    examples: Path,
+    interrupted: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    notices: Notices,
 ) -> None:
     _, options = interrupted
-    capsys.readouterr()
+    notices.clear()
     train_dense(examples, **{**options, "checkpoint_steps": 1})
-    assert "train: resumes after step 2\n" in capsys.readouterr().err
+    assert notices.says("resumed", step=2)
     train_dense(examples, **options)
-    assert "is up to date" in capsys.readouterr().err
+    assert notices.says("up-to-date")
     plan = {**options, "loss": "nll", "dynamic_negatives": 1, "output": tmp_path / "mined"}
     train_dense(examples, **plan)
     with raises("output-differs", path="mined"):

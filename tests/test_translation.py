@@ -142,9 +142,7 @@ def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, mod
         attacked(tiny, output, (tmp_path / "pickled", models[1]))
     with raises("no-such-file", path="nothing"):
         attacked(tiny, output, (tmp_path / "nothing", models[1]))
-    with pytest.raises(
-        MissingResource, match="--translation THERE BACK with two folders, or --attacked-queries back-tr"
-    ):
+    with raises("missing-resource", MissingResource, attack=ATTACK):
         perturb(tiny, split="test", attacks=[ATTACK], output=output)
     with raises("option-does-not-apply", option="translation"):
         perturb(tiny, split="test", attacks=["shuffle"], output=output, translation=models)

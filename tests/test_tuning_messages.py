@@ -94,4 +94,4 @@ def test_raw_weights_of_another_encoder_are_warned_about(here: Path, made: Path,
         used += ["--index", f"{made / 'bm25'},other"] if method == "weighted-sum" else []
         done = hybrid("fuse", runs[0], "dense=other.parquet", *used)
         assert done.code == 0, done.err
-        assert ("was tuned for raw scores of another encoder" in done.err) == (method == "weighted-sum")
+        assert done.says("other-encoder", path="weighted-sum.json") == (method == "weighted-sum")

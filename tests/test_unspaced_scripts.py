@@ -61,8 +61,8 @@ def test_passages_have_the_requested_words_and_together_the_text() -> None:
 @pytest.mark.usefixtures("files")
 def test_long_documents_are_named() -> None:
     done = hybrid("prepare", "files", "docs.jsonl", "--output", "made")
-    assert "documents of over 512 words: 2 (zh, ja)" in done.err
-    assert "--split-passages N" in done.err
+    assert done.says("problem", problem="documents of over 512 words", count=2, examples=["zh", "ja"])
+    assert done.says("long-documents", option="split_passages")
 
 
 @pytest.mark.parametrize("kind", ["first-sentence", "sentence"])

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,14 @@ def test_every_function_of_the_console_prints_safe_text(rows: list[list[str]]) -
         patch.setattr("sys.stderr", err)
         patch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
         patch.setattr(console, "MUCH", 0)
-        for printing in (console.note, console.warn, console.error, console.trace, console.result, console.result_json):
+        for printing in (
+            console.note,
+            partial(console.warn, code="x"),
+            console.error,
+            console.trace,
+            console.result,
+            console.result_json,
+        ):
             printing(text)
         console.table([text, "b"], rows, title=text)
         console.stdout().print(text, style="bold")
@@ -117,7 +125,7 @@ def test_all_functions_of_the_console_are_known() -> None:
     body = ast.parse(Path(console.__file__).read_text("utf-8")).body
     assert {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"} == {
         "plain", "escaped", "one_line", "shortened", "json_text", "styled",  # texts
-        "note", "warn", "error", "trace", "detail", "log", "forecast", "progress", "prompt",  # stderr, log
+        "note", "warn", "heard", "error", "trace", "detail", "log", "forecast", "progress", "prompt",  # stderr, log
         "result", "result_json", "stdout", "table",  # stdout
         "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line", "asks",
     }  # fmt: skip

@@ -240,7 +240,10 @@ class Output:
                 f"{self.path}: already exists with other content; {remedy}", code="output-differs", path=self.path
             )
         disk.remove(self.partial)
-        console.note(f"{self.manifest.stage}: {self.path} is up to date")
+        console.note(
+            f"{self.manifest.stage}: {self.path} is up to date",
+            code="up-to-date", stage=self.manifest.stage, path=self.path,
+        )  # fmt: skip
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
@@ -429,7 +432,7 @@ def open_output(
             for each in [path, path / MANIFEST] if path.is_dir() else [path]:
                 each.touch()
             sources.set_later(path)
-        console.note(f"{stage}: {path} is up to date")
+        console.note(f"{stage}: {path} is up to date", code="up-to-date", stage=stage, path=path)
     return output
 
 

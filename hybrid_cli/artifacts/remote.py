@@ -467,7 +467,10 @@ class Upload:
                 raise _refusal(self.url, "output-changed", problem, HybridError)
             for name in sorted(last, key=lambda name: (-name.count("/"), name)):
                 self.put(name)
-            console.note(f"uploaded to {self.url}: {console.counted(file=len(missing))}")
+            console.note(
+                f"uploaded to {self.url}: {console.counted(file=len(missing))}",
+                code="uploaded", url=self.url, count=len(missing),
+            )  # fmt: skip
         with files.replacing(self.note) as scratch:
             disk.write_text(scratch, json.dumps(_states_of_copies(self.place)))
 

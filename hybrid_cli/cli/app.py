@@ -51,7 +51,7 @@ class _Group(TyperGroup):
         try:
             return self._added(cmd_name)
         except InputError as error:
-            console.warn(str(error))
+            console.warn(str(error), code=error.code, **error.fields)
             return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

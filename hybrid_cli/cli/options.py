@@ -387,7 +387,7 @@ def _explained(choices: Any) -> list[str]:
         try:
             explanations.append(f"`{name}`: {choices.help(name).removesuffix('.')}")
         except InputError as error:
-            console.warn(str(error))
+            console.warn(str(error), code=error.code, **error.fields)
     return [f"{'; '.join(explanations)}."] if explanations else []
 
 

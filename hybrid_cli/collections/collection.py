@@ -218,7 +218,10 @@ def tuning_split(path: Path, split: str | None) -> str:
     """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
     names = splits(path) if split is None else []
     if len(names) == 1 and names != ["dev"]:
-        console.note(f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries")
+        console.note(
+            f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries",
+            code="only-split", option="tune", split=names[0], path=path,
+        )  # fmt: skip
     return split or (names[0] if len(names) == 1 else "dev")
 
 

@@ -292,7 +292,10 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
             folder, f"has no ranking head ({few(head)}); use `hybrid train-reranker`", code="no-ranking-head"
         )
     if head:
-        console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")
+        console.note(
+            f"{folder}: has no ranking head; starts with a new one ({few(head)})",
+            code="new-head", path=folder, weights=head,
+        )  # fmt: skip
 
 
 def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:

@@ -72,7 +72,11 @@ def _from_hub(name: str, local: bool) -> Path:
     except failures as error:
         if offline:
             raise _not_found(name, error) from None
-        console.note(f"{name}: no such folder; downloading configuration, tokenizer and safetensors from Hugging Face")
+        console.note(
+            f"{name}: no such folder; downloading configuration, tokenizer and safetensors from Hugging Face",
+            code="download",
+            model=name,
+        )
         cached = None
     if offline and cached is not None:
         return cached
@@ -81,7 +85,7 @@ def _from_hub(name: str, local: bool) -> Path:
     except failures as error:
         raise _not_found(name, error) from None
     if cached not in (None, downloaded):
-        console.note(f"{name}: downloaded a newer version from Hugging Face")
+        console.note(f"{name}: downloaded a newer version from Hugging Face", code="newer-version", model=name)
     return downloaded
 
 

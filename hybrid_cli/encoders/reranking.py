@@ -187,4 +187,7 @@ class Reranking:
             + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
         )
         if empty := counts.get("queries_without_text"):
-            console.warn(f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}")
+            console.warn(
+                f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}",
+                code="queries-without-text", path=self.path, count=empty,
+            )  # fmt: skip

@@ -320,7 +320,10 @@ class SparseEncoder(nn.Module):
         if not (folder / CONTRACT).is_file() and (folder / MODULES).is_file() and architecture is None:
             body = _document_modules(folder)[0].folder
             for name, text in prompts_of(folder).others.items():
-                console.note(f"{folder}: prompt {name} ({text!r}) is not used; pass --query-prefix or --doc-prefix")
+                console.note(
+                    f"{folder}: prompt {name} ({text!r}) is not used; pass --query-prefix or --doc-prefix",
+                    code="prompt-unused", path=folder, prompt=name,
+                )  # fmt: skip
         tokenizer = load_tokenizer(body)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"

@@ -617,10 +617,13 @@ class TransformerEncoder(nn.Module):
                     name, overrides[name], f"{folder} reads at most {tower.longest} word pieces", limit=tower.longest
                 )
         if query.left_out:
-            console.note(f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}")
+            console.note(
+                f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}",
+                code="heads-skipped", path=folder, heads=query.left_out,
+            )  # fmt: skip
         if (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
             for note in notes_on(folder, contract):
-                console.note(f"{folder}: {note}")
+                console.note(f"{folder}: {note}", code="contract", path=folder)
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 

@@ -523,7 +523,10 @@ def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequ
     by_measure = ranges(hits, qrels, measures, level)
     wide = [f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in by_measure.items() if high - low > NOTED]
     if wide:
-        console.note(f"{name}: depends on the order of equal scores: {', '.join(wide)}")
+        console.note(
+            f"{name}: depends on the order of equal scores: {', '.join(wide)}",
+            code="ties", run=name, measures=[text.split()[0] for text in wide],
+        )  # fmt: skip
 
 
 def ranges(

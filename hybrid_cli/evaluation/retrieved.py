@@ -52,8 +52,9 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
     if count:
         console.note(
             f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
-            f"id of their query are removed{advice}"
-        )
+            f"id of their query are removed{advice}",
+            code="queries-in-corpus", path=judged, count=count,
+        )  # fmt: skip
     return bool(count)
 
 

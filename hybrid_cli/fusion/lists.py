@@ -74,8 +74,9 @@ class Lists:
         if 2 * min(self.longest) < max(self.longest):
             listed = ", ".join(f"{name} {hits:,}" for name, hits in zip(names, self.longest, strict=True))
             console.note(
-                f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths"
-            )
+                f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths",
+                code="list-lengths", hits=dict(zip(names, self.longest, strict=True)),
+            )  # fmt: skip
 
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""

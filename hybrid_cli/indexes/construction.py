@@ -141,8 +141,9 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         if len(sample) < wanted:
             console.warn(
                 f"{factory} is trained on {console.counted(vector=len(sample))}; FAISS recommends {wanted:,}. "
-                "Check its recall with --recall-check"
-            )
+                "Check its recall with --recall-check",
+                code="few-training-vectors", vectors=len(sample), recommended=wanted, factory=factory,
+            )  # fmt: skip
         try:
             with quiet(), training_on(gpus, index):
                 index.train(sample)

@@ -58,7 +58,10 @@ def on_gpus(index: Any, gpus: Sequence[int], shard: bool) -> Any | None:
     try:
         return faiss.index_cpu_to_gpus_list(index, options, list(gpus))
     except RuntimeError as error:
-        console.warn(f"FAISS cannot use the GPU ({reason(error)}) and continues on the CPU; see --faiss-device")
+        console.warn(
+            f"FAISS cannot use the GPU ({reason(error)}) and continues on the CPU; see --faiss-device",
+            code="gpu-unusable", option="faiss_device",
+        )  # fmt: skip
         return None
 
 

@@ -138,7 +138,10 @@ def _lost(corpora: Iterable[Recorded]) -> dict[Path, str]:
 def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
     """Warn that recorded corpora are missing or have changed; the consequence says what to do."""
     if lost := _lost(corpora):
-        console.warn(f"{', '.join(lost.values())}: {consequence}")
+        console.warn(
+            f"{', '.join(lost.values())}: {consequence}",
+            code="corpus-changed", paths=list(lost), missing=[path for path in lost if not path.exists()],
+        )  # fmt: skip
 
 
 def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:
@@ -169,8 +172,9 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
         (source,) = recorded.values()
         console.warn(
             f"{corpus} is not the corpus of the index, {source.path}: texts may be missing or of other documents; "
-            "pass the collection from which the index was built"
-        )
+            "pass the collection from which the index was built",
+            code="other-corpus", path=corpus, expected=source.path,
+        )  # fmt: skip
 
 
 def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
@@ -404,7 +408,10 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
     counts = pl.concat([pl.Series([], dtype=pl.String), *given.values()]).value_counts()["count"]
     everywhere = int((counts == len(given)).sum())
     if everywhere < _FEW * len(counts):
-        console.warn(f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs")
+        console.warn(
+            f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs",
+            code="few-common-queries", count=everywhere, queries=len(counts), runs=len(given),
+        )  # fmt: skip
 
 
 def _same_texts(one: lineage.Source, other: lineage.Source) -> bool:
@@ -443,4 +450,6 @@ def check_systems(path: Path, systems: Sequence[lineage.System]) -> None:
     pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
     changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
     if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
-        console.warn(f"{path}: was tuned for raw scores of another encoder; tune again")
+        console.warn(
+            f"{path}: was tuned for raw scores of another encoder; tune again", code="other-encoder", path=path
+        )

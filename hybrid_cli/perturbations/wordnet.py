@@ -47,7 +47,7 @@ def find(named: Path | None = None) -> Path:
     for path in places():
         if _database(path):
             return path
-    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}")
+    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}", code="missing-resource")
 
 
 def places() -> Iterator[Path]:

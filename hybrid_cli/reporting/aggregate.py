@@ -139,7 +139,10 @@ def _check_files(named: Mapping[str, Path]) -> None:
     for path, queries in rest:
         if differ := [name for name in expected if queries and queries[name] != expected[name]]:
             values = ", ".join(f"{name} {queries[name]}, not {expected[name]}" for name in differ)
-            console.warn(f"{path}: was measured with other settings than {first}: {values}; measure all in one way")
+            console.warn(
+                f"{path}: was measured with other settings than {first}: {values}; measure all in one way",
+                code="other-settings", path=path, expected=first, options=differ,
+            )  # fmt: skip
 
 
 def _read(name: str, path: Path) -> pl.DataFrame:

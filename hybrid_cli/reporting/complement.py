@@ -256,8 +256,9 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
         return queries, collection.texts_of_hits(texts.corpus, docids)
     console.note(
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
-        "pass a collection, or --queries FILE and --corpus FILE"
-    )
+        "pass a collection, or --queries FILE and --corpus FILE",
+        code="no-texts",
+    )  # fmt: skip
     return no_texts()
 
 
@@ -278,7 +279,7 @@ def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFram
         try:
             groups.append(buckets.lexical_overlap(targets, queries, documents, Analyzer().analyze))
         except HybridError as error:  # no Java
-            console.note(f"complement: skipped the grouping by terms in the relevant document: {error}")
+            console.note(f"complement: skipped the grouping by terms in the relevant document: {error}", code="no-java")
     return groups
 
 

@@ -193,6 +193,6 @@ def show_verified(found: Sequence[dict[str, Any]], settings: Verify) -> None:
             console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
     if problems := list(dict.fromkeys(line for artifact in found for line in artifact["problems"])):
         for line in problems:
-            console.warn(line)
+            console.warn(line, code="damaged")
         problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"
         raise HybridError(problem, code="damaged", count=len(problems))

@@ -162,7 +162,9 @@ class EvaluationPlan:
         """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
         run = runs.open_run(self.runs[name])
         if run.rising > 0.5:
-            console.warn(f"{name}: scores rise with the rank; the order of the ranks is measured")
+            console.warn(
+                f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise", run=name
+            )
         return retrieved(run, qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
@@ -298,9 +300,15 @@ def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float
     """Warn about signs of qrels of another collection or split: few common queries, or no common document."""
     if counts["answered"] < counts["judged"] / 2:
         answered = f"{counts['answered']:,} of {counts['judged']:,}"
-        console.warn(f"{name}: has hits for only {answered} judged queries; the others score 0")
+        console.warn(
+            f"{name}: has hits for only {answered} judged queries; the others score 0",
+            code="unanswered-queries", run=name, answered=counts["answered"], judged=counts["judged"],
+        )  # fmt: skip
     if not len(run.judged):
-        console.warn(f"{name}: none of its hits has a judgment; check that run and qrels are of one collection")
+        console.warn(
+            f"{name}: none of its hits has a judgment; check that run and qrels are of one collection",
+            code="no-judged-hit", run=name,
+        )  # fmt: skip
 
 
 def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: EvaluationPlan) -> pl.DataFrame:
@@ -341,8 +349,9 @@ def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Evalu
     console.note(
         f"without a judgment among the first {_FIRST}: "
         f"{', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; `evaluate --condensed` removes such "
-        "documents, Bpref ignores them"
-    )
+        "documents, Bpref ignores them",
+        code="unjudged-hits", shares=shares,
+    )  # fmt: skip
 
 
 def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: EvaluationPlan) -> None:
@@ -356,8 +365,9 @@ def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.D
     if len(qrels) == len(collection.read_qrels(plan.qrels)):
         console.warn(
             f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
-            "check that it is of this collection"
-        )
+            "check that it is of this collection",
+            code="nothing-removed", option="residual_qrels", path=plan.residual,
+        )  # fmt: skip
 
 
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
@@ -389,5 +399,6 @@ def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
         verb = "is" if len(deeper) == 1 else "are"
         console.note(
             f"{name}: returned at most {console.counted(hit=longest)} per query; {', '.join(deeper)} {verb} computed "
-            "on shorter lists"
-        )
+            "on shorter lists",
+            code="short-lists", run=name, hits=longest, measures=deeper,
+        )  # fmt: skip

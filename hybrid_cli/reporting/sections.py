@@ -91,7 +91,7 @@ def _analyzer(language: str) -> queries.Analyze:
     try:
         return Analyzer(language).analyze
     except HybridError as error:
-        console.note(f"report: query words are highlighted without stemming: {error}")
+        console.note(f"report: query words are highlighted without stemming: {error}", code="no-java")
         return lambda texts: [words.plain_words(text.casefold()) for text in texts]
 
 

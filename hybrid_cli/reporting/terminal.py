@@ -89,7 +89,10 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
     console.table(["run", measure], [*rows, [f"fused ({method})", figure(fused)]])
     best = max(alone, key=lambda name: alone[name])
     if fused <= alone[best]:
-        console.warn(f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})")
+        console.warn(
+            f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})",
+            code="fusion-not-better", run=best, measure=measure,
+        )  # fmt: skip
 
 
 def show_tuned(tuned: Mapping[str, Any]) -> None:

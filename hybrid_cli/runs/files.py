@@ -215,16 +215,19 @@ def ordered(run: pl.DataFrame, path: object) -> pl.DataFrame:
                 code="duplicate-rank", path=path, query=qid, rank=rank,
             )  # fmt: skip
         count = by_score["qid"].n_unique()
-        _note_once(f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits")
+        _note_repaired(path, count)
     ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
     numbered = ordered.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
     return pl.concat([numbered.select(SCHEMA.names()).cast(dict(SCHEMA)), ranked(by_score.drop("rank"))])  # type: ignore[arg-type]
 
 
 @cache
-def _note_once(message: str) -> None:
-    """Print a note; commands read a run several times."""
-    console.note(message)
+def _note_repaired(path: Path, count: int) -> None:
+    """Say once that scores order the hits of some queries; commands read a run several times."""
+    console.note(
+        f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits",
+        code="ranks-repaired", path=path, count=count,
+    )  # fmt: skip
 
 
 def _first_null(rows: pl.DataFrame) -> str:

@@ -236,7 +236,11 @@ def _numbers(rank: pl.Expr, score: pl.Expr | None) -> tuple[pl.Expr, pl.Expr]:
 @cache
 def note_ranks(path: Path) -> None:
     """Say once that a run has no scores; commands read a run several times."""
-    console.note(f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them")
+    console.note(
+        f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them",
+        code="no-scores",
+        path=path,
+    )
 
 
 def _next_lines(file: IO[bytes], path: Path) -> bytes:

@@ -38,7 +38,9 @@ def auto(settings: Auto) -> Path:
     try:
         return _follow(path)
     except artifacts.DryRun:
-        console.note("auto: the stages after this one depend on its output; without --dry-run, they follow")
+        console.note(
+            "auto: the stages after this one depend on its output; without --dry-run, they follow", code="later-stages"
+        )
         raise
 
 
@@ -120,7 +122,8 @@ def _suggest_judging(path: RecommendedPath) -> None:
     ]
     console.note(
         "\nauto: no judgments, so the fusion is the default. To tune and measure on your own queries (id and text "
-        "in queries.tsv), judge twenty:"
-    )
+        "in queries.tsv), judge twenty:",
+        code="no-judgments",
+    )  # fmt: skip
     for step in steps:
         console.note(command_line(step))

@@ -51,8 +51,10 @@ def concat_runs(settings: ConcatRuns) -> Path:
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
     console.note(
-        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
-    )
+        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of "
+        f"{console.counted(run=len(parts))}",
+        code="written", path=output.path, queries=len(home), hits=hits, runs=len(parts),
+    )  # fmt: skip
     return output.path
 
 

@@ -68,7 +68,10 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(output.path)
-    console.note(f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}")
+    console.note(
+        f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}",
+        code="written", path=output.path, weights=weights,
+    )  # fmt: skip
     return output.path
 
 
@@ -153,7 +156,10 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         raise InputError(problem, code="other-width", path=sources[1], value=document, expected=query)
     for tower, source in zip(towers.values(), sources, strict=True):
         if tower.left_out:
-            console.note(f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}")
+            console.note(
+                f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}",
+                code="heads-skipped", path=source, heads=tower.left_out,
+            )  # fmt: skip
     return {f"{side} weights": count for side, count in zip(SIDES, weights, strict=True)}
 
 

@@ -196,8 +196,9 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
     if settings.expansion and built.truncated:
         console.warn(
             f"encode: {built.truncated:,} of {console.counted(document=total)} were cut to {contract.doc_max_len} "
-            "tokens, and their --expansion, which follows the text, first; use a larger --doc-max-len"
-        )
+            "tokens, and their --expansion, which follows the text, first; use a larger --doc-max-len",
+            code="truncated-documents", count=built.truncated, documents=total, limit=contract.doc_max_len,
+        )  # fmt: skip
     return output.path
 
 
@@ -374,7 +375,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     asked = console.counted(document=min(info.vectors, RECALL_SAMPLE))
     measured = f"{shares} against exact search, for {asked} as queries"
     note = measured if recall else "an exact index; --recall-check measures approximate ones"
-    console.note(f"encode: {info.factory}: {note}")
+    console.note(f"encode: {info.factory}: {note}", code="recall", factory=info.factory, recall=recall)
     return recall
 
 

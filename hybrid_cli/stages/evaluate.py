@@ -34,7 +34,7 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
         return aggregate(settings)
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     for line in reused(plan.runs, plan.qrels):
-        console.warn(line)
+        console.warn(line, code="queries-reused")
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)
@@ -65,6 +65,7 @@ def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, M
     values, summary = measure(plan)
     output.write([values.to_arrow()], **summary)
     console.note(
-        f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}"
-    )
+        f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}",
+        code="written", path=output.path, values=len(values), runs=len(plan.runs),
+    )  # fmt: skip
     return values, summary

@@ -87,7 +87,7 @@ def export(settings: Export) -> Path:
     )  # fmt: skip
     with output.scratch() as scratch:
         count = _WRITERS[kind, settings.form](path, scratch, settings)
-    console.note(f"export: {output.path}: {count} ({settings.form})")
+    console.note(f"export: {output.path}: {count} ({settings.form})", code="written", path=output.path)
     if settings.form == "trec":
         console.note(_TREC[kind].format(path=output.path))
     if settings.form in _OPENED:
@@ -100,8 +100,9 @@ def export(settings: Export) -> Path:
         if contract.tied and contract.query_max_len != contract.doc_max_len:
             console.note(
                 f"  encode_query cuts at {contract.query_max_len} word pieces and encode_document at "
-                f"{contract.doc_max_len}; needs sentence-transformers 6"
-            )
+                f"{contract.doc_max_len}; needs sentence-transformers 6",
+                code="two-lengths", query_max_len=contract.query_max_len, doc_max_len=contract.doc_max_len,
+            )  # fmt: skip
     return output.path
 
 

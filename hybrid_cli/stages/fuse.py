@@ -235,15 +235,18 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
     common = _warn_disjoint(shares)
     console.note(
         f"fuse: {output.path}: {console.counted(query=len(joined.qids), hit=written.counts['rows'])} of "
-        f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}"
-    )
+        f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}",
+        code="written", path=output.path, queries=len(joined.qids), hits=written.counts["rows"], common=common,
+    )  # fmt: skip
 
 
 def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
     """Return the mean share of the documents that the runs have in common; warn if there is none."""
     common = float(np.concatenate(shares).mean()) if shares else 0.0
     if shares and not common:
-        console.warn("the runs have no document in common; check that they are of one corpus")
+        console.warn(
+            "the runs have no document in common; check that they are of one corpus", code="no-common-document"
+        )
     return common
 
 
@@ -287,8 +290,9 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
         console.warn(
             f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times "
             f"that of {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use "
-            "--method minmax"
-        )
+            "--method minmax",
+            code="unequal-spread", run=wide, other=narrow,
+        )  # fmt: skip
 
 
 def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
@@ -353,7 +357,10 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
         raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
     for name, run in zip(job.runs, opened, strict=True):
         if not alone[name].any() and retrieved(run, qrels, 0).judged.is_empty():
-            console.warn(f"{name}: none of its hits has a judgment; check that its documents are of this corpus")
+            console.warn(
+                f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
+                code="no-judged-hit", run=name,
+            )  # fmt: skip
     choices, values = _measured(job, opened, qrels)
     prior, reason = _prior(job, choices)
     table = Trials(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
@@ -409,5 +416,6 @@ def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
     if common := len(tuned.intersection(asked)):
         console.warn(
             f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
-            "are too high to report"
-        )
+            "are too high to report",
+            code="tuned-on-queries", path=path, count=common, queries=len(asked),
+        )  # fmt: skip

@@ -216,16 +216,25 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
             f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
             f"held-out gain {signed(tuning.held_out_gain, 4)} (of two halves: {signed(gains[0], 4)}, "
-            f"{signed(gains[1], 4)})"
-        )
+            f"{signed(gains[1], 4)})",
+            code="tuned", measure=settings.tune_measure, queries=tuning.queries, gain=tuning.held_out_gain,
+        )  # fmt: skip
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
-            console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")
+            console.warn(
+                f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}", code="no-tuning-gain", k1=k1, b=b
+            )
     counts = index.counts()
     if not counts["terms"]:
-        console.warn(f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus")
+        console.warn(
+            f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus",
+            code="no-terms", path=settings.output, option="fields",
+        )  # fmt: skip
     built = (
         f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
         + console.counted(term=counts["terms"], token=counts["tokens"])
     )
     what = "stored only k1 and b" if reused else built
-    console.note(f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}")
+    console.note(
+        f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}",
+        code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused,
+    )  # fmt: skip

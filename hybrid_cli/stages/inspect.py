@@ -89,7 +89,10 @@ def inspect(settings: Inspect) -> Description:
         try:
             described["memory"], described["documents"] = _memory(path, manifest)
         except FileNotFoundError as error:
-            console.warn(f"{error.filename}: missing; the index is damaged, build it again")
+            console.warn(
+                f"{error.filename}: missing; the index is damaged, build it again",
+                code="missing-file", path=error.filename,
+            )  # fmt: skip
     if manifest and manifest.kind == Kind.WEIGHTS:
         return described | {"weights": _fusion_weights(path)}
     if manifest and manifest.kind == Kind.RETRIEVER:

@@ -107,7 +107,9 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
             raise InputError(problem, code="not-an-answer", line=number, value=line)
         count += 1
     if hit is not None and not count:
-        console.warn(f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}")
+        console.warn(
+            f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}", code="no-answers"
+        )
 
 
 def _note(session: JudgingSession) -> None:
@@ -120,9 +122,18 @@ def _note(session: JudgingSession) -> None:
     console.note(
         f"judge: {session.settings.output}: {console.counted(judgment=count)}"
         + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
-        + f"; {status}"
-    )
+        + f"; {status}",
+        code="judged", path=session.settings.output, judgments=count, queries=judged, skipped=skipped,
+        weight=session.weight(),
+    )  # fmt: skip
     if session.exhausted():
-        console.note("judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)")
+        console.note(
+            "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)",
+            code="all-judged",
+            option="depth",
+        )
     elif judged >= session.settings.stop_after:
-        console.note(f"judge: enough queries are judged; --stop-after {judged + 10} continues")
+        console.note(
+            f"judge: enough queries are judged; --stop-after {judged + 10} continues",
+            code="enough-judged", option="stop_after", value=judged + 10,
+        )  # fmt: skip

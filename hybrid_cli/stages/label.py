@@ -62,8 +62,10 @@ def label(settings: Label) -> Path:
             raise InputError(problem, code="no-hits", path=settings.collection, count=counts["queries"])
     console.note(
         f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
-        f"; {console.counted(query=counts['without_hits'])} without a hit dropped"
-    )
+        f"; {console.counted(query=counts['without_hits'])} without a hit dropped",
+        code="written", path=output.path,
+        queries=counts["labelled"], hits=counts["hits"], without_hits=counts["without_hits"],
+    )  # fmt: skip
     return output.path
 
 

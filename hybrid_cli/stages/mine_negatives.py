@@ -87,17 +87,24 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
     if replaced := random[REPLACEMENTS]:
         console.warn(
             f"random documents replace {console.counted(negative=replaced)}, because their source had too few "
-            "candidates"
-        )
+            "candidates",
+            code="random-negatives", count=replaced,
+        )  # fmt: skip
     if short := random[SHORT]:
         console.warn(
             f"{console.counted(example=short)} with fewer negatives than requested, since too few documents are left "
-            "to draw from"
-        )
+            "to draw from",
+            code="few-negatives", count=short,
+        )  # fmt: skip
     if skipped := counts["queries_without_positive"]:
-        console.note(f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document")
+        console.note(
+            f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document",
+            code="queries-skipped",
+            count=skipped,
+        )
     depth = f", from the first {' or '.join(f'{depth:,}' for depth in depths)} hits" if depths else ""
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
-        f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}"
-    )
+        f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}",
+        code="written", path=path, examples=counts["rows"], negatives=counts["negatives"], depths=depths,
+    )  # fmt: skip

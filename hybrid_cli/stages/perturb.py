@@ -53,12 +53,13 @@ def perturb(settings: Perturb) -> Path:
             inputs[name] = {"queries": queries, **_files(name, settings)}
         except MissingResource as missing:
             if not several:
-                raise MissingResource(f"--attack {name}: {missing}") from None
+                raise MissingResource(f"--attack {name}: {missing}", code="missing-resource", attack=name) from None
             skipped[name] = str(missing)
     for skip, why in skipped.items():
-        console.warn(f"perturb: {skip} is skipped: {why}")
+        console.warn(f"perturb: {skip} is skipped: {why}", code="missing-resource", attack=skip)
     if not inputs:
-        raise MissingResource(f"{settings.output}: the resources of all attacks are missing")
+        problem = f"{settings.output}: the resources of all attacks are missing"
+        raise MissingResource(problem, code="missing-resource", path=settings.output)
     if several:
         return _write_folder(settings, inputs, skipped)
     ((name, files),) = inputs.items()
@@ -132,7 +133,8 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
         else:
             raise MissingResource(
                 "no translation models; pass --translation THERE BACK with two folders, or "
-                "--attacked-queries back-translation=FILE"
+                "--attacked-queries back-translation=FILE",
+                code="missing-resource",
             )
     return files
 
@@ -190,8 +192,9 @@ def _note(path: str, counts: dict[str, Any]) -> None:
     own = [f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:]]
     console.note(
         f"perturb: {path}: {console.counted(query=counts['queries'])}, {counts['changed']:,} changed "
-        f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else "")
-    )
+        f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else ""),
+        code="written", path=path, **counts,
+    )  # fmt: skip
 
 
 def _meta(settings: Perturb, manifests: Mapping[str, Manifest], skipped: Mapping[str, str]) -> str:

@@ -90,21 +90,33 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
     ]
     console.note(
         f"{settings.command}: {console.counted(document=counts['documents'])}; queries: {', '.join(splits) or 'none'} "
-        f"-> {settings.output}"
-    )
+        f"-> {settings.output}",
+        code="written", path=settings.output, documents=counts["documents"], queries=queries, judgments=judgments,
+    )  # fmt: skip
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
         console.note(
             f"  pseudo-queries ({settings.pseudo_queries}): taken out of "
             + console.counted(document=made["documents_changed"])
-            + (f"; documents without one: {left_out}" if left_out else "")
-        )
+            + (f"; documents without one: {left_out}" if left_out else ""),
+            code="pseudo-queries", documents=made["documents_changed"], left_out=made["left_out"],
+        )  # fmt: skip
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
-            console.note("  the queries of the source are left out; prepare it without --pseudo-queries to use them")
-    for line in (*problems, *_left_out(counts.get("other_content", {}))):
-        console.note(f"  {line}")
+            console.note(
+                "  the queries of the source are left out; prepare it without --pseudo-queries to use them",
+                code="queries-left-out",
+                option="pseudo_queries",
+            )
+    for line, (name, facts) in zip(problems, counts["problems"].items(), strict=True):
+        console.note(f"  {line}", code="problem", problem=name, **facts)
+    for line in _left_out(counts.get("other_content", {})):
+        console.note(f"  {line}", code="other-content")
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
-        console.note("  most encoders cut long documents; --split-passages N divides them into passages of N words")
+        console.note(
+            "  most encoders cut long documents; --split-passages N divides them into passages of N words",
+            code="long-documents",
+            option="split_passages",
+        )
 
 
 def _left_out(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:

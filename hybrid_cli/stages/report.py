@@ -62,7 +62,7 @@ def report(settings: Report) -> Path:
     ]
     used = reused(plan.runs, plan.qrels)
     for line in used:
-        console.warn(line)
+        console.warn(line, code="queries-reused")
     if not all(output.up_to_date for output in outputs):
         data = replace(find(plan, settings, baselines, texts), reused=used)
         owners = lineage.curve_owners(plan.runs)
@@ -119,11 +119,16 @@ def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Sec
     if output.manifest.kind == Kind.FIGURES:
         with output.folder(figures=len(drawn)) as (work, _):
             charts.write_png(work, drawn)
-        console.note(f"report: {output.path}: {len(drawn)} figures")
+        console.note(
+            f"report: {output.path}: {len(drawn)} figures", code="written", path=output.path, figures=len(drawn)
+        )
         return
     summary, queries = found.summary, found.summary.queries(found.measure)
     count = console.counted(run=len(summary.runs))
     parts = [*parts, sections.provenance_section(output.manifest)]
     text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(found), parts, summary.runs)
     output.write_html(text, runs=len(summary.runs), queries=queries, figures=len(drawn))
-    console.note(f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}")
+    console.note(
+        f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}",
+        code="written", path=output.path, figures=len(drawn), runs=len(summary.runs),
+    )  # fmt: skip

@@ -103,7 +103,10 @@ def _check_depth(settings: Rerank, run: Run) -> None:
         reason = f"{settings.run} has at most {longest} hits per query; pass depths up to {longest}"
         raise option_error("depths", above, reason, limit=longest, path=settings.run)
     if "top_k" in settings.given and settings.top_k > longest:
-        console.warn(f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored")
+        console.warn(
+            f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored",
+            code="short-lists", option="top_k", value=settings.top_k, path=settings.run, hits=longest,
+        )  # fmt: skip
 
 
 def _write(

@@ -195,8 +195,9 @@ def _write(
     without = len(queries) - sum(answered)
     console.note(
         f"search: {output.path}: {console.counted(query=len(queries), hit=written.counts['rows'])}"
-        + (f", {console.counted(query=without)} without hits" if without else "")
-    )
+        + (f", {console.counted(query=without)} without hits" if without else ""),
+        code="written", path=output.path, queries=len(queries), hits=written.counts["rows"], without_hits=without,
+    )  # fmt: skip
 
 
 def _write_tuned(output: Output, settings: Search, source: Path) -> None:
@@ -219,8 +220,10 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     console.note(
         f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; "
         f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on "
-        f"{len(tuned.judged):,} judged queries"
-    )
+        f"{len(tuned.judged):,} judged queries",
+        code="written", path=output.path, queries=len(queries), hits=len(run), judged=len(tuned.judged),
+        measure=settings.measure, value=score, without=without,
+    )  # fmt: skip
 
 
 def _qrels(settings: Search) -> Path:
@@ -296,7 +299,7 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
         return [settings.collection]
     recorded = corpora_of(parts)
     if not recorded:
-        console.warn("the index records no corpus; pass the collection to see titles and texts")
+        console.warn("the index records no corpus; pass the collection to see titles and texts", code="no-corpus")
     warn_lost(
         recorded,
         "hits may lack their texts or show others; build the index again with --overwrite, or pass the "
@@ -325,5 +328,7 @@ def _valid(line: str) -> str:
     """Replace bytes that are not UTF-8, so that one query does not end all others."""
     valid = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if valid != line:
-        console.warn(f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing")
+        console.warn(
+            f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing", code="not-utf-8"
+        )
     return valid

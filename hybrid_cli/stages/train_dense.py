@@ -142,8 +142,9 @@ def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
     if settings.boost and not any(source["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for source in mined):
         console.warn(
             f"{settings.training_examples}: not mined with a run of {settings.boost}, so the learner is not trained "
-            "on its errors; search the training queries with it, and mine with --sources run:FILE"
-        )
+            "on its errors; search the training queries with it, and mine with --sources run:FILE",
+            code="boost-not-mined", option="boost", path=settings.training_examples,
+        )  # fmt: skip
 
 
 def _names_encoder(settings: TrainDense) -> bool:

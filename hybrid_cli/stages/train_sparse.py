@@ -55,7 +55,11 @@ def train_sparse(settings: TrainSparse) -> Path:
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
     )
     if encoder.fresh:
-        console.note(f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one")
+        console.note(
+            f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one",
+            code="new-head",
+            path=settings.model,
+        )
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
     keep_first_layers(network.backbone, settings.layers)

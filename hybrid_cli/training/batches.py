@@ -163,8 +163,9 @@ class Examples:
         if 0 < most < plan.negatives:
             console.warn(
                 f"--negatives {plan.negatives}: {self.path} has at most {most} per query, so each is drawn several "
-                "times; mine more with mine-negatives --num-negatives"
-            )
+                "times; mine more with mine-negatives --num-negatives",
+                code="few-negatives", option="negatives", value=plan.negatives, path=self.path, most=most,
+            )  # fmt: skip
         return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)
 
     def dev_rows(self, queries: int) -> pl.DataFrame:

@@ -258,13 +258,16 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
         f"validation {when}: {console.counted(query=len(dev.queries))}, "
         + _ORIGINS[dev.origin].format(len(dev.documents))
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
-        + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else "")
-    )
+        + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else ""),
+        code="validation", queries=len(dev.queries), documents=len(dev.documents), origin=dev.origin,
+        criterion=criterion, corpus=len(whole.dev.documents) if whole else None,
+    )  # fmt: skip
     if how.examples.lost_index:
         console.warn(
             f"{how.examples.examples.path}: its BM25 index is missing or changed, so the validation measures the dense "
-            "model alone, not the sum with BM25; mine the dev examples again"
-        )
+            "model alone, not the sum with BM25; mine the dev examples again",
+            code="index-changed", path=how.examples.examples.path,
+        )  # fmt: skip
     _warn_of_training_queries(how.examples.examples.path, dev.queries, how.trained)
     return Validator(
         DevRetrieval(dev, encoder, bm25, how.fixed).measure,
@@ -301,8 +304,9 @@ def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, train
     if common := both.select(pl.len()).collect().item():
         console.warn(
             f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "
-            "is too optimistic; mine the dev examples from another split"
-        )
+            "is too optimistic; mine the dev examples from another split",
+            code="trained-on-queries", path=examples, count=common, queries=len(queries),
+        )  # fmt: skip
 
 
 def reciprocal_ranks(scores: Floats, relevant: Sequence[Rows], cut: int = 10) -> npt.NDArray[np.float64]:

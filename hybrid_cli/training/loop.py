@@ -175,7 +175,7 @@ class _Loop(Generic[Batch]):
         if self.validator and not self.state.curve:
             self._validate(self.validator)
         if self.state.step and not parallel.rank():
-            console.note(f"train: resumes after step {self.state.step:,}")
+            console.note(f"train: resumes after step {self.state.step:,}", code="resumed", step=self.state.step)
 
     def step(self, batches: Iterator[Batch], step: int) -> None:
         """Make an optimizer step, and what is due after it."""

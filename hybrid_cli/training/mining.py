@@ -280,10 +280,17 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
     if len(examples) and not len(known):
         reason = "none of the relevant documents" if len(missing) else "no relevant document with text"
         raise path_error(where, f"has {reason} ({_names(missing if len(missing) else empty)})", code="other-corpus")
-    for skipped, what in ((missing, "outside of the corpus"), (empty, "without title and text")):
+    for skipped, what, code in (
+        (missing, "outside of the corpus", "documents-outside-corpus"),
+        (empty, "without title and text", "documents-without-text"),
+    ):
         if len(skipped):
-            count = console.counted(**{"relevant document": skipped["docid"].n_unique()})
-            console.warn(f"{where}: skips {count} {what} ({_names(skipped)})")
+            count = skipped["docid"].n_unique()
+            documents = console.counted(**{"relevant document": count})
+            console.warn(
+                f"{where}: skips {documents} {what} ({_names(skipped)})",
+                code=code, path=where, count=count, ids=skipped["docid"].unique(maintain_order=True).head(3).to_list(),
+            )  # fmt: skip
     return known.drop("example").with_row_index("example")
 
 

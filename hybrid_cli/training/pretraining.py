@@ -353,7 +353,11 @@ class MaskedLanguageModel(nn.Module):
             problem = f"{type(whole).__name__} is not supported; use BERT, RoBERTa or similar"
             raise path_error(folder, problem, code="architecture-unsupported", value=type(whole).__name__)
         if is_new:
-            console.note(f"{folder}: has no masked-language-model head; a new one is tied to the embeddings")
+            console.note(
+                f"{folder}: has no masked-language-model head; a new one is tied to the embeddings",
+                code="new-head",
+                path=folder,
+            )
         keep_first_layers(whole.base_model, layers)  # type: ignore[arg-type]
         return cls(whole, heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
 
@@ -413,7 +417,7 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
             nn.init.zeros_(parameter)
     if (folder / layout.CONDENSER_HEAD).is_file():
         head.load_state_dict(load_file(folder / layout.CONDENSER_HEAD))
-        console.note(f"{folder}: training continues with its Condenser head")
+        console.note(f"{folder}: training continues with its Condenser head", code="condenser-head", path=folder)
     return head, skip
 
 

@@ -201,14 +201,18 @@ class RecommendedPath:
             few = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count < FEWEST_QUERIES)
             if counts[kind] >= FEWEST_QUERIES:
                 if few:
-                    console.note(f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}")
+                    console.note(
+                        f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}",
+                        code="pseudo-queries-chosen", kind=kind, counts=counts,
+                    )  # fmt: skip
                 return kind
         purposes = {"training": self._trains_on_pseudo_queries, "report": not judged}
         console.warn(
             " and ".join(f"no {name}" for name, wanted in purposes.items() if wanted)
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
-            f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train"
-        )
+            f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
+            code="few-pseudo-queries", left_out=[name for name, wanted in purposes.items() if wanted], counts=counts,
+        )  # fmt: skip
         return None
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
@@ -245,8 +249,9 @@ class RecommendedPath:
             console.note(
                 f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; "
                 "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse "
-                "(docs/own-documents.md)"
-            )
+                "(docs/own-documents.md)",
+                code="start-model-used", options=["minutes", "max_steps"], queries=MIN_TRAIN_QUERIES,
+            )  # fmt: skip
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
@@ -256,8 +261,9 @@ class RecommendedPath:
         if plan.train.collection == self.at("pseudo"):
             console.note(
                 "\nauto: training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps "
-                "the start model"
-            )
+                "the start model",
+                code="pseudo-queries-train", option="max_steps",
+            )  # fmt: skip
         self.run(
             self._training(
                 examples, steps, self.at("model"),
@@ -287,7 +293,10 @@ class RecommendedPath:
         if file.is_file():
             stored = typed(ChosenSteps, read_json(file), file)
             if stored.minutes == minutes:
-                console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
+                console.note(
+                    f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})",
+                    code="stored-steps", steps=stored.max_steps, path=file,
+                )  # fmt: skip
                 return stored.max_steps
             if not self.settings.overwrite:
                 raise option_error(
@@ -311,8 +320,9 @@ class RecommendedPath:
                 if steps
                 else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
                 f"{math.ceil((others + one_pass * seconds_per_step) / 60)} allows one pass over the examples"
-            )
-        )
+            ),
+            code="training-steps", steps=steps, option="minutes",
+        )  # fmt: skip
         return steps
 
     def _speed(self, examples: Path) -> tuple[float, float]:

@@ -101,9 +101,13 @@ class Session:
             console.warn(
                 f"{self._settings.command}: no validation was better than the one before the training, so the output "
                 "has the weights from before it; pass --keep last for those of the last step, or a lower "
-                "--learning-rate"
-            )
-        console.note(f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}")
+                "--learning-rate",
+                code="no-better-validation", option="keep",
+            )  # fmt: skip
+        console.note(
+            f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}",
+            code="written", path=self._settings.output, kept=state.best_step, steps=state.step, **counts,
+        )  # fmt: skip
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""
@@ -112,13 +116,15 @@ class Session:
         if plan.keep_epochs and steps < self._epoch_steps:
             console.warn(
                 f"--keep-epochs: keeps no model, since an epoch has {self._epoch_steps:,} steps and the training "
-                f"{steps:,}"
-            )
+                f"{steps:,}",
+                code="no-effect", option="keep_epochs", steps=steps,
+            )  # fmt: skip
         if plan.warmup_steps is not None and plan.warmup_steps >= steps:
             console.warn(
                 f"--warmup-steps {plan.warmup_steps}: the training has {steps:,} steps, so the learning rate stays "
-                "below --learning-rate"
-            )
+                "below --learning-rate",
+                code="no-effect", option="warmup_steps", value=plan.warmup_steps, steps=steps,
+            )  # fmt: skip
         return steps
 
 

@@ -116,8 +116,9 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     removed = sum(map(len, masks.values())) - left
     console.note(
         f"{settings.command}: {output.path}: {console.counted(document=left + total)} in "
-        f"{console.counted(shard=number)}: {left:,} of {index}, {removed:,} removed, {total:,} added"
-    )
+        f"{console.counted(shard=number)}: {left:,} of {index}, {removed:,} removed, {total:,} added",
+        code="written", path=output.path, documents=left + total, removed=removed, added=total, shards=number,
+    )  # fmt: skip
     return output.path
 
 
@@ -233,8 +234,9 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     left = int(kept.sum())
     console.note(
         f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {change.index}, "
-        f"{len(kept) - left:,} removed, {total:,} added"
-    )
+        f"{len(kept) - left:,} removed, {total:,} added",
+        code="written", path=output.path, documents=left + total, removed=len(kept) - left, added=total,
+    )  # fmt: skip
     return output.path
 
 

@@ -90,7 +90,9 @@ def source(options: Files) -> Source:
     queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
     for each in [*tables.values(), *queries.values(), *qrels.values()]:
-        console.note(described(each.table, each.columns))
+        console.note(
+            described(each.table, each.columns), code="columns", path=each.table.path, columns=dict(each.columns)
+        )
 
     def judgments() -> Iterator[Judgment]:
         for split, opened in qrels.items():

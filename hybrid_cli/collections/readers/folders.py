@@ -48,7 +48,10 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
-    console.note(f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}")
+    console.note(
+        f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}",
+        code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out,
+    )  # fmt: skip
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
 
 

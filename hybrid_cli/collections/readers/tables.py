@@ -124,7 +124,10 @@ def open_table(
             code="repeated-column", path=path, column=repeated[0],
         )  # fmt: skip
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
-        console.warn(f"{path}: double quotes around fields are kept; pass --quoted to remove them")
+        console.warn(
+            f"{path}: double quotes around fields are kept; pass --quoted to remove them",
+            code="quotes-kept", path=path, option="quoted",
+        )  # fmt: skip
     return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
