@@ -167,24 +167,24 @@ def trace(text: str) -> None:
     _print(text)
 
 
-def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = None) -> None:
+def forecast(needed: int, purpose: str, remedy: str = "", path: Path | None = None) -> None:
     """Print how much memory or disk space work will need, if it is much, and refuse work that does not fit.
 
     Args:
         needed: bytes of memory in addition to those in use, or bytes of all files that the work writes.
         purpose: subject of the message.
         remedy: option that needs less.
-        place: file or folder that is written; None for memory.
+        path: file or folder that is written; None for memory.
 
     Raises:
         HybridError: less is available.
     """
-    if place is None:
+    if path is None:
         memory.require(needed, purpose, remedy=remedy)
     else:
-        memory.require_space(needed, place, purpose, remedy)
+        memory.require_space(needed, path, purpose, remedy)
     if needed >= MUCH:
-        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if place is None else 'disk space'}")
+        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if path is None else 'disk space'}")
 
 
 def prompt(text: str) -> None:

@@ -48,7 +48,7 @@ def folded(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Location of a row, as messages print it."""
 
     file: Path | str
@@ -165,15 +165,15 @@ class Limits:
     columns: int = 1000
     expansion: int = 100
 
-    def refuse_line(self, place: object, path: Path, size: int, what: str = "line") -> None:
+    def refuse_line(self, location: object, path: Path, size: int, what: str = "line") -> None:
         """Refuse a piece of a file of more bytes than `line`."""
         if size > self.line:
-            self._refuse("line", "line-too-long", path, f"{place}: a {what} of more than {self.line:,} bytes")
+            self._refuse("line", "line-too-long", path, f"{location}: a {what} of more than {self.line:,} bytes")
 
-    def refuse_columns(self, place: object, path: Path, count: int, what: str = "columns") -> None:
+    def refuse_columns(self, location: object, path: Path, count: int, what: str = "columns") -> None:
         """Refuse more columns than `columns`."""
         if count > self.columns:
-            self._refuse("columns", "too-many-columns", path, f"{place}: more than {self.columns:,} {what}")
+            self._refuse("columns", "too-many-columns", path, f"{location}: more than {self.columns:,} {what}")
 
     def refuse_expansion(self, path: Path, size: int, stored: int) -> None:
         """Refuse a content so far that is much larger than the bytes of the file that hold it."""
@@ -388,11 +388,11 @@ def text_lines(path: Path) -> list[str]:
     pieces = []
     for number, raw in enumerate(byte_lines(path), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        pieces.append(decoded(raw, path, Place(path, number)).rstrip("\r\n"))
+        pieces.append(decoded(raw, path, Location(path, number)).rstrip("\r\n"))
     return pieces
 
 
-def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> str:
+def decoded(raw: bytes, path: Path, location: object, encoding: str = "utf-8") -> str:
     """Return bytes of a file as text.
 
     Raises:
@@ -403,8 +403,8 @@ def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> s
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
         raise InputError(
-            f"{place}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
-            **(place.fields if isinstance(place, Place) else {"path": path}),
+            f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
+            **(location.fields if isinstance(location, Location) else {"path": path}),
         ) from None  # fmt: skip
 
 

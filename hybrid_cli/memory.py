@@ -180,20 +180,20 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
             )  # fmt: skip
 
 
-def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> None:
+def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> None:
     """Refuse work that writes more than fits on the disk.
 
     Args:
         needed: bytes of all files.
-        place: file or folder that is written; the files that an interrupted call left there count as written.
+        path: file or folder that is written; the files that an interrupted call left there count as written.
         purpose: subject of the message.
         remedy: option that needs less, for the message.
 
     Raises:
         HybridError: the file system has less space.
     """
-    written = sum(file.stat().st_size for file in [place, *place.rglob("*")] if file.is_file())
-    folder = next(parent for parent in place.absolute().parents if parent.is_dir())
+    written = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     if (free := shutil.disk_usage(folder).free) < needed - written:
         raise HybridError(
             f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "

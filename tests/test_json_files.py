@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place
+from hybrid_cli.input_files import Location
 from hybrid_cli.json_files import described, fits, mismatch, parse_json, read_object, typed
 from hybrid_cli.json_rows import check_field
 
@@ -126,10 +126,10 @@ def test_text_that_is_no_json_has_a_code(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_row_names_its_line_and_item() -> None:
-    place = Place(FILE, 7)
-    check_field({"answers": ["a"]}, "answers", list[str], place, "answers-form")
+    location = Location(FILE, 7)
+    check_field({"answers": ["a"]}, "answers", list[str], location, "answers-form")
     with pytest.raises(InputError) as caught:
-        check_field({"answers": ["a", ["b"]]}, "answers", list[str], place, "answers-form")
+        check_field({"answers": ["a", ["b"]]}, "answers", list[str], location, "answers-form")
     assert caught.value.code == "answers-form"
     assert caught.value.fields == {
         "path": FILE, "line": 7, "column": "answers", "element": "field 'answers', item 2",

@@ -99,11 +99,11 @@ def skipped_path(path: Path) -> Path:
 def _check_rows(path: Path) -> None:
     """Refuse a file that is no qrels file, or grades a pair twice."""
     seen: set[Pair] = set()
-    for place, qid, docid, _ in judgment_rows(path):
+    for location, qid, docid, _ in judgment_rows(path):
         if (qid, docid) in seen:
             raise InputError(
-                f"{place}: query {qid} and document {docid} are repeated; keep one of their grades",
-                code="duplicate-id", **place.fields, id=f"{qid} {docid}",
+                f"{location}: query {qid} and document {docid} are repeated; keep one of their grades",
+                code="duplicate-id", **location.fields, id=f"{qid} {docid}",
             )  # fmt: skip
         seen.add((qid, docid))
 

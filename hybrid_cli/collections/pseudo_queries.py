@@ -18,7 +18,7 @@ import numpy as np
 from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw, generator
 from hybrid_cli.errors import InputError
 
@@ -44,7 +44,7 @@ class _Drawn(NamedTuple):
     split: str
     text: str
     docids: list[str]
-    place: Place
+    location: Location
 
 
 def with_pseudo_queries(source: Source, options: Import) -> Source:
@@ -99,13 +99,13 @@ class _PseudoQueries:
     def queries(self) -> Iterator[Query]:
         """Yield the queries of both splits in the order of their first documents."""
         for query in self._drawn:
-            yield Query(query.split, _qid(query), query.text, None, query.place)
+            yield Query(query.split, _qid(query), query.text, None, query.location)
 
     def judgments(self) -> Iterator[Judgment]:
         """Yield one judgment per query and document that contained its text."""
         for query in self._drawn:
             for docid in query.docids:
-                yield Judgment(query.split, _qid(query), docid, 1, query.place)
+                yield Judgment(query.split, _qid(query), docid, 1, query.location)
 
     @cached_property
     def found(self) -> _Found:
@@ -141,7 +141,7 @@ class _PseudoQueries:
         for cut in self._cuts():
             if isinstance(cut, Cut) and (key := self._key(cut.query)) in splits:
                 row = cut.document
-                drawn.setdefault(key, _Drawn(splits[key], cut.query, [], row.place)).docids.append(row.docid)
+                drawn.setdefault(key, _Drawn(splits[key], cut.query, [], row.location)).docids.append(row.docid)
         return list(drawn.values())
 
     def _nothing(self, left_out: Counter[str]) -> str:

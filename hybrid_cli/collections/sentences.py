@@ -95,7 +95,7 @@ class Sentences:
             first += len(batch)
 
     def _split(self, documents: pl.DataFrame) -> pl.DataFrame:
-        """Return document (its place in the block), text with white space folded, and words; drop empty pieces."""
+        """Return document (its position in the block), text with white space folded, and words; drop empty pieces."""
         pieces = [split(text, self._language) for text in documents["text"]]
         texts = [" ".join(piece.split()) for some in pieces for piece in some]
         owners = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
@@ -199,4 +199,4 @@ def _positions(corpus: Path) -> np.ndarray:
     """Return [N] int32, the number of earlier documents with the same title; 0 without a title."""
     title = pl.col("title").hash()  # eight bytes per document
     position = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
-    return collections.scan(corpus).select(position.cast(pl.Int32).alias("place")).collect()["place"].to_numpy()
+    return collections.scan(corpus).select(position.cast(pl.Int32).alias("position")).collect()["position"].to_numpy()

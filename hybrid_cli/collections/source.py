@@ -14,7 +14,7 @@ from hybrid_cli import words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place as Place
+from hybrid_cli.input_files import Location as Location
 
 _LONGEST_SPLIT = 100
 # Numbers of words, tags or entities of the source that a row does not contain: (kind, name) -> number.
@@ -27,7 +27,7 @@ class Document(NamedTuple):
     docid: str
     title: str
     text: str
-    place: Place
+    location: Location
     others: tuple[str, ...] = ()
     left_out: LeftOut | None = None
 
@@ -44,7 +44,7 @@ class Query(NamedTuple):
     qid: str
     text: str
     answers: list[str] | None
-    place: Place
+    location: Location
     left_out: LeftOut | None = None
 
     @property
@@ -60,7 +60,7 @@ class Judgment(NamedTuple):
     qid: str
     docid: str
     relevance: int
-    place: Place
+    location: Location
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ def without_empty_files(source: Source) -> Source:
                 path: None for role, path in source.files.items() if role.split()[0] in roles
             }
             for row in rows():
-                left.pop(row.place.file, None)
+                left.pop(row.location.file, None)
                 yield row
             for path in left:
                 raise InputError(f"{path}: no {what}; replace or omit the file", code=f"no-{what}", path=path)

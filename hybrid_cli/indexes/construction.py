@@ -85,14 +85,14 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     return factory
 
 
-def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0) -> None:
+def check_recipe(recipe: VectorIndex, dim: int, count: int, folder: Path, written: int = 0) -> None:
     """Check that FAISS can build an index of `count` vectors of length `dim`, and that memory and disk hold it.
 
     Args:
         recipe: index type and parameters.
         dim: length of the vectors.
         count: number of vectors.
-        place: folder that is written.
+        folder: folder that is written.
         written: bytes of the vectors that are written next to the index.
 
     Raises:
@@ -106,7 +106,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
             empty_index(factory, dim)
         console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", _REMEDY)
         written += index_bytes(factory, dim, count)
-    console.forecast(written, f"encode: {count:,} vectors and index", _SMALLER, place)
+    console.forecast(written, f"encode: {count:,} vectors and index", _SMALLER, folder)
 
 
 def construction_bytes(factory: str, dim: int, count: int) -> int:

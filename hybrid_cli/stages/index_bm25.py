@@ -156,7 +156,7 @@ def _names(settings: IndexBm25) -> list[str]:
     return [field_weight(field)[0] for field in settings.fields]
 
 
-def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, place: Path) -> None:
+def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, folder: Path) -> None:
     """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
     postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
     needed, fixed, purpose = memory_of(postings / shards), 0, f"index-bm25: {documents:,} documents"
@@ -165,7 +165,7 @@ def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, 
         needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + fixed
     helps = all(free > fixed for free, _, _ in memory.available())
     console.forecast(needed, purpose, ("use --shards" if shards == 1 else "use more --shards") if helps else "")
-    console.forecast(disk_of(postings), purpose, place=place)
+    console.forecast(disk_of(postings), purpose, path=folder)
 
 
 def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:

@@ -16,7 +16,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import usable
-from hybrid_cli.collections.source import Document, Place, Source
+from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_json, typed
 from hybrid_cli.settings import (
@@ -388,4 +388,4 @@ def _documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a collection."""
     for batch in collection.documents(path):
         for row in batch.to_pylist():
-            yield Document(row["docid"], row["title"], row["text"], Place(path, 0, "document"))
+            yield Document(row["docid"], row["title"], row["text"], Location(path, 0, "document"))
