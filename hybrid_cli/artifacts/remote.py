@@ -272,14 +272,14 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _states(found: Objects) -> States:
+def _states(infos: Objects) -> States:
     """Return sizes and times of objects; some stores round the time of a single object to seconds."""
-    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in found.items()}
+    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in infos.items()}
 
 
-def _states_of_copies(place: Path) -> States:
-    paths = [path for path in (place, *place.rglob("*")) if path.is_file()]
-    names = {path.relative_to(place).as_posix() if path != place else "": path.stat() for path in paths}
+def _states_of_copies(copy: Path) -> States:
+    paths = [path for path in (copy, *copy.rglob("*")) if path.is_file()]
+    names = {path.relative_to(copy).as_posix() if path != copy else "": path.stat() for path in paths}
     return {name: [status.st_size, status.st_mtime_ns] for name, status in names.items() if not _is_hidden(name)}
 
 
@@ -321,13 +321,13 @@ def fetch(url: str) -> None:
         _copy(matched, infos)
 
 
-def _copy(url: str, found: Objects) -> None:
+def _copy(url: str, infos: Objects) -> None:
     """Make the copy of a URL equal to its objects; until it is, it has no manifest.
 
     Raises:
         HybridError: objects changed meanwhile, or the store failed.
     """
-    copy, states = copy_of(url), _states(found)
+    copy, states = copy_of(url), _states(infos)
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
         copies = _states_of_copies(copy)
@@ -335,7 +335,7 @@ def _copy(url: str, found: Objects) -> None:
         stale = copies.keys() - states.keys()
         if not missing and not stale:
             return
-        size, advice = sum(found[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
+        size, advice = sum(infos[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
         console.forecast(size, f"download {url}", advice, files.scratch_path(copy))
         newest = max((states[name][1] for name in missing), default=0)
         time.sleep(min(max(newest + _SECOND - time.time_ns(), 0), _SECOND) / _SECOND)  # later versions have other times
@@ -346,9 +346,9 @@ def _copy(url: str, found: Objects) -> None:
                 folder.rmdir()
         get = partial(get_object, url, states)
         _transfer(f"download {url}", get, sorted(missing - {MANIFEST}))
-        if MANIFEST in found:
+        if MANIFEST in infos:
             get(MANIFEST)
-        if found and _states(objects(url)) != states:
+        if infos and _states(objects(url)) != states:
             disk.remove(copy / MANIFEST if copy.is_dir() else copy)
             raise _refusal(url, "input-changed", "changed while it was downloaded; repeat the command", HybridError)
 
@@ -368,10 +368,10 @@ def get_object(url: str, states: States, name: str) -> None:
         _mark(scratch, states[name])
 
 
-def _refuse_pending(place: Path) -> None:
-    """Refuse to replace the copy of an output that is not uploaded, and is around `place` or in it."""
-    inside = (path.with_name(path.name[1 : -len(".upload")]) for path in place.rglob(".*.upload"))
-    for output in (place, *(folder for folder in place.parents if root() in folder.parents), *inside):
+def _refuse_pending(copy: Path) -> None:
+    """Refuse to replace the copy of an output that is not uploaded, and is around `copy` or in it."""
+    inside = (path.with_name(path.name[1 : -len(".upload")]) for path in copy.rglob(".*.upload"))
+    for output in (copy, *(folder for folder in copy.parents if root() in folder.parents), *inside):
         if _is_pending(output):
             problem = f"the finished output is not uploaded; repeat the command that writes it, or remove {output}"
             raise _refusal(_url_of(output), "unfinished-upload", problem)
@@ -402,7 +402,7 @@ class Upload:
     """
 
     def __init__(self, url: str, settings: Settings):
-        self.url, self.place, self.note = url, copy_of(url), _note_of(copy_of(url))
+        self.url, self.copy, self.note = url, copy_of(url), _note_of(copy_of(url))
         self.overwrite = bool(getattr(settings, "overwrite", False))
         self.leads = os.environ.get("RANK", "0") == "0"  # of the processes of a training
         self.note.parent.mkdir(parents=True, exist_ok=True)
@@ -422,11 +422,11 @@ class Upload:
         """Bring the copy to the state of the store, so that the checks of a local output apply, and note it."""
         before = objects(self.url)
         self.noted = _states(before)
-        if _is_pending(self.place):
+        if _is_pending(self.copy):
             self.noted = read_object(self.note)
             self._refuse_changes(before)
             return
-        _refuse_pending(self.place)
+        _refuse_pending(self.copy)
         if before and not {"", MANIFEST} & before.keys() and command not in (*_FOLDERS, *_ENDS):
             problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
             raise _refusal(self.url, "foreign-folder", problem)
@@ -442,16 +442,16 @@ class Upload:
             HybridError: another process writes the output, or has written it meanwhile.
         """
         try:
-            if self.leads and upload and _is_pending(self.place):
+            if self.leads and upload and _is_pending(self.copy):
                 self.publish()
-            if self.leads and not _is_pending(self.place):
+            if self.leads and not _is_pending(self.copy):
                 disk.remove(self.note)
         finally:
             self.lock.release()
 
     def publish(self) -> None:
         """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
-        stored, names = objects(self.url), list(_states_of_copies(self.place))
+        stored, names = objects(self.url), list(_states_of_copies(self.copy))
         self._refuse_changes(stored)
         missing = [name for name in names if not self._holds(name, stored)]
         obsolete = stored.keys() - set(names)
@@ -461,7 +461,7 @@ class Upload:
                 with _opened(self.url, name) as (store, key):
                     store.rm_file(key)
             _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))
-            copies = _states_of_copies(self.place)
+            copies = _states_of_copies(self.copy)
             if _states(objects(self.url)) != {name: copies[name] for name in names if name not in last}:
                 problem = "another process wrote it during the upload, so nothing was published; repeat the command"
                 raise _refusal(self.url, "output-changed", problem, HybridError)
@@ -469,21 +469,21 @@ class Upload:
                 self.put(name)
             console.note(f"uploaded to {self.url}: {console.counted(file=len(missing))}")
         with files.replacing(self.note) as scratch:
-            disk.write_text(scratch, json.dumps(_states_of_copies(self.place)))
+            disk.write_text(scratch, json.dumps(_states_of_copies(self.copy)))
 
-    def _refuse_changes(self, found: Objects) -> None:
+    def _refuse_changes(self, infos: Objects) -> None:
         """Refuse to replace what another process has written since the note; `overwrite` allows it."""
-        changed = [name for name, state in _states(found).items() if state != self.noted.get(name)]
-        if not self.overwrite and any(not self._holds(name, found) for name in changed):
+        changed = [name for name, state in _states(infos).items() if state != self.noted.get(name)]
+        if not self.overwrite and any(not self._holds(name, infos) for name in changed):
             problem = (
-                f"another process has written it since this command began; to replace it by {self.place}, repeat the "
+                f"another process has written it since this command began; to replace it by {self.copy}, repeat the "
                 "command with --overwrite; to keep it, remove that path"
             )
             raise _refusal(self.url, "output-changed", problem, HybridError)
 
-    def _holds(self, name: str, found: Objects) -> bool:
+    def _holds(self, name: str, infos: Objects) -> bool:
         """Return whether an object has the bytes of its copy, which then gets the time of the object."""
-        path, state = self.place / name, _states(found).get(name)
+        path, state = self.copy / name, _states(infos).get(name)
         if state is None or not path.is_file() or path.stat().st_size != state[0]:
             return False
         if path.stat().st_nlink > 1 or path.stat().st_mtime_ns != state[1]:
@@ -500,7 +500,7 @@ class Upload:
 
     def put(self, name: str) -> None:
         """Upload a file, which gets the time of the object; an object of a part of it is removed."""
-        with opened(self.place / name) as source, _opened(self.url, name) as (store, key):
+        with opened(self.copy / name) as source, _opened(self.url, name) as (store, key):
             try:
                 with store.fs.open_output_stream(key, compression=None) as target:
                     shutil.copyfileobj(source, target, _BLOCK)
@@ -508,4 +508,4 @@ class Upload:
                 with suppress(OSError):
                     store.rm_file(key)
                 raise
-            _mark(self.place / name, _states({name: store.fs.get_file_info(key)})[name])
+            _mark(self.copy / name, _states({name: store.fs.get_file_info(key)})[name])

@@ -96,7 +96,7 @@ class _Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line, such as `[OPTIONS] FOLDER`, with brackets around optional arguments."""
-        arguments = [(name, each) for name, each in self.settings.declared().items() if each.positional]
+        arguments = [(name, option) for name, option in self.settings.declared().items() if option.positional]
         return ["[OPTIONS]", *(_usage(self.settings, name, declared) for name, declared in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -227,7 +227,7 @@ def _log_path(given: Any, output: Any) -> Path | None:
         raise option_error("log_file", given, "is the output; pass another path", code="replaces-input", path=given)
     if not os.path.exists(given):
         try:
-            artifacts.check_place(Path(given), {})
+            artifacts.check_output_path(Path(given), {})
         except InputError as error:
             raise InputError(f"--log-file {error}", code=error.code, **error.fields) from None
     return Path(given)
@@ -237,11 +237,11 @@ def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
     """Return the declared fields: arguments, options without a panel, panels in order, general options."""
     panels = list(dict.fromkeys(declared.panel for declared in kind.declared().values()))
 
-    def place(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
+    def sort_key(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
         declared = item[1]
         return (not declared.positional, declared.panel != "", declared.panel == GENERAL, panels.index(declared.panel))
 
-    return sorted(kind.declared().items(), key=place)
+    return sorted(kind.declared().items(), key=sort_key)
 
 
 def _examples(kind: type[Settings]) -> str:

@@ -125,20 +125,20 @@ def old_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
-def hard_link(path: Path, place: Path, copy_manifest: Callable[[Path, Path], None] | None = None) -> None:
+def hard_link(path: Path, link: Path, copy_manifest: Callable[[Path, Path], None] | None = None) -> None:
     """Give a file or folder a second name, as a copy where the file system has no hard links.
 
     A file of another user is copied too: its owner could change it, and it would look like a planted scratch file.
     Files are replaced and never changed in place, so neither name can change the content of the other. Files that
-    exist under `place` are kept.
+    exist under `link` are kept.
 
     Args:
         path: the file or folder.
-        place: its second name.
+        link: its second name.
         copy_manifest: writes the manifest at the first path to the second one; None leaves out manifests.
     """
     for file in (path, *sorted(path.rglob("*"))):
-        target = place / file.relative_to(path)
+        target = link / file.relative_to(path)
         if file.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         elif file.name == MANIFEST:
