@@ -57,7 +57,7 @@ def escaped(text: str) -> str:
 
 
 def _escaped(unsafe: re.Pattern[str], text: str) -> str:
-    return unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return unsafe.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def one_line(text: str) -> str:

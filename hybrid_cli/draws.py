@@ -44,9 +44,9 @@ def _key(seed: int, names: Sequence[object]) -> str:
     return "\0".join(map(str, (seed, *names)))
 
 
-def keys(seeds: Keys, places: NDArray[np.int64]) -> Keys:
-    """Return a uniform 64-bit key per (seed, place), the `place`-th output of SplitMix64; all arrays [N]."""
-    return mixed(seeds + (places.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+def keys(seeds: Keys, positions: NDArray[np.int64]) -> Keys:
+    """Return a uniform 64-bit key per (seed, position), the `position`-th output of SplitMix64; all arrays [N]."""
+    return mixed(seeds + (positions.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 def mixed(values: Keys) -> Keys:

@@ -158,9 +158,9 @@ def mismatch(value: Any, kind: Any) -> Mismatch | None:
     return None if origin in (None, Literal) and _fits_plain(value, kind) else Mismatch("", value, _in_words(kind))
 
 
-def _inside(element: str, found: Mismatch | None) -> Mismatch | None:
-    """Return a mismatch with the place that contains it."""
-    return found and found._replace(element=f"{element}, {found.element}" if found.element else element)
+def _inside(element: str, inner: Mismatch | None) -> Mismatch | None:
+    """Return a mismatch with the element that contains it."""
+    return inner and inner._replace(element=f"{element}, {inner.element}" if inner.element else element)
 
 
 def _has_length(value: list[Any], origin: Any, arms: tuple[Any, ...]) -> bool:

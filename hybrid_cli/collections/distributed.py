@@ -76,9 +76,12 @@ def read_file(read: ReadFile) -> File:
 
 def _batch(rows: list[Document]) -> pa.RecordBatch:
     docids, titles, texts, locations, others, left_out = zip(*rows, strict=True)
-    counts = [json.dumps([[*key, count] for key, count in each.items()]) if each else None for each in left_out]
+    counts = [json.dumps([[*key, count] for key, count in left.items()]) if left else None for left in left_out]
     columns = [docids, titles, texts, counts, *zip(*others, strict=True)]
-    arrays = [pa.array([location.number for location in locations]), *(pa.array(each, pa.string()) for each in columns)]
+    arrays = [
+        pa.array([location.number for location in locations]),
+        *(pa.array(column, pa.string()) for column in columns),
+    ]
     return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
 
 

@@ -83,7 +83,7 @@ def _share(first: Sequence[Document], files: Sequence[Path]) -> float | None:
         part = sizes[str(path)] * last.number / pq.read_metadata(path).num_rows
     else:
         return None
-    return (sum(sizes[str(each)] for each in read[:-1]) + part) / sum(sizes.values())
+    return (sum(sizes[str(file)] for file in read[:-1]) + part) / sum(sizes.values())
 
 
 def _consumed(path: Path, lines: int) -> int:

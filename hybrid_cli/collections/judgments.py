@@ -49,14 +49,14 @@ class Judgments:
                 code="other-suffix", path=path, choices=_SUFFIXES,
             )  # fmt: skip
         begun = skipped_path(path).exists()
-        for each in (path, skipped_path(path)):  # before either file is started
-            if each.exists():
-                opened(each).close()
+        for file in (path, skipped_path(path)):  # before either file is started
+            if file.exists():
+                opened(file).close()
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
-                    _check_rows(each)
-                    _check_columns(each)
+                    _check_rows(file)
+                    _check_columns(file)
         self.grades: dict[Pair, int | None] = {}
-        self._files = [_open(each) for each in (skipped_path(path), path)]
+        self._files = [_open(file) for file in (skipped_path(path), path)]
         for file, own in ((skipped_path(path), False), (path, True)):
             self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
         self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []

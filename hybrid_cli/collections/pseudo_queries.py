@@ -71,10 +71,10 @@ def with_pseudo_queries(source: Source, options: Import) -> Source:
 
 def usable(source: Source, options: Import) -> int:
     """Return the number of different pseudo-queries that the documents of a source have; see `with_pseudo_queries`."""
-    return len(_PseudoQueries(source, options).found.usable)
+    return len(_PseudoQueries(source, options).texts.usable)
 
 
-class _Found(NamedTuple):
+class _Texts(NamedTuple):
     """The keys of all texts that can be queries, and the counts of the documents with and without one."""
 
     usable: list[int]
@@ -108,7 +108,7 @@ class _PseudoQueries:
                 yield Judgment(query.split, _qid(query), docid, 1, query.location)
 
     @cached_property
-    def found(self) -> _Found:
+    def texts(self) -> _Texts:
         """Find the texts of at most `MOST_DOCUMENTS` documents."""
         keys, left_out = array("Q"), Counter[str]()
         for cut in self._cuts():
@@ -118,12 +118,12 @@ class _PseudoQueries:
                 keys.append(self._key(cut.query))
         texts, documents = np.unique(np.frombuffer(keys, np.uint64), return_counts=True)
         usable_texts = texts[documents <= MOST_DOCUMENTS].tolist()
-        return _Found(usable_texts, len(texts) - len(usable_texts), len(keys), left_out)
+        return _Texts(usable_texts, len(texts) - len(usable_texts), len(keys), left_out)
 
     @cached_property
     def _drawn(self) -> list[_Drawn]:
         """Draw the queries by a hash of their text; a larger train split contains the smaller ones."""
-        texts, too_frequent, changed, left_out = self.found
+        texts, too_frequent, changed, left_out = self.texts
         if not texts:
             raise InputError(
                 f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind",

@@ -59,17 +59,17 @@ class Sentences:
         Returns:
             Numbers of documents, `empty_documents` without a sentence, sentences, `short_sentences` left out, queries.
         """
-        found = dict.fromkeys(("documents", "empty_documents", "sentences", "short_sentences", "queries"), 0)
+        totals = dict.fromkeys(("documents", "empty_documents", "sentences", "short_sentences", "queries"), 0)
         for first, documents in self._documents(_DOCUMENTS_AT_ONCE):
             sentences = self._split(documents)
             long = sentences.filter(pl.col("words") >= LEAST_WORDS)
             counts = np.bincount(long["document"], minlength=len(documents))
-            found["documents"] += len(documents)
-            found["empty_documents"] += int((counts == 0).sum())
-            found["sentences"] += len(long)
-            found["short_sentences"] += len(sentences) - len(long)
-            found["queries"] += sum(self._quotas(first, counts))
-        return found
+            totals["documents"] += len(documents)
+            totals["empty_documents"] += int((counts == 0).sum())
+            totals["sentences"] += len(long)
+            totals["short_sentences"] += len(sentences) - len(long)
+            totals["queries"] += sum(self._quotas(first, counts))
+        return totals
 
     def blocks(self, documents_at_once: int = _DOCUMENTS_AT_ONCE) -> Iterator[pl.DataFrame]:
         """Yield qid (`docid#n` for sentence n, from 1), text, source (the docid) and its corpus row."""

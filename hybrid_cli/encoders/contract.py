@@ -73,9 +73,9 @@ class Encoder(Protocol):
 
 def refuse_single_text(*lists: Sequence[str]) -> None:
     """Refuse a text in place of a list of texts, which would be read as a list of characters; and unequal lists."""
-    if any(isinstance(each, str) for each in lists):
+    if any(isinstance(texts, str) for texts in lists):
         raise InputError("an encoder takes lists of texts; pass [text]", code="other-type")
-    if len({len(each) for each in lists}) > 1:
+    if len({len(texts) for texts in lists}) > 1:
         raise InputError(
             f"{len(lists[0]):,} titles for {len(lists[1]):,} texts; pass one title per text", code="number-of-values"
         )

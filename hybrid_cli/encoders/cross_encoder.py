@@ -171,10 +171,10 @@ class CrossEncoder(nn.Module):
         """Return the queries, cut to the maximum length."""
         known = list(dict.fromkeys(queries))
         most = self.input.query_max_len - 2
-        found = self.tokenizer(known, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        mappings = self.tokenizer(known, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         cut = {
             text: text[: offsets[most - 1][1]] if len(offsets) > most else text
-            for text, offsets in zip(known, found, strict=True)
+            for text, offsets in zip(known, mappings, strict=True)
         }
         return [cut[text] for text in queries]
 
@@ -252,7 +252,7 @@ def _check_files(folder: Path, train: bool) -> None:
         if wrong := mismatch(modules, list[dict[str, Any]]):
             raise path_error(folder / MODULES, f"{wrong}; needs a list of objects", code="modules-form", **wrong.fields)
         named = [str(module.get("type")) for module in modules]
-        types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
+        types = {name.rsplit(".", 1)[-1] if name.startswith("sentence_transformers.") else name for name in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
             problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
             raise path_error(folder, problem, code="module-unsupported")

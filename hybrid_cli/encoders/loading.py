@@ -134,8 +134,8 @@ def _weight(stored: dict[str, Tensor]) -> Tensor | None:
     weight = stored["embeddings"]
     if (rows := stored.get("mapping")) is not None:
         weight = weight[rows.long()]
-    if (each := stored.get("weights")) is not None:
-        weight = weight.float() * each[:, None].float()
+    if (token_weights := stored.get("weights")) is not None:
+        weight = weight.float() * token_weights[:, None].float()
     return weight
 
 
@@ -311,10 +311,10 @@ def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
     for key, value in _items(fields):
         name = key.lstrip("_").removesuffix("_internal")
         reason = _REFUSED.get(name) if value is True or (value and isinstance(value, str | dict)) else None
-        if name in _IMPLEMENTATIONS and any("/" in each for each in _texts(value)):
+        if name in _IMPLEMENTATIONS and any("/" in text for text in _texts(value)):
             reason = "code of the hub is never run; remove the key"
         if name in ("dtype", "torch_dtype") and any(
-            each.removeprefix("torch.") not in _DTYPES for each in _texts(value)
+            text.removeprefix("torch.") not in _DTYPES for text in _texts(value)
         ):
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:

@@ -78,9 +78,9 @@ class LiteralTerms:
             encodings: [n] their encodings.
         """
         split = [list(self._split(text, encoding)) for text, encoding in zip(texts, encodings, strict=True)]
-        wanted = dict.fromkeys(part for each in split for chunk, words in each for part in (chunk, *words.values()))
+        wanted = dict.fromkeys(part for pieces in split for chunk, words in pieces for part in (chunk, *words.values()))
         known = dict(zip(wanted, self._analyzer.analyze(list(wanted)), strict=True))
-        return [[word for chunk, words in each for word in _terms(chunk, words, known)] for each in split]
+        return [[word for chunk, words in pieces for word in _terms(chunk, words, known)] for pieces in split]
 
     def _split(self, text: str, encoding: Any) -> list[tuple[str, dict[int, str]]]:
         """Return the pieces of text between spaces, with the words of each by position."""

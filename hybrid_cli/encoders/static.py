@@ -193,8 +193,8 @@ class StaticEncoder(nn.Module):
 
     def rows_of(self, terms: pl.Series) -> npt.NDArray[np.int64]:
         """Return the table row [n] of each term."""
-        found = pl.DataFrame({"term": terms}).join(self._rows, on="term", how="left", maintain_order="left")["row"]
-        rows = found.fill_null(-1).to_numpy().astype(np.int64)
+        joined = pl.DataFrame({"term": terms}).join(self._rows, on="term", how="left", maintain_order="left")["row"]
+        rows = joined.fill_null(-1).to_numpy().astype(np.int64)
         unknown = np.flatnonzero(rows < 0)
         if len(unknown):
             distinct = terms.gather(unknown).unique()

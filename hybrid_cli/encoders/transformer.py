@@ -135,8 +135,8 @@ def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential
     return nn.Sequential(*map(_load_module, modules))
 
 
-def _load_module(found: Module) -> nn.Module:
-    kind, folder = found.kind, found.folder
+def _load_module(entry: Module) -> nn.Module:
+    kind, folder = entry.kind, entry.folder
     if kind == "Normalize":
         return Normalize()
     file = folder / "config.json"

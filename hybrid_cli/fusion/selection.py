@@ -77,7 +77,7 @@ class Choice:
         return used[0] if len(used) == 1 else None
 
     @property
-    def place(self) -> Values:
+    def proportions(self) -> Values:
         """Return the shares, which sum to 1, [runs]."""
         shares = np.array(self.shares or self.weights)
         return np.asarray(shares / math.fsum(shares))
@@ -131,7 +131,7 @@ class Trials:
     def untuned(self) -> int | None:
         """Return the row of `minmax` with equal weights, the default of `fuse`; None if it is no choice."""
         rows = (row for row, choice in enumerate(self.choices) if choice.method == "minmax")
-        return next((row for row in rows if _inequality(self.choices[row].place) == 0), None)
+        return next((row for row in rows if _inequality(self.choices[row].proportions) == 0), None)
 
     def means(self, counts: NDArray[np.int64] | None = None) -> Values:
         """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].
@@ -182,13 +182,13 @@ class Trials:
     def _best(self, means: Values) -> int:
         """Return the highest mean; ties go to the shares closest to equal, then to the first choice."""
         equals = np.flatnonzero(means >= means.max() - _TIE).tolist()
-        return int(min(equals, key=lambda row: (_inequality(self.choices[row].place), row)))
+        return int(min(equals, key=lambda row: (_inequality(self.choices[row].proportions), row)))
 
     def _middle(self, rows: list[int], means: Values) -> int:
         if len(self.choices[rows[0]].weights) == 2:
             half = (len(rows) - 1) / 2
             return max(rows[math.floor(half)], rows[math.ceil(half)], key=lambda row: means[row])
-        coordinates = np.array([self.choices[row].place for row in rows])
+        coordinates = np.array([self.choices[row].proportions for row in rows])
         distance = ((coordinates - coordinates.mean(0)) ** 2).sum(1).round(12)
         return min(zip(distance.tolist(), (-means[rows]).tolist(), rows, strict=True))[2]
 

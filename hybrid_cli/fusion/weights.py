@@ -64,7 +64,7 @@ class Tuned:
             "runs": list(self.alone),
             "method": self.recipe.method,
             "weights": list(self.recipe.weights),
-            "shares": table.choices[selected.row].place.round(6).tolist(),
+            "shares": table.choices[selected.row].proportions.round(6).tolist(),
             "rrf_k": self.recipe.rrf_k if self.recipe.method == "rrf" else None,
             "normalize": self.recipe.normalization,
             "missing": self.recipe.missing,

@@ -65,12 +65,12 @@ def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
 def _without_itself(run: pl.DataFrame) -> pl.DataFrame:
     """Return the hits without the query's own document, ranked from 1."""
     kept = run.filter(pl.col("qid") != pl.col("docid"))
-    return kept.select("qid", "docid", place=pl.int_range(pl.len()).over("qid"))
+    return kept.select("qid", "docid", position=pl.int_range(pl.len()).over("qid"))
 
 
-def _recall(found: pl.DataFrame, wanted: pl.DataFrame, cutoff: int) -> float:
-    best = wanted.filter(pl.col("place") < cutoff)
-    common = best.join(found.filter(pl.col("place") < cutoff), on=["qid", "docid"], how="semi")
+def _recall(hits: pl.DataFrame, wanted: pl.DataFrame, cutoff: int) -> float:
+    best = wanted.filter(pl.col("position") < cutoff)
+    common = best.join(hits.filter(pl.col("position") < cutoff), on=["qid", "docid"], how="semi")
     return len(common) / len(best) if len(best) else 1.0
 
 
@@ -154,9 +154,9 @@ def choose(
         folders = [*([_sampled(folder, Path(scratch), recipe.seed, sample)] if count > sample else []), folder]
         for needed, candidate in _by_size(recipe, dim, count):
             if _fits(needed, recipe):
-                found = _measured(folders, candidate, cutoff, recipe.min_recall, advance)
-                tried += found
-                if len(found) < len(folders) or found[-1].recall < recipe.min_recall:
+                candidates = _measured(folders, candidate, cutoff, recipe.min_recall, advance)
+                tried += candidates
+                if len(candidates) < len(folders) or candidates[-1].recall < recipe.min_recall:
                     continue
                 needed = sum((folder / part).stat().st_size for part in (FAISS_INDEX, DOCIDS))
                 if _fits(needed, recipe):
@@ -182,19 +182,19 @@ def _fits(size: int, recipe: VectorIndex) -> bool:
 
 
 def _measured(
-    places: Sequence[Path], recipe: VectorIndex, cutoff: int, least: float, advance: Callable[[int], None]
+    folders: Sequence[Path], recipe: VectorIndex, cutoff: int, least: float, advance: Callable[[int], None]
 ) -> list[Candidate]:
     """Measure a candidate in each folder, until a folder has too few vectors to train it or the recall is too low."""
-    found: list[Candidate] = []
-    for folder in places:
+    candidates: list[Candidate] = []
+    for folder in folders:
         measured = _measure(folder, recipe, cutoff)
         if measured is None:
             break
-        found.append(measured)
+        candidates.append(measured)
         advance(1)
         if measured.recall < least:
             break
-    return found
+    return candidates
 
 
 def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None:

@@ -123,7 +123,7 @@ def construction_bytes(factory: str, dim: int, count: int) -> int:
 
 
 def index_bytes(factory: str, dim: int, count: int) -> int:
-    """Return the bytes of an index: tables, codes, and ids (IVF) or links and places (HNSW; 1 link in 2 M above)."""
+    """Return the bytes of an index: tables, codes, and ids (IVF) or links and positions (HNSW; 1 link in 2 M above)."""
     bytes_per_vector = code_size(factory, dim) or 4 * dim
     if links := re.match(r"B?HNSW(\d+)", factory):
         bytes_per_vector += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4

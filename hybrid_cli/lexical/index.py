@@ -338,7 +338,7 @@ class LexicalIndex:
         """Return the first hits of queries, for pseudo-relevance feedback."""
         counts, keys = self.keys(self.bags_of(weighted, queries), documents, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
-        rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
+        rows = np.argsort(self._shared.order)[keyed.positions_of(keys[kept])]
         return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))
 
 

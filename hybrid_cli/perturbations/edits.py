@@ -133,7 +133,7 @@ def shuffle(text: str, draw: Draw) -> str:
     All orders are equally likely, the original order included. The bag of words does not change.
     """
     pairs = spans(text, pairs=True)
-    order = sorted(range(len(pairs)), key=lambda place: draw(str(place)))
+    order = sorted(range(len(pairs)), key=lambda position: draw(str(position)))
     pieces, last = [], 0
     for (begin, end), new in zip(pairs, order, strict=True):
         pieces += [text[last:begin], text[slice(*pairs[new])]]

@@ -176,18 +176,18 @@ def replace_matches(
     """
     matched = replaced = 0
 
-    def substitute(found: regex.Match[str]) -> str:
+    def substitute(match: regex.Match[str]) -> str:
         nonlocal matched, replaced
-        word = found[0].lower()
+        word = match[0].lower()
         if word in FUNCTION_WORDS or terms(word).isdisjoint(relevant):
-            return found[0]
+            return match[0]
         matched += 1
         usable = [synonym for synonym in synonyms(word) if _is_new(terms(synonym), relevant)]
         if not usable:
-            return found[0]
+            return match[0]
         replaced += 1
         chosen = usable[draw(word) % len(usable)]
-        return chosen[0].upper() + chosen[1:] if found[0][0].isupper() else chosen
+        return chosen[0].upper() + chosen[1:] if match[0][0].isupper() else chosen
 
     attacked = _WORD.sub(substitute, text)
     counts = {"matched": matched, "replaced": replaced, "without_synonym": matched - replaced}

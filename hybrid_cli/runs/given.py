@@ -70,8 +70,8 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
 def of_dictionary(values: Mapping[Any, Any], column: str, name: str) -> pl.DataFrame:
     """Return qid, docid and a column of a dictionary `{qid: {docid: value}}`."""
     rows = [(qid, docid, value) for qid, hits in values.items() for docid, value in _items(hits, qid, name)]
-    qids, docids, found = zip(*rows, strict=True) if rows else ((), (), ())
-    return table_of({"qid": qids, "docid": docids, column: found}, name)
+    qids, docids, cells = zip(*rows, strict=True) if rows else ((), (), ())
+    return table_of({"qid": qids, "docid": docids, column: cells}, name)
 
 
 def table_of(columns: Mapping[str, Any], name: str) -> pl.DataFrame:

@@ -89,8 +89,8 @@ def source(options: Files) -> Source:
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
     queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
-    for each in [*tables.values(), *queries.values(), *qrels.values()]:
-        console.note(described(each.table, each.columns))
+    for file in [*tables.values(), *queries.values(), *qrels.values()]:
+        console.note(described(file.table, file.columns))
 
     def judgments() -> Iterator[Judgment]:
         for split, opened in qrels.items():

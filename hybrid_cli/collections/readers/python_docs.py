@@ -204,10 +204,10 @@ def _make_task(docstrings: Iterator[Docstring]) -> _Task:
     return _Task(documents, queries, facts)
 
 
-def _unfit(each: Docstring) -> str | None:
-    words = len(_WORD.findall(each.summary))
+def _unfit(docstring: Docstring) -> str | None:
+    words = len(_WORD.findall(docstring.summary))
     if words < MIN_QUERY_WORDS:
         return "first paragraph too short"
     if words > MAX_QUERY_WORDS:
         return "first paragraph too long"
-    return "nothing after the first paragraph" if len(_WORD.findall(each.rest)) < MIN_WORDS else None
+    return "nothing after the first paragraph" if len(_WORD.findall(docstring.rest)) < MIN_WORDS else None

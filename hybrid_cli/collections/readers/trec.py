@@ -163,10 +163,10 @@ def _document(block: _Block, more: frozenset[str]) -> Document:
     return Document(docid, title, text, block.location, left_out=_left_out(content, parts[""]))
 
 
-def _docid(block: _Block, found: Markup) -> tuple[str, Piece | None]:
+def _docid(block: _Block, content: Markup) -> tuple[str, Piece | None]:
     """Return the id of a document and the text that contains it, if it is not in the tag `<DOC>`."""
     for name in _IDS:
-        for piece in found.pieces:
+        for piece in content.pieces:
             if name in piece.fields:
                 return checked_id(piece.text.strip(), block.location), piece
     if docid := _attribute(block.opening, "id", "docno", "docid"):
@@ -190,13 +190,13 @@ def _part(fields: Sequence[str], texts: frozenset[str]) -> str:
     return "text" if ALL_FIELDS in texts else ""
 
 
-def _left_out(found: Markup, pieces: Iterable[Piece]) -> LeftOut | None:
+def _left_out(content: Markup, pieces: Iterable[Piece]) -> LeftOut | None:
     """Return the number of words of texts by field, of removed tags and of unknown entities, which are kept."""
-    counts = _counts("entities", found.entities)
-    fields = {_name(piece.fields) for piece in found.pieces} | _TITLES | _TEXTS | _DATES | set(_IDS)
-    counts += _counts("tags", {name: count for name, count in found.tags.items() if name not in fields})
+    counts = _counts("entities", content.entities)
+    fields = {_name(piece.fields) for piece in content.pieces} | _TITLES | _TEXTS | _DATES | set(_IDS)
+    counts += _counts("tags", {name: count for name, count in content.tags.items() if name not in fields})
     for piece in pieces:
-        counts += _counts("words", {_name(piece.fields): words.count(found.plain(piece.text))})
+        counts += _counts("words", {_name(piece.fields): words.count(content.plain(piece.text))})
     return counts or None
 
 
@@ -359,6 +359,6 @@ def _field(pieces: Sequence[Piece], field: str) -> list[Piece]:
     return []
 
 
-def _value(found: Markup, pieces: Sequence[Piece]) -> str:
+def _value(content: Markup, pieces: Sequence[Piece]) -> str:
     """Return the text of a field without its label."""
-    return found.plain(_LABEL.sub("", " ".join(piece.text for piece in pieces), count=1) if pieces else "")
+    return content.plain(_LABEL.sub("", " ".join(piece.text for piece in pieces), count=1) if pieces else "")

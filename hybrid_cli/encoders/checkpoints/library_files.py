@@ -121,14 +121,14 @@ def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Ite
     if parts.is_absolute() or ".." in parts.parts or ":" in path:
         raise path_error(file, f"path {path!r} leaves the folder", code="module-outside", value=path)
     if kind in ("Router", "Asym"):
-        yield from _of_route(folder, folder / path, side)
+        yield from _of_route(folder / path, side)
     else:
         yield Module(kind, folder / path)
 
 
-def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
+def _of_route(folder: Path, side: str) -> Iterator[Module]:
     """Yield the modules of the route of one side, for texts."""
-    file = next((file for name in _ROUTES if (file := place / name).is_file()), place / _ROUTES[0])
+    file = next((file for name in _ROUTES if (file := folder / name).is_file()), folder / _ROUTES[0])
     stored = read_object(file)
     kinds = {"types": dict[str, str], "structure": dict[str, list[str]], "parameters": dict[str, Any]}
     if wrong := mismatch_of_fields(stored, kinds):
@@ -136,7 +136,7 @@ def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
     types, structure, options = (stored[key] for key in kinds)
     route = _route(file, structure, options, side)
     for name in structure[route]:
-        yield from _resolved(place, file, types.get(name, ""), name, side)
+        yield from _resolved(folder, file, types.get(name, ""), name, side)
 
 
 def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str, Any], side: str) -> str:
