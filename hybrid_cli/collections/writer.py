@@ -48,26 +48,26 @@ class Problems:
     """Problems of a collection by name, in the order of their first occurrence."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Problem] = {}
+        self._by_name: dict[str, Problem] = {}
 
     def add(self, name: str, example: str, location: Location) -> None:
         """Count one more row with the problem `name`."""
-        problem = self._found.setdefault(name, Problem(location))
+        problem = self._by_name.setdefault(name, Problem(location))
         problem.count += 1
         if len(problem.examples) < EXAMPLES:
             problem.examples.append(example)
 
     def get(self, name: str) -> Problem | None:
         """Return the problem `name`; None if no row has it."""
-        return self._found.get(name)
+        return self._by_name.get(name)
 
     def lines(self) -> list[str]:
         """Return one line per problem."""
-        return [f"{name}: {problem}" for name, problem in self._found.items()]
+        return [f"{name}: {problem}" for name, problem in self._by_name.items()]
 
     def counts(self) -> dict[str, Any]:
         """Return counts and examples for the manifest."""
-        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._found.items()}
+        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._by_name.items()}
 
 
 @dataclass

@@ -379,16 +379,16 @@ def _candidates(block: Any, rows: Any, sums: Any, cursors: Any, limit: Any, floo
     """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
-    least, number_found = floor * _BELOW - limit, 0
+    least, count_kept = floor * _BELOW - limit, 0
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
             if sums[row] >= least and sums[row] > 0:
-                candidate_rows[number_found], scores[number_found] = row, sums[row]
-                number_found += 1
+                candidate_rows[count_kept], scores[count_kept] = row, sums[row]
+                count_kept += 1
             sums[row] = 0
-    return number_found
+    return count_kept
 
 
 @jit

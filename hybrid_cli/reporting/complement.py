@@ -441,7 +441,7 @@ def bar(cut: Sets, cells: int) -> list[int]:
 
 def _changed_in_groups(complement: Complement) -> Iterator[tuple[str, list[Changed]]]:
     """Yield a title with the queries that one run hurts, or helps."""
-    for (run, hurt), changed in groupby(complement.changed, lambda each: (each.run, each.change < 0)):
+    for (run, hurt), changed in groupby(complement.changed, lambda query: (query.run, query.change < 0)):
         sign, verb = ("below", "hurts") if hurt else ("above", "helps")
         better = f"the better of {complement.dense} and {complement.sparse}"
         yield f"queries that {run} {verb} most: {complement.measure} {sign} {better}", list(changed)

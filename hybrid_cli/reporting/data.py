@@ -157,12 +157,12 @@ def _texts(
     plan: EvaluationPlan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
     """Return qid, text of the queries; docid, title, text of the documents; and the groups of queries."""
-    found = compared.groups if compared else ()
+    groups_of_pair = compared.groups if compared else ()
     if texts is None:
-        return *no_texts(), found
+        return *no_texts(), groups_of_pair
     qids = summary.values["qid"].unique()
     if compared or plan.qrels is None:
-        return *known_texts(texts, qids, shown), found
+        return *known_texts(texts, qids, shown), groups_of_pair
     judged = plan.judged()
     assert judged is not None
     targets = buckets.targets(judged, plan.level, collection.docids(texts.corpus))

@@ -60,12 +60,12 @@ def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
     return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")
 
 
-def _densest(found: Sequence[tuple[int, str]], size: int) -> int:
+def _densest(occurrences: Sequence[tuple[int, str]], size: int) -> int:
     """Return the first position after which `size` letters contain most different words; 0 without words."""
     counts, ahead, best, most = Counter[str](), 0, 0, 0
-    for start, word in found:
-        while ahead < len(found) and found[ahead][0] < start + size:
-            counts[found[ahead][1]] += 1
+    for start, word in occurrences:
+        while ahead < len(occurrences) and occurrences[ahead][0] < start + size:
+            counts[occurrences[ahead][1]] += 1
             ahead += 1
         if len(counts) > most:
             best, most = start, len(counts)

@@ -188,7 +188,7 @@ def latex(text: str) -> str:
     """Return a text for LaTeX in one line: special characters escaped, raised letters as superscripts."""
     escaped = "".join(_SPECIAL.get(character, character) for character in console.one_line(text))
     escaped = f"{{*}}{escaped[1:]}" if escaped.startswith("*") else escaped  # a star after a line break has a meaning
-    return _MARKS.sub(lambda found: f"$^{{{''.join(_LETTERS[mark] for mark in found[0])}}}$", escaped)
+    return _MARKS.sub(lambda match: f"$^{{{''.join(_LETTERS[mark] for mark in match[0])}}}$", escaped)
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import TunedWeight
 
 
-def show_hits(found: Any, settings: Search) -> None:
+def show_hits(result: Any, settings: Search) -> None:
     """Print the hits of one query, or of each query that is read.
 
     Args:
-        found: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
+        result: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
             the path of a run, for which nothing is printed.
         settings: settings of the search.
     """
     if settings.prints:
         show = _show_json if settings.form == "json" else _show_text
         heads = settings.interactive and show is _show_text and not console.asks()
-        for query, hits in [(settings.query, found)] if settings.query is not None else found:
+        for query, hits in [(settings.query, result)] if settings.query is not None else result:
             if heads:
                 console.result(f"query: {console.one_line(query)}")
             show(query, hits.rows(named=True))

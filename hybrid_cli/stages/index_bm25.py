@@ -102,16 +102,16 @@ def _inputs(settings: IndexBm25) -> dict[str, Path]:
 
 def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> bool:
     """Return whether the existing index differs only in k1, b or their tuning."""
-    found = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
-    if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != "index-bm25":
+    manifest = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
+    if manifest is None or manifest.kind != Kind.LEXICAL_INDEX or manifest.stage != "index-bm25":
         return False
     fingerprints = {role: storage.fingerprint(path) for role, path in inputs.items()}
-    recorded = {role: source["fingerprint"] for role, source in found.inputs.items()}
+    recorded = {role: source["fingerprint"] for role, source in manifest.inputs.items()}
     options = settings.recorded()
     if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
         return False
     same_corpus = all(recorded.get(role) == fingerprints.get(role) for role in ("corpus", "expansion"))
-    existing = artifacts.options_of(found, options)
+    existing = artifacts.options_of(manifest, options)
     same_build = all(existing[name] == options[name] for name in _CORPUS_OPTIONS)
     return same_corpus and same_build and (existing, recorded) != (options, fingerprints)
 

@@ -331,10 +331,10 @@ def _indexes(run: Path) -> list[Held]:
     return indexes
 
 
-def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Fuse as `fuse --method minmax` does."""
     from hybrid_cli.opening.latency import HITS
 
-    joined = lists.Lists.of(list(found))
-    recipe = FusionRecipe("minmax", (1.0,) * len(found), "zero")
+    joined = lists.Lists.of(list(runs))
+    recipe = FusionRecipe("minmax", (1.0,) * len(runs), "zero")
     return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))

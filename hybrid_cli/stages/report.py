@@ -113,7 +113,7 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Section]) -> None:
+def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.Section]) -> None:
     """Write the page, or the figures."""
     drawn = [figure for part in parts for figure in part.figures]
     if output.manifest.kind == Kind.FIGURES:
@@ -121,9 +121,9 @@ def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Sec
             charts.write_png(work, drawn)
         console.note(f"report: {output.path}: {len(drawn)} figures")
         return
-    summary, queries = found.summary, found.summary.queries(found.measure)
+    summary, queries = findings.summary, findings.summary.queries(findings.measure)
     count = console.counted(run=len(summary.runs))
     parts = [*parts, sections.provenance_section(output.manifest)]
-    text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(found), parts, summary.runs)
+    text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(findings), parts, summary.runs)
     output.write_html(text, runs=len(summary.runs), queries=queries, figures=len(drawn))
     console.note(f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}")

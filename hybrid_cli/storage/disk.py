@@ -174,10 +174,10 @@ class Growing:
         self._file.close()
 
 
-def patch(path: Path, place: int, data: bytes) -> None:
+def patch(path: Path, position: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
     with noted(path), io.FileIO(path, "r+b") as file:
-        file.seek(place)
+        file.seek(position)
         _write_all(file, memoryview(data))
 
 

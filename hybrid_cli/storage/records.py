@@ -296,10 +296,10 @@ def fingerprints(path: Path) -> dict[str, str]:
     return hashes
 
 
-def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
-    """Return the fingerprint of a folder with the fingerprints `found` of its files; see `hash_folder`."""
+def hash_names(hashes: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
+    """Return the fingerprint of a folder with the fingerprints `hashes` of its files; see `hash_folder`."""
     digest = new_hash()
-    for name, value in found.items():
+    for name, value in hashes.items():
         if name.split("/")[0] not in ignore and name.rpartition("/")[2] != CURVE:
             digest.update(f"{name}\0{value}\n".encode(errors="surrogateescape"))  # names may not be UTF-8
     return str(digest.hexdigest())

@@ -95,11 +95,11 @@ class _Documents:
 
     numbers: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def row(self, given: Any, place: str) -> dict[str, Any]:
+    def row(self, given: Any, label: str) -> dict[str, Any]:
         """Return docid, title and text of a document."""
         document = {"text": given} if isinstance(given, str) else given
         if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
-            raise InputError(f"{_NAME}: {place} is no text, and no dictionary with a text", code="not-a-text")
+            raise InputError(f"{_NAME}: {label} is no text, and no dictionary with a text", code="not-a-text")
         title, text = str(document.get("title") or ""), document["text"]
         number = self.numbers.setdefault((title, text), str(len(self.numbers)))
         return {"docid": str(document.get("docid", number)), "title": title, "text": text}

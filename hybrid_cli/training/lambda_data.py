@@ -89,14 +89,14 @@ class SurrogatePool:
         scores = queries @ documents.T
         own = scores[np.arange(len(scores)), self.own]
         ranks = (scores >= own[:, None]).sum(1)
-        found = pl.DataFrame(
+        hits = pl.DataFrame(
             {
                 "qid": self.queries["qid"].gather(np.repeat(np.arange(len(scores)), scores.shape[1])),
                 "docid": pl.concat([self.documents["docid"]] * len(scores)),
                 "score": scores.ravel(),
             }
         )
-        overlap = rbo(runs.ranked(found, scores.shape[1]), self.teacher)
+        overlap = rbo(runs.ranked(hits, scores.shape[1]), self.teacher)
         agreement = self.queries.join(overlap, on="qid", how="left", maintain_order="left")["value"].fill_null(0.0)
         return {"dev_MRR": float((1 / ranks).mean()), "dev_RBO": float(agreement.to_numpy().mean())}
 

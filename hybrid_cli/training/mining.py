@@ -251,11 +251,13 @@ class Miner:
             )
         return texts
 
-    def _scored(self, found: pl.DataFrame) -> pl.DataFrame:
+    def _scored(self, candidates: pl.DataFrame) -> pl.DataFrame:
         if self.index is None:
-            return found.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
+            return candidates.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
-        return found.with_columns(self.index.score(found.select("qid", "docid"), queries).alias("lexical_score"))
+        return candidates.with_columns(
+            self.index.score(candidates.select("qid", "docid"), queries).alias("lexical_score")
+        )
 
 
 def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]:

@@ -93,14 +93,14 @@ def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: i
         depth: lowest rank.
 
     Returns:
-        example, qid, docid, place (the rank), score.
+        example, qid, docid, position (the rank), score.
     """
     hits = run.lazy().filter(pl.col("rank").is_between(skip_top + 1, depth))
     return (
         examples.lazy()
         .select("example", "qid")
         .join(hits, on="qid", how="inner")
-        .select("example", "qid", "docid", pl.col("rank").cast(pl.Int64).alias("place"), "score")
+        .select("example", "qid", "docid", pl.col("rank").cast(pl.Int64).alias("position"), "score")
         .collect()
     )
 
@@ -115,7 +115,7 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         number: draws per example, with replacement; repeated documents count once.
 
     Returns:
-        example, qid, docid, place (number of the draw), score (null).
+        example, qid, docid, position (number of the draw), score (null).
     """
     if len(docids) <= 4 * number:
         positions, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
@@ -125,7 +125,7 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         drawn_keys = keys(np.repeat(example_seeds, count) ^ GOLDEN, positions)
         rows = (drawn_keys % np.uint64(len(docids))).astype(np.int64)
     repeated = {name: examples[name].gather(np.repeat(np.arange(len(examples)), count)) for name in ("example", "qid")}
-    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "place": positions})
+    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "position": positions})
     return drawn.unique(["example", "docid"], keep="first", maintain_order=True).with_columns(
         score=pl.lit(None, dtype=pl.Float32)
     )
@@ -155,7 +155,7 @@ def pair_filters(forbidden: Mapping[str, pl.DataFrame]) -> dict[str, Filter]:
     """
 
     def without(dropped: pl.DataFrame) -> Filter:
-        return lambda found: found.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
+        return lambda candidates: candidates.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
 
     return {name: without(dropped) for name, dropped in forbidden.items()}
 
@@ -173,8 +173,10 @@ def score_filters(
     """
 
     def passing(bound: pl.Expr) -> Filter:
-        def keep(found: pl.DataFrame) -> pl.DataFrame:
-            scored = found.join(positive_scores, on="example", how="left", maintain_order="left", suffix="_positive")
+        def keep(candidates: pl.DataFrame) -> pl.DataFrame:
+            scored = candidates.join(
+                positive_scores, on="example", how="left", maintain_order="left", suffix="_positive"
+            )
             return scored.filter(pl.col("score").is_null() | (pl.col("score") <= bound)).drop("score_positive")
 
         return keep
@@ -193,14 +195,14 @@ def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -
     """Return the first `keep` candidates of each example in the order of a draw without replacement.
 
     Args:
-        candidates: example, qid, docid, place.
+        candidates: example, qid, docid, position.
         example_seeds: random bits per example [E]; see `seeds`.
         keep: candidates per example.
 
     Returns:
         example, qid, docid, key.
     """
-    drawn = keys(example_seeds[candidates["example"].to_numpy()], candidates["place"].to_numpy())
+    drawn = keys(example_seeds[candidates["example"].to_numpy()], candidates["position"].to_numpy())
     return (
         candidates.lazy()
         .select("example", "qid", "docid")

@@ -118,11 +118,11 @@ class TermRecall:
 
 def recall(queries: Sequence[set[str]]) -> dict[str, float]:
     """Return the share of the queries that contain each of their terms."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for terms in queries:
         for term in terms:
-            found[term] = found.get(term, 0.0) + 1 / len(queries)
-    return found
+            shares[term] = shares.get(term, 0.0) + 1 / len(queries)
+    return shares
 
 
 class RecallLearner:

@@ -99,9 +99,9 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     if change.added:
         jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
-        for place, (shard, mask) in enumerate(kept.items()):
-            if not (work / layout.shard(place)).is_dir():
-                with storage.replacing(work / layout.shard(place)) as scratch:
+        for position, (shard, mask) in enumerate(kept.items()):
+            if not (work / layout.shard(position)).is_dir():
+                with storage.replacing(work / layout.shard(position)) as scratch:
                     _keep(shard, mask, scratch)
         if change.added:
             fields = options["fields"]
