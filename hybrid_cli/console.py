@@ -184,7 +184,7 @@ def forecast(needed: int, purpose: str, remedy: str = "", path: Path | None = No
     else:
         memory.require_space(needed, path, purpose, remedy)
     if needed >= MUCH:
-        note(f"{purpose}: needs about {memory.shown(needed)} of {'memory' if path is None else 'disk space'}")
+        note(f"{purpose}: needs about {memory.format_bytes(needed)} of {'memory' if path is None else 'disk space'}")
 
 
 def prompt(text: str) -> None:

@@ -337,7 +337,7 @@ def _refuse_content(path: Path, head: bytes) -> None:
         )  # fmt: skip
 
 
-def consumed(file: IO[bytes]) -> int:
+def consumed_bytes(file: IO[bytes]) -> int:
     """Return the bytes of a file that were read for the bytes read from `open_binary`, at most a buffer more."""
     raw = getattr(file, "raw", None)
     return raw.consumed() if isinstance(raw, _Unpacked) else file.tell()

@@ -134,7 +134,7 @@ def mismatch_of_fields(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> M
     return next((wrong for wrong in mismatches if wrong), None)
 
 
-def fits(value: Any, kind: Any) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
     """Test whether a JSON value has a declared type."""
     return mismatch(value, kind) is None
 
@@ -208,10 +208,10 @@ def described(value: Any) -> str:
         return f"a list of {len(value)} item{'s' * (len(value) != 1)}"
     kind = "the text " if isinstance(value, str) else ""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return ("the number " if number else kind) + named(value)
+    return ("the number " if number else kind) + value_in_words(value)
 
 
-def named(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """Return a JSON value in words, shortened, for messages."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

@@ -61,10 +61,10 @@ def rows_that_fit(row_bytes: int, max_rows: int, min_rows: int = 1) -> int:
 
 
 def _left(budget: int) -> int:
-    return max(budget - used(), 0)
+    return max(budget - used_bytes(), 0)
 
 
-def used() -> int:
+def used_bytes() -> int:
     """Return the bytes of memory in use by this process, without pages of files, which the system can drop."""
     fields = _fields(Path("/proc/self/status"))
     if "RssAnon" in fields:
@@ -174,8 +174,8 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
     for free, name, advice in available():
         if free < needed and (not mapped or "ulimit" in name):
             raise HybridError(
-                f"not enough memory: {purpose} needs about {shown(needed)} more, and {name} leaves {shown(free)}; "
-                f"{advice}{f', or {remedy}' if remedy else ''}",
+                f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
+                f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
                 code="no-memory", needed=needed, free=free,
             )  # fmt: skip
 
@@ -196,8 +196,8 @@ def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> No
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     if (free := shutil.disk_usage(folder).free) < needed - written:
         raise HybridError(
-            f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "
-            f"{shown(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
+            f"not enough disk space: {purpose} needs about {format_bytes(needed - written)} more, and {folder} has "
+            f"{format_bytes(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
             code="no-space", path=folder, needed=needed - written, free=free,
         )  # fmt: skip
 
@@ -205,7 +205,7 @@ def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> No
 def available() -> Iterator[tuple[int, str, str]]:
     """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
     if (budget := _budget.get()) is not None:
-        yield _left(budget), f"--memory {shown(budget)}", "raise it, or use smaller inputs"
+        yield _left(budget), f"--memory {format_bytes(budget)}", "raise it, or use smaller inputs"
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"
@@ -242,6 +242,6 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def shown(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Format a number of bytes: `600 MiB`, and less than one MiB as `24 KiB`."""
     return f"{size / _MIB:,.0f} MiB" if size >= _MIB or size <= 0 else f"{-(-size // 1024):,} KiB"

@@ -355,7 +355,7 @@ def _is_imported(group: str) -> bool:
 
 
 @contextmanager
-def noting_use() -> Iterator[None]:
+def record_use() -> Iterator[None]:
     """Note the plugins whose entries the block uses, in addition to an enclosing block; see `used_versions`."""
     token = _used.set(set(_used.get() or ()))
     try:
@@ -378,7 +378,7 @@ def installed() -> dict[Origin, list[tuple[str, str]]]:
     return by_origin
 
 
-def raised_by(error: BaseException) -> str:
+def plugin_of_error(error: BaseException) -> str:
     """Return the name of the plugin whose code raised an error, or called the code that did; empty without one."""
     packages = {point.module.partition(".")[0]: point for points in _installed().values() for point in points}
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):

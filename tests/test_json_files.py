@@ -12,7 +12,7 @@ import pytest
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Location
-from hybrid_cli.json_files import described, fits, mismatch, parse_json, read_object, typed
+from hybrid_cli.json_files import described, has_type, mismatch, parse_json, read_object, typed
 from hybrid_cli.json_rows import check_field
 
 FILE = Path("stored.json")
@@ -107,8 +107,8 @@ def test_a_value_is_described_by_its_type(value: Any, words: str) -> None:
 
 
 def test_the_arm_of_a_union_with_the_outer_type_names_the_element() -> None:
-    assert fits([1, "a"], list[str | int] | str)
-    assert fits("a", list[str | int] | str)
+    assert has_type([1, "a"], list[str | int] | str)
+    assert has_type("a", list[str | int] | str)
     found = mismatch(["a", {}], list[str | int] | str)
     assert found is not None
     assert (found.element, found.needed) == ("item 2", "a text or a whole number")

@@ -21,7 +21,7 @@ from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.queries import Marker
-from hybrid_cli.reporting.snippets import cells, matching, snippet, wrapped
+from hybrid_cli.reporting.snippets import cells, matching, snippet, wrap_lines
 from hybrid_cli.training.pretraining import pieces
 
 CHINESE = (
@@ -110,7 +110,7 @@ def test_lines_and_cells_have_the_width_of_the_terminal() -> None:
     from rich.cells import cell_len
 
     for text in TEXTS.values():
-        lines = wrapped(text, 40)
+        lines = wrap_lines(text, 40)
         assert "".join("".join(lines).split()) == "".join(text.split())
         assert max(map(cell_len, lines)) <= 40
         assert len(lines) == pytest.approx(cell_len(text) / 40, abs=1.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid_cli.artifacts.manifest import Manifest
 from hybrid_cli.settings import COMMANDS, Settings
-from hybrid_cli.settings.conversion import plain
+from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.settings.options import REQUIRED, By
 from hybrid_cli.version import is_later
 
@@ -33,7 +33,7 @@ def options_of(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
         declared = kind.declared().get(name)
         if declared is not None and declared.recorded and declared.default is not REQUIRED:
             default = declared.default
-            options[name] = plain(default.of(options.get(default.other)) if isinstance(default, By) else default)
+            options[name] = json_value(default.of(options.get(default.other)) if isinstance(default, By) else default)
     return options
 
 

@@ -304,7 +304,7 @@ def _acquired(path: Path, target: Path) -> BaseFileLock:
 
 def _write_lock(file: Path, flag: int, text: str = "") -> None:
     """Write into the file of a lock; never into the target of a link."""
-    with disk.noted(file):
+    with disk.note_path(file):
         descriptor = os.open(file, os.O_WRONLY | flag | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             os.write(descriptor, text.encode())

@@ -85,10 +85,10 @@ def _stop_at(error: Exception, debug: bool) -> NoReturn:
         detail = f" ({str(error).splitlines()[0]})" if str(error) else ""
         text, code = f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", "no-memory"
         exit_code = 1
-    elif explained := trouble_with_files(error):
+    elif explained := file_problem(error):
         (text, exit_code), code = explained, "unusable-file"
     else:
-        culprit = plugins.raised_by(error)
+        culprit = plugins.plugin_of_error(error)
         home = f"the plugin {culprit}" if culprit else "hybrid"
         text, code = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", "bug"
         exit_code = 1
@@ -121,7 +121,7 @@ def _keep_pandas_out() -> None:
             sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
-def trouble_with_files(error: Exception) -> tuple[str, int] | None:
+def file_problem(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]

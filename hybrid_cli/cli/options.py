@@ -30,7 +30,7 @@ from hybrid_cli.settings.conversion import (
     is_list,
     is_mapping,
     is_pair,
-    plain,
+    json_value,
     range_text,
 )
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
@@ -182,7 +182,7 @@ def _details(settings: Settings) -> Iterator[str]:
     yield f"hybrid {__version__}, Python {platform.python_version()}, {platform.platform()}"
     for name, value in settings.values().items():
         if name in settings.declared() and settings.applies(name):
-            yield f"{settings.command}: {name} = {plain(value)}{'' if name in settings.given else ' (default)'}"
+            yield f"{settings.command}: {name} = {json_value(value)}{'' if name in settings.given else ' (default)'}"
 
 
 def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console, storage
 from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.source import Document, Source, document_passages
-from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
+from hybrid_cli.input_files import consumed_bytes, files_of_folder, is_compressed, open_binary
 
 FIRST = 10_000  # documents that are read
 ID_BYTES = 130  # of an id in a set; studies/memory.md
@@ -90,7 +90,7 @@ def _consumed(path: Path, lines: int) -> int:
     """Return the bytes of the first lines of a file, compressed as in the file."""
     with open_binary(path) as file:
         plain = sum(map(len, islice(file, lines)))
-        compressed = consumed(file) if is_compressed(path) else plain
+        compressed = consumed_bytes(file) if is_compressed(path) else plain
     return min(compressed, path.stat().st_size)
 
 

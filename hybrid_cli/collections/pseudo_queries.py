@@ -69,7 +69,7 @@ def with_pseudo_queries(source: Source, options: Import) -> Source:
     )
 
 
-def usable(source: Source, options: Import) -> int:
+def count_usable(source: Source, options: Import) -> int:
     """Return the number of different pseudo-queries that the documents of a source have; see `with_pseudo_queries`."""
     return len(_PseudoQueries(source, options).texts.usable)
 

@@ -160,7 +160,7 @@ class CollectionWriter:
                 code="no-documents", path=self._origin(),
             )  # fmt: skip
         if parts == 1:
-            with disk.noted(self.folder / layout.CORPUS_FILE):
+            with disk.note_path(self.folder / layout.CORPUS_FILE):
                 disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
             disk.remove(folder)
         return docids

@@ -28,7 +28,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
 )
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import named, read_object, typed
+from hybrid_cli.json_files import read_object, typed, value_in_words
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def kind_of(folder: Path) -> str:
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-        reason = f"unknown kind {named(kind)} in encoder.json; known: {', '.join(known)}"
+        reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
         raise path_error(folder, reason, code="unknown-encoder", group="encoders", name=kind)
     return str(kind)
 

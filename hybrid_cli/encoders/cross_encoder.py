@@ -22,7 +22,7 @@ from hybrid_cli import console
 from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
-    few,
+    first_names,
     foreign_weights,
     load_tokenizer,
     open_model,
@@ -39,7 +39,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
+from hybrid_cli.json_files import has_type, mismatch, read_json, read_object, typed
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import MODULES, RERANKER
 
@@ -126,7 +126,7 @@ class CrossEncoder(nn.Module):
         longest = _positions(backbone, tokenizer)
         if not train:  # else the settings are those of an encoder
             limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
-            longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
+            longest = min(longest, limit) if has_type(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
@@ -282,17 +282,17 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
     inner = f"{backbone.base_model_prefix}."
     if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
         raise path_error(
-            folder, f"has weights that {type(backbone).__name__} lacks ({few(foreign)})", code="unknown-weights"
+            folder, f"has weights that {type(backbone).__name__} lacks ({first_names(foreign)})", code="unknown-weights"
         )
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
     refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
         raise path_error(
-            folder, f"has no ranking head ({few(head)}); use `hybrid train-reranker`", code="no-ranking-head"
+            folder, f"has no ranking head ({first_names(head)}); use `hybrid train-reranker`", code="no-ranking-head"
         )
     if head:
-        console.note(f"{folder}: has no ranking head; starts with a new one ({few(head)})")
+        console.note(f"{folder}: has no ranking head; starts with a new one ({first_names(head)})")
 
 
 def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:

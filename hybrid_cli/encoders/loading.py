@@ -55,7 +55,7 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS, LEARNERS, WRAPPERS,
 from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER, lowers_case
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import mismatch_of_fields, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, read_object, value_in_words
 from hybrid_cli.storage import layout
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         kind = "ministral"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
-        problem = f"model_type {named(kind)} is not in the installed transformers{own}"
+        problem = f"model_type {value_in_words(kind)} is not in the installed transformers{own}"
         raise path_error(file, problem, code="model-type-unknown", value=kind)
     with opening(folder):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
@@ -319,7 +319,11 @@ def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:
             raise path_error(
-                file, f"{key} {named(value)} is not allowed: {reason}", code="model-config-key", key=key, value=value
+                file,
+                f"{key} {value_in_words(value)} is not allowed: {reason}",
+                code="model-config-key",
+                key=key,
+                value=value,
             )
 
 
@@ -443,7 +447,7 @@ def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any
         return encoded["input_ids"], cut or [False] * len(parts)
 
     from_start = tokenizer.is_fast and tokenizer.truncation_side == "right"
-    beginnings = [beginning(text, CHARACTERS * length) if from_start else text for text in texts]
+    beginnings = [head_of(text, CHARACTERS * length) if from_start else text for text in texts]
     ids, cut = tokenize(beginnings)
     again = [row for row, text in enumerate(texts) if len(beginnings[row]) < len(text) and not cut[row]]
     if again:
@@ -452,7 +456,7 @@ def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any
     return ids, cut
 
 
-def beginning(text: str, most: int) -> str:
+def head_of(text: str, most: int) -> str:
     """Return the words of a text that end within `most` characters; the whole text if none does."""
     if len(text) <= most:
         return text
@@ -580,7 +584,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
         raise _unknown_weights(folder, unknown)
-    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
+    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _has_no_values(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
 
@@ -635,7 +639,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     for key, value in ((key, value) for file in weight_files(folder) for key, value in load_file(file).items()):
         rest = key.removeprefix(root)
         if not key.startswith(root):
-            known = any(key.startswith(other) for other in layout.towers.values()) or _silent(key)
+            known = any(key.startswith(other) for other in layout.towers.values()) or _has_no_values(key)
             unknown += [] if known else [key]
         elif layout.linear and rest.startswith(layout.linear):
             projection["linear." + rest.removeprefix(layout.linear)] = value
@@ -643,7 +647,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
             projection["norm." + rest.removeprefix(layout.norm)] = value
         elif rest.startswith(layout.backbone):
             backbone[rest.removeprefix(layout.backbone)] = value
-        elif not rest.startswith(layout.unused) and not _silent(rest):
+        elif not rest.startswith(layout.unused) and not _has_no_values(rest):
             unknown.append(key)
     if unknown:
         raise _unknown_weights(folder, unknown)
@@ -659,7 +663,7 @@ def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None
     return {key.removeprefix(wrapper): value for key, value in items}
 
 
-def _silent(key: str) -> bool:
+def _has_no_values(key: str) -> bool:
     return bool(_SILENT & {*key.split(".")})
 
 
@@ -672,15 +676,15 @@ def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> lis
         body: prefix of the names of the transformer inside a model with a head.
     """
     heads = {*_PRETRAINING, *_OF_TYPE.get(model_type, ())}
-    return sorted(key for key in keys if not _silent(key) and key.removeprefix(body).split(".")[0] not in heads)
+    return sorted(key for key in keys if not _has_no_values(key) and key.removeprefix(body).split(".")[0] not in heads)
 
 
 def _unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
-    reason = f"has weights of an unknown part ({few(keys)}); see `hybrid presets` for the known forms"
+    reason = f"has weights of an unknown part ({first_names(keys)}); see `hybrid presets` for the known forms"
     return path_error(folder, reason, code="unknown-weights")
 
 
-def few(keys: Collection[str]) -> str:
+def first_names(keys: Collection[str]) -> str:
     """Return the first three names in words."""
     return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
 
@@ -721,5 +725,7 @@ def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
         raise path_error(
-            folder, f"lacks weights of its config.json ({few(missing)}); save it complete", code="missing-weights"
+            folder,
+            f"lacks weights of its config.json ({first_names(missing)}); save it complete",
+            code="missing-weights",
         )

@@ -23,7 +23,7 @@ from hybrid_cli.encoders.loading import (
     attended,
     cut_tokens,
     encoder_class,
-    few,
+    first_names,
     foreign_weights,
     new_model,
     open_model,
@@ -365,7 +365,7 @@ def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str
     """Refuse weights of another kind of model: without them the encoder would compute something else."""
     if foreign := foreign_weights(config.model_type, keys, body):
         raise path_error(
-            folder, f"has unused weights ({few(foreign)}); pass its --architecture", code="unknown-weights"
+            folder, f"has unused weights ({first_names(foreign)}); pass its --architecture", code="unknown-weights"
         )
 
 

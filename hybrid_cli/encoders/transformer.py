@@ -30,7 +30,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     Module,
     check_keys,
     parts_of,
-    unsupported,
+    unsupported_key,
 )
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
@@ -161,7 +161,7 @@ def _activation(file: Path, config: Mapping[str, Any]) -> str:
     stored = str(config.get("activation_function") or "torch.nn.Tanh")
     name = stored.rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS or not stored.startswith("torch.nn."):
-        raise unsupported(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
+        raise unsupported_key(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
     return name
 
 

@@ -74,7 +74,9 @@ def easy_hard(first_sparse: pl.DataFrame, name: str, cutoff: int = 10) -> Bucket
     return Buckets(f"difficulty for {name}", (EASY, HARD), scored.select("qid", bucket=bucket), note)
 
 
-def above_sparse(first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10) -> float:
+def share_above_sparse(
+    first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10
+) -> float:
     """Return the fraction of Hard queries on which a run's reciprocal rank exceeds that of the sparse run."""
     hard = easy_or_hard.queries.filter(bucket=HARD).select("qid")
     ours, theirs = (

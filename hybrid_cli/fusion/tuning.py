@@ -35,9 +35,8 @@ _TENTHS = [tenth / 10 for tenth in range(21)]
 PUBLISHED: dict[str, list[Weights]] = {  # of a lexical and a dense run
     "clear": [(weight, 1.0) for weight in _TENTHS[1:10]],  # DualRM, section 4
     "roc": [(1.0, weight) for weight in _TENTHS],  # RoC, section 4.1
-    "spar": [
-        (1.0, weight) for weight in sorted({*_TENTHS[1:11], *(1 / tenth for tenth in _TENTHS[1:11])})
-    ],  # appendix A
+    # appendix A
+    "spar": [(1.0, weight) for weight in sorted({*_TENTHS[1:11], *(1 / tenth for tenth in _TENTHS[1:11])})],
 }
 
 

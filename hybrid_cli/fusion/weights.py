@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
-from hybrid_cli.json_files import fits, mismatch_of_fields, read_object
+from hybrid_cli.json_files import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
 _STORED: dict[str, Any] = {
@@ -230,7 +230,7 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
             value=list(names),
             expected=stored["runs"],
         )
-    k = stored["rrf_k"] if fits(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
+    k = stored["rrf_k"] if has_type(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
     return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 
 

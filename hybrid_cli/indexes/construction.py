@@ -30,11 +30,11 @@ from hybrid_cli.indexes.faiss import (
     is_binary,
     load_faiss,
     pick_gpus,
-    quiet,
     reason,
     same_graph,
     set_parameter,
     sign_bits,
+    suppress_output,
     table_size,
     training_on,
 )
@@ -144,7 +144,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
                 "Check its recall with --recall-check"
             )
         try:
-            with quiet(), training_on(gpus, index):
+            with suppress_output(), training_on(gpus, index):
                 index.train(sample)
         except RuntimeError as error:
             problem = f"{len(sample):,} vectors are too few to train {factory} ({reason(error)})"

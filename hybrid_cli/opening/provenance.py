@@ -41,7 +41,9 @@ def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[str]:
     Raises:
         InputError: the judgments cannot be read.
     """
-    parts = {name: [part for part in lineage.made_of(path) if part[2].kind in _PARTS] for name, path in runs.items()}
+    parts = {
+        name: [part for part in lineage.sources_of_run(path) if part[2].kind in _PARTS] for name, path in runs.items()
+    }
     if qrels is None or not any(parts.values()):
         return []
     judged = collections.read_qrels(qrels)

@@ -16,7 +16,7 @@ from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
-from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited
+from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited_positions
 from hybrid_cli.perturbations.wordnet import WordNet
 
 TRIES = 7  # words to look up; if none has a synonym, the query remains unchanged
@@ -81,7 +81,7 @@ def replacement(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def replace(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        positions = [position for position in unedited(words, edits) if not is_stop_word(words[position])]
+        positions = [position for position in unedited_positions(words, edits) if not is_stop_word(words[position])]
         pairs = [(position, synonym) for position in positions for synonym in find(words[position].lower())]
         if pairs:
             position, synonym = pairs[draw("pair") % len(pairs)]
@@ -95,7 +95,7 @@ def insertion(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def insert(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        positions = unedited(words, edits)
+        positions = unedited_positions(words, edits)
         if not positions:
             return
         tried = (find(words[draw(f"word {number}") % len(words)].lower()) for number in range(TRIES))

@@ -209,7 +209,9 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
             for run, qid, change in changed
         ],
         groups=[(group, buckets.means(values, group, measure)) for group in groups],
-        above={name: buckets.above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse},
+        above={
+            name: buckets.share_above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse
+        },
     )
 
 

@@ -54,7 +54,7 @@ class View:
 
 
 @contextmanager
-def window() -> Iterator[None]:
+def alternate_screen() -> Iterator[None]:
     """Use the second screen of the terminal, so that its contents are as before at the end."""
     out = console.stdout()
     out.set_alt_screen(True)

@@ -146,7 +146,7 @@ class JudgingSession:
     def _prior(self) -> np.ndarray | None:
         from hybrid_cli.fusion.tuning import prior_values
 
-        return prior_values(lineage.dense_side(runs.named(self.settings.runs)), self.settings.measure)
+        return prior_values(lineage.dense_side(runs.name_runs(self.settings.runs)), self.settings.measure)
 
     def _values(self, qid: str) -> np.ndarray:
         grades = self.judgments.of_query(qid)

@@ -175,10 +175,10 @@ def _list(findings: Findings, marker: Marker, run: str, qid: str, query: str, va
             )
         )
     relevant = judged.filter(pl.col("relevance") >= findings.plan.level).join(head, on="docid", how="anti")
-    return RankedList(run, value, hits, [] if findings.by_answers else _elsewhere(relevant))
+    return RankedList(run, value, hits, [] if findings.by_answers else _other_ranks(relevant))
 
 
-def _elsewhere(relevant: pl.DataFrame) -> list[str]:
+def _other_ranks(relevant: pl.DataFrame) -> list[str]:
     """Return the ranks of relevant documents that are not among the hits shown."""
     hits = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
     others = [

@@ -63,11 +63,11 @@ def sections(
     if held:
         means = {run: findings.summary.means[run, findings.measure] for run in held}
         yield memory.section(held, means, findings.measure, runs)
-    if reasons := list(_absent(findings, bool(curves), bool(held))):
+    if reasons := list(_absent_sections(findings, bool(curves), bool(held))):
         yield Section("absent", "Absent sections", text=reasons)
 
 
-def _absent(findings: Findings, curves: bool, held: bool) -> Iterator[str]:
+def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[str]:
     """Yield the reason for each section that is left out."""
     if not findings.complement:
         yield (
@@ -364,8 +364,8 @@ def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
     )
     dense, sparse = complement.dense, complement.sparse
     yield (
-        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_of(cut.dense, cut.queries)} queries, "
-        f"{sparse} for {cut.sparse:,}."
+        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_count_of(cut.dense, cut.queries)} "
+        f"queries, {sparse} for {cut.sparse:,}."
     )
     if cut.dense:
         yield (
@@ -375,8 +375,8 @@ def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
     run = findings.matches[-1].run
     reached = sets(findings.kept[run].first, findings.kept[sparse].first, cut.cutoff).dense
     ours = "" if run == dense else f"; {run} answers {reached:,}"
-    yield f"An oracle that chooses between the two answers {_of(cut.queries - cut.fail, cut.queries)}{ours}."
+    yield f"An oracle that chooses between the two answers {_count_of(cut.queries - cut.fail, cut.queries)}{ours}."
 
 
-def _of(count: int, queries: int) -> str:
+def _count_of(count: int, queries: int) -> str:
     return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")

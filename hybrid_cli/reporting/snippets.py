@@ -91,7 +91,7 @@ def cells(text: str, room: int) -> str:
     return "".join(kept) + "…"
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_lines(text: str, width: int) -> list[str]:
     """Return the lines of a text, at most `width` columns wide, cut between words."""
     if not words.has_unspaced(text):
         return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

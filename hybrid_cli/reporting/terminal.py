@@ -13,7 +13,7 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
 from hybrid_cli.encoders.checkpoints.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
-from hybrid_cli.reporting.snippets import Matching, matching, snippet, wrapped
+from hybrid_cli.reporting.snippets import Matching, matching, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, signed
 from hybrid_cli.settings import Doctor, Presets, Search
 
@@ -75,7 +75,7 @@ def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None
         return
     out = console.stdout()
     room = max(out.width - len(start), 20)
-    for line in wrapped(text, room):
+    for line in wrap_lines(text, room):
         shown = console.styled(start + line)
         for begin, end in marked.spans(line) if marked else ():
             shown.stylize("bold", len(start) + begin, len(start) + end)

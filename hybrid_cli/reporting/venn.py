@@ -30,8 +30,8 @@ def section(complement: Complement, runs: Sequence[str], cutoffs: Sequence[int])
     text = (
         f"A query counts as answered if its top k hits include a relevant document. D are the queries that "
         f"{complement.dense} answers, S those that {complement.sparse} answers. The ratio of complementarity RoC(D;S) "
-        "is the fraction of D that is not in S. All areas, including the intersections, are proportional to the numbers "
-        "of queries, on one scale."
+        "is the fraction of D that is not in S. All areas, including the intersections, are proportional to the "
+        "numbers of queries, on one scale."
     )
     return Section(
         "complement",

@@ -38,7 +38,7 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 
-def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
+def rerank_hits(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Put the rescored hits of each query first, in the order of their new scores.
 
     The other hits follow in their order. Their scores have the previous distances to the last rescored hit, but are

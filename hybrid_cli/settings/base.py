@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from hybrid_cli import plugins
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.conversion import bare_type, converted, is_pair, plain
+from hybrid_cli.settings.conversion import bare_type, converted, is_pair, json_value
 from hybrid_cli.settings.options import (
     GIVEN,
     KEY,
@@ -200,7 +200,7 @@ class Settings:
         """Return the options that apply, as JSON values, for the manifest."""
         self.check_facts(**facts)
         return {
-            name: plain(getattr(self, name))
+            name: json_value(getattr(self, name))
             for name, declared in self.declared().items()
             if declared.recorded and self.applies(name, **facts)
         }

@@ -78,9 +78,9 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return tuple(_item(declared, arm, item) for arm, item in zip(arms, value, strict=True))
         if is_mapping(kind):
             return _mapping(declared, get_args(kind)[1], value)
-        return _one(declared, kind, value)
+        return _convert_value(declared, kind, value)
     except (ValueError, TypeError) as error:
-        known = _about(value, error)
+        known = _value_error(value, error)
         text = f"{spelling(name, declared)} {_text(known.fields['value'])}: {error}"
         raise InputError(text, code=known.code, option=name, **known.fields) from None
 
@@ -96,7 +96,7 @@ class Unusable(ValueError):
         self.code, self.fields = code, fields
 
 
-def _about(value: Any, error: Exception) -> Unusable:
+def _value_error(value: Any, error: Exception) -> Unusable:
     """Return the error of a value; that of an item of a list quotes only the item."""
     known = error if isinstance(error, Unusable) else Unusable(str(error))
     known.fields.setdefault("value", value)
@@ -105,9 +105,9 @@ def _about(value: Any, error: Exception) -> Unusable:
 
 def _item(declared: Option, kind: Any, item: Any) -> Any:
     try:
-        return _one(declared, kind, item)
+        return _convert_value(declared, kind, item)
     except (ValueError, TypeError) as error:
-        raise _about(item, error) from None
+        raise _value_error(item, error) from None
 
 
 def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
@@ -144,7 +144,7 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
         declared = replace(declared, choices=None)
         return {_chosen(name, names): item for name, item in _mapping(declared, kind, value).items()}
     if isinstance(value, Mapping):
-        return {str(name): _one(declared, kind, item) for name, item in value.items()}
+        return {str(name): _convert_value(declared, kind, item) for name, item in value.items()}
     what = (declared.metavar or "NAME=FILE").partition("=")[0]
     values: dict[str, Any] = {}
     for item in _items(value):
@@ -158,7 +158,7 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
     return values
 
 
-def _one(declared: Option, kind: Any, value: Any) -> Any:
+def _convert_value(declared: Option, kind: Any, value: Any) -> Any:
     """Convert one value to `kind` and check its range or choices."""
     choices = get_args(kind) if get_origin(kind) is Literal else declared.allowed()
     if declared.parse is not None and isinstance(value, str):
@@ -279,10 +279,10 @@ def has_url(value: Any) -> bool:
     return isinstance(value, str | Path) and URL.fullmatch(str(value)) is not None
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON."""
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     return str(value) if isinstance(value, Path) else value

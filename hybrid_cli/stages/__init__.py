@@ -60,7 +60,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             with (
                 stage_scope(),
                 naming_plugins(),
-                plugins.noting_use(),
+                plugins.record_use(),
                 memory.limited(getattr(settings, "memory", None)),
                 input_files.limited(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
@@ -75,7 +75,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
 
 def call(settings: Settings) -> Any:
     """Call the stage of a settings object: `prepare trec` is the function `prepare` of `stages/prepare.py`."""
-    with plugins.noting_use():
+    with plugins.record_use():
         command = ALL_COMMANDS.get(settings.command)
         if command is not None and command.function is not None:
             return command.function(settings)

@@ -15,7 +15,7 @@ from hybrid_cli.encoders.checkpoints.layouts import LEARNERS, PLAIN, SIDES, find
 from hybrid_cli.encoders.checkpoints.pickles import convert
 from hybrid_cli.encoders.checkpoints.presets import PRESETS
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
-from hybrid_cli.encoders.loading import few
+from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import Tower
 from hybrid_cli.errors import InputError
@@ -164,7 +164,9 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     names = shapes(work) if len(sources) == 1 else {}
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
-            problem = f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})"
+            problem = (
+                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({first_names(unknown)})"
+            )
             raise InputError(problem, code="unknown-weights", path=sources[0], names=unknown)
         folders = composite.learners(work, len(numbers))
         _split(work, folders)

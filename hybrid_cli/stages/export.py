@@ -295,7 +295,7 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             raise InputError(problem, code="no-such-file", path=path, expected=layout.MODULES)
     storage.check_parts(path)
     ignored = shutil.ignore_patterns(storage.MANIFEST, ".*")
-    with disk.noted(scratch):  # copytree collects the errors of all files
+    with disk.note_path(scratch):  # copytree collects the errors of all files
         shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
         contract = read_contract(path)
@@ -329,7 +329,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     return f"{console.counted(vector=len(index.docids))} of {index.dim}"
 
 
-def _served(path: Path, scratch: Path, settings: Export) -> str:
+def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and of a dense one, for a search engine."""
     from hybrid_cli.exports import serving
     from hybrid_cli.opening.exact import query_encoder
@@ -386,8 +386,8 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
-    (Kind.LEXICAL_INDEX, "opensearch"): _served,
-    (Kind.LEXICAL_INDEX, "vespa"): _served,
-    (Kind.LEXICAL_INDEX, "parquet"): _served,
+    (Kind.LEXICAL_INDEX, "opensearch"): _write_documents,
+    (Kind.LEXICAL_INDEX, "vespa"): _write_documents,
+    (Kind.LEXICAL_INDEX, "parquet"): _write_documents,
     (Kind.LEXICAL_INDEX, "anserini"): _anserini,
 }

@@ -287,7 +287,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
     from hybrid_cli.opening import latency
 
-    named = runs.named(as_names(settings.paths))
+    named = runs.name_runs(as_names(settings.paths))
     refuse_other_corpus(named.values(), collections.corpus_path(collection))
     opened_runs = {name: runs.open_run(path) for name, path in named.items()}
     behind = {name: _indexes(path) for name, path in named.items()}

@@ -54,7 +54,7 @@ def rename(scratch: Path, path: Path) -> None:
     old = old_path(path)
     remove(old)
     folders = path.is_dir() or (path.exists() and scratch.is_dir())
-    with disk.noted(path):
+    with disk.note_path(path):
         if not (folders and disk.device.exchange(scratch, path)):
             if folders:
                 disk.device.rename(path, old)
@@ -73,14 +73,14 @@ def refuse_planted(path: Path) -> None:
     scratch, lock = scratch_path(path), lock_file(path)
     inside = (Path(folder, name) for folder, *names in os.walk(scratch) for name in (*names[0], *names[1]))
     for file in (lock, old_path(path), scratch, *(() if scratch.is_symlink() else inside)):
-        if os.path.lexists(file) and (reason := _strange(file, file == lock)):
+        if os.path.lexists(file) and (reason := _planted_reason(file, file == lock)):
             raise HybridError(
                 f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output",
                 code="planted-scratch-file", path=file,
             )  # fmt: skip
 
 
-def _strange(file: Path, is_lock: bool) -> str:
+def _planted_reason(file: Path, is_lock: bool) -> str:
     status = os.lstat(file)
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
@@ -115,7 +115,7 @@ def restore(path: Path) -> None:
 def restore_name(path: Path) -> None:
     """Give `path` its old content back if a replacement was killed between its two renames; keep its scratch path."""
     if old_path(path).exists() and not path.exists():
-        with disk.noted(path):
+        with disk.note_path(path):
             disk.device.rename(old_path(path), path)
     remove(old_path(path))
 

@@ -126,7 +126,7 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
             code="no-such-column", path=path, column=name,
         )  # fmt: skip
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
-    if not (_fits(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
+    if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
         raise InputError(
             f"{path}: column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}",
             code="other-type", path=path, column=name,
@@ -137,7 +137,7 @@ def _is_integer(schema: pa.Schema, name: str) -> bool:
     return bool(pa.types.is_integer(schema.field(name).type))
 
 
-def _fits(file_type: pa.DataType, needed_type: pa.DataType) -> bool:
+def _is_compatible(file_type: pa.DataType, needed_type: pa.DataType) -> bool:
     def family(kind: pa.DataType) -> str:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return "string"

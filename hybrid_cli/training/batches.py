@@ -196,7 +196,7 @@ def batches(
             yield batch
 
 
-def ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
     """Yield items in order, and compute the next `count` of them in a background thread meanwhile."""
     with ThreadPool(1, "batches") as worker:
         end: Any = object()

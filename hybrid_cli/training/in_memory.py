@@ -22,7 +22,7 @@ from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import SCHEMAS, Kind
-from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
 from hybrid_cli.training.loop import train as run
@@ -79,7 +79,7 @@ def train(
     with tempfile.TemporaryDirectory() as work:
         job = Job(
             learner,
-            lambda done: ahead(map(learner.prepare, known.batches(plan, done))),
+            lambda done: prefetch(map(learner.prepare, known.batches(plan, done))),
             steps_of(plan, len(known)),
             lambda folder: {},
             epoch_steps=epoch_steps(plan, len(known)),

@@ -122,11 +122,11 @@ def shares(count: int) -> list[int]:
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
     """Return the items of this process."""
-    return items[own(len(items))]
+    return items[own_slice(len(items))]
 
 
-def own(count: int) -> slice:
-    """Return the place of this process's items in `count` items."""
+def own_slice(count: int) -> slice:
+    """Return the slice of this process's items in `count` items."""
     counts = shares(count)
     begin = sum(counts[: rank()])
     return slice(begin, begin + counts[rank()])

@@ -265,7 +265,7 @@ class Corpus:
         lengths = np.minimum(self._plan.batch_size, len(self) - batch * self._plan.batch_size)
         mask = np.zeros(len(positions), bool)
         for length in np.unique(lengths).tolist():
-            own = parallel.own(length)
+            own = parallel.own_slice(length)
             mask |= (lengths == length) & (position >= own.start) & (position < own.stop)
         return mask
 

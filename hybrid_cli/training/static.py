@@ -102,7 +102,7 @@ class BagsOfTerms:
         bags = self._random_bags(rng, plan.batch_size - given)
         if given:
             bags = _joined(bags, self._text_bags(rng, given))
-        mine = parallel.own(len(bags))
+        mine = parallel.own_slice(len(bags))
         bags = bags.part(mine.start, mine.stop)
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])

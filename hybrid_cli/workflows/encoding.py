@@ -28,7 +28,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import DENSE_INDEX, INT8, TEXTS, as_names
-from hybrid_cli.settings.conversion import plain
+from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
@@ -235,7 +235,7 @@ def run_on(
     Raises:
         InputError, HybridError: see `workers.run`.
     """
-    given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
+    given = {name: json_value(getattr(settings, name)) for name in settings.given - {"devices"}}
     given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
     missing = missing_shards(path_of, total, settings.shard_size)
     shares = [missing[number :: len(devices)] for number in range(len(devices))]

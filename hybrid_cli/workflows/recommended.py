@@ -15,7 +15,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import PseudoQueries
-from hybrid_cli.collections.pseudo_queries import usable
+from hybrid_cli.collections.pseudo_queries import count_usable
 from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_json, typed
@@ -195,7 +195,7 @@ class RecommendedPath:
         source = Source(documents.name, lambda: _documents(documents))
         counts: dict[PseudoQueries, int] = {}
         for kind in kinds:
-            counts[kind] = usable(source, self._source(self.at("pseudo"), kind))
+            counts[kind] = count_usable(source, self._source(self.at("pseudo"), kind))
             few = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count < FEWEST_QUERIES)
             if counts[kind] >= FEWEST_QUERIES:
                 if few:
