@@ -51,7 +51,7 @@ def plain(text: str) -> str:
     return _escaped(_UNSAFE, _MARKS.sub("", text.replace("\r\n", "\n")))
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text for programs that is safe to print: as `plain`, with marks of direction escaped too."""
     return _escaped(_MARKS, _escaped(_UNSAFE, text))
 
@@ -65,7 +65,7 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(" ", plain(text))
 
 
-def shortened(message: str) -> str:
+def shorten(message: str) -> str:
     """Return a message in one line; very long words, such as paths and numbers, and the middle of it are shortened."""
     words = (w if len(w) <= _LONGEST_WORD else f"{w[:100]}...{w[-20:]}" for w in plain(message).split())
     line = " ".join(words)
@@ -158,8 +158,8 @@ def _print(message: str) -> None:
 
 def error(message: str, code: str = "", fields: Mapping[str, object] | None = None, as_json: bool = False) -> None:
     """Print the error that ends the command, in one line on stderr: for people, or as a JSON object for programs."""
-    content = {"error": shortened(message), "code": code, **(fields or {})}
-    print(json_text(content) if as_json else f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
+    content = {"error": shorten(message), "code": code, **(fields or {})}
+    print(json_text(content) if as_json else f"hybrid: {shorten(message)}", file=sys.stderr, flush=True)
 
 
 def trace(text: str) -> None:
@@ -303,7 +303,7 @@ def result_json(content: Any, indent: int | None = None) -> None:
 
 def json_text(content: Any, indent: int | None = None) -> str:
     """Return JSON that is safe to print."""
-    return escaped(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
+    return escape(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
 
 
 def stdout(piped_width: int = 200) -> Console:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
-# Usual names of the columns of ids, as `folded` returns them, the most specific first.
+# Usual names of the columns of ids, as `fold_name` returns them, the most specific first.
 QIDS = ("qid", "q_id", "query_id", "queryid", "question_id", "topic_id")
 DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
 _SPECIAL = (
@@ -43,7 +43,7 @@ _SPECIAL = (
 _UNSAFE = re.compile(r"[\\\0]|^[A-Za-z]:")  # in a part of a path
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return the name of a column in lower case with `_`: `corpus_id` for `Corpus-ID`."""
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
@@ -196,7 +196,7 @@ def limits() -> Limits:
 
 
 @contextmanager
-def limited(changes: Mapping[str, int]) -> Iterator[None]:
+def change_limits(changes: Mapping[str, int]) -> Iterator[None]:
     """Change limits by name while the block runs."""
     token = _limits.set(replace(limits(), **changes))
     try:
@@ -388,11 +388,11 @@ def text_lines(path: Path) -> list[str]:
     pieces = []
     for number, raw in enumerate(byte_lines(path), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        pieces.append(decoded(raw, path, Location(path, number)).rstrip("\r\n"))
+        pieces.append(decode_text(raw, path, Location(path, number)).rstrip("\r\n"))
     return pieces
 
 
-def decoded(raw: bytes, path: Path, location: object, encoding: str = "utf-8") -> str:
+def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8") -> str:
     """Return bytes of a file as text.
 
     Raises:
@@ -439,7 +439,7 @@ def read_unpacked(path: Path) -> str:
     with open_binary(path) as file:
         content = file.read(bound.line + 1)
     bound.refuse_line(path, path, len(content), "content")
-    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
 
 
 def read_text(path: Path, most: int | None = None) -> str:
@@ -450,7 +450,7 @@ def read_text(path: Path, most: int | None = None) -> str:
     """
     content = read_bytes(path, most)
     _refuse_content(path, content[:512])
-    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
 
 
 # ------------------------------------------------------------------------------------------------------------ folders

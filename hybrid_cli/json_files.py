@@ -63,7 +63,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _refuse_no_object(value: Any, where: object) -> NoReturn:
     raise InputError(
-        f"{where}: needs a JSON object {{...}}, not {described(value)}", code="not-an-object", path=where, value=value
+        f"{where}: needs a JSON object {{...}}, not {describe_value(value)}",
+        code="not-an-object",
+        path=where,
+        value=value,
     )
 
 
@@ -82,7 +85,7 @@ class Mismatch(NamedTuple):
     needed: str
 
     def __str__(self) -> str:
-        sentence = f"is {described(self.value)}; needs {self.needed}"
+        sentence = f"is {describe_value(self.value)}; needs {self.needed}"
         return f"{self.element} {sentence}" if self.element else sentence
 
     @property
@@ -91,7 +94,7 @@ class Mismatch(NamedTuple):
         return {"element": self.element, "value": self.value}
 
 
-def typed(kind: type[T], values: Any, where: object) -> T:
+def make_typed(kind: type[T], values: Any, where: object) -> T:
     """Make a dataclass from JSON values, each checked against the type of its field.
 
     Args:
@@ -202,7 +205,7 @@ def _in_words(kind: Any) -> str:
     return plain.get(kind) or lists.get(origin or kind, "another type")
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return the type of a JSON value and the value, shortened, for messages."""
     if isinstance(value, list):
         return f"a list of {len(value)} item{'s' * (len(value) != 1)}"

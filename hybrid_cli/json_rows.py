@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Location, byte_lines, decoded, is_parquet, limits, open_binary, plain_suffix
+from hybrid_cli.input_files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
 from hybrid_cli.json_files import mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
@@ -69,7 +69,7 @@ def _values(path: Path, chunk: int) -> Iterator[tuple[Location, Any]]:
     if not (_starts_array(path) or _starts_indented(path)):
         for number, raw in enumerate(byte_lines(path), 1):
             location = Location(path, number)
-            line = decoded(raw.removeprefix(BOM_UTF8) if number == 1 else raw, path, location)
+            line = decode_text(raw.removeprefix(BOM_UTF8) if number == 1 else raw, path, location)
             if not line or line.isspace():
                 continue
             try:
@@ -109,7 +109,7 @@ def _starts_indented(path: Path) -> bool:
     return False
 
 
-def nested(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, str, dict[str, Any]]]:
+def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, str, dict[str, Any]]]:
     """Yield the names and objects of one JSON object of objects, with bounded memory; see `is_nested`."""
     with _Json(path, chunk) as text:
         text.skip("{")

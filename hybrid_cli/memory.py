@@ -39,7 +39,7 @@ _budget: ContextVar[int | None] = ContextVar("budget", default=None)  # of the r
 
 
 @contextmanager
-def limited(budget: int | None) -> Iterator[None]:
+def limit_budget(budget: int | None) -> Iterator[None]:
     """Set the budget of the process in bytes while the block runs; None keeps the present one."""
     token = _budget.set(_budget.get() if budget is None else budget)
     try:
@@ -153,7 +153,7 @@ def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
         require(_TORCH, "PyTorch", mapped=True)
 
 
-def exhausted(error: BaseException) -> bool:
+def is_allocation_failure(error: BaseException) -> bool:
     """Return whether an error of a library is a failed allocation."""
     named = isinstance(error, OSError | RuntimeError | ImportError)
     return isinstance(error, MemoryError) or (named and any(words in str(error).lower() for words in _EXHAUSTED))

@@ -324,7 +324,7 @@ def load(path: str | Path) -> None:
 
 
 @contextmanager
-def loaded(paths: Iterable[str | Path]) -> Iterator[None]:
+def load_files(paths: Iterable[str | Path]) -> Iterator[None]:
     """Load files for the time of a block; their entries are removed at its end."""
     before = dict(_files)
     try:
@@ -369,7 +369,7 @@ def used_versions() -> dict[str, str]:
     return {origin.name: origin.version for origin in sorted(_used.get() or ()) if origin.version}
 
 
-def installed() -> dict[Origin, list[tuple[str, str]]]:
+def installed_packages() -> dict[Origin, list[tuple[str, str]]]:
     """Return the installed packages, each with group and name of its entries; nothing is imported."""
     by_origin: dict[Origin, list[tuple[str, str]]] = {}
     for group, points in _installed().items():

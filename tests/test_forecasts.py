@@ -110,7 +110,7 @@ def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: P
     shutil.copytree(made / "dense", tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
     with (
-        memory.limited(0),
+        memory.limit_budget(0),
         raises("no-memory", HybridError),
     ):
         build(tmp_path / "copy", VectorIndex(index_type="sq8"))

@@ -14,7 +14,6 @@ from torch.nn import functional
 from hybrid_cli.training.losses import (
     LossInputs,
     Objective,
-    added,
     bpr,
     distillation,
     distilled,
@@ -26,6 +25,7 @@ from hybrid_cli.training.losses import (
     residual_margin,
     span_contrast,
     squared_cosine,
+    sum_objectives,
 )
 
 
@@ -81,7 +81,7 @@ def test_no_gradient_reaches_the_lexical_vectors() -> None:
 @pytest.mark.parametrize("objective", [nll, residual_margin])
 def test_losses_add_up(objective: Objective) -> None:
     vectors = random_vectors(1)
-    both = added(objective, orthogonality)(vectors)
+    both = sum_objectives(objective, orthogonality)(vectors)
     assert both == {**objective(vectors), **orthogonality(vectors)}
 
 

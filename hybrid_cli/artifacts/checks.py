@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.history import completed, same_call, unknown_options
+from hybrid_cli.artifacts.history import add_missing_options, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
@@ -251,7 +251,7 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
         version = existing.versions["hybrid"]
         words = f"already exists, written by hybrid {version} with {', '.join(unknown)}, which this version lacks"
         return "output-of-a-newer-version", words, {"version": version, "options": unknown}
-    before, now = completed(existing, wanted), completed(wanted, existing)
+    before, now = add_missing_options(existing, wanted), add_missing_options(wanted, existing)
     fields = {
         "options": sorted(name for name in now.options if before.options.get(name) != now.options.get(name)),
         "inputs": sorted(

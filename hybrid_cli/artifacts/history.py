@@ -16,10 +16,10 @@ from hybrid_cli.version import is_later
 
 def same_call(first: Manifest, second: Manifest) -> bool:
     """Test whether two calls of a stage have equal options and inputs, in whatever versions of hybrid."""
-    return completed(first, second).key() == completed(second, first).key()
+    return add_missing_options(first, second).key() == add_missing_options(second, first).key()
 
 
-def completed(manifest: Manifest, other: Manifest) -> Manifest:
+def add_missing_options(manifest: Manifest, other: Manifest) -> Manifest:
     """Return a manifest with the recorded options of `other` that it lacks, see `options_of`."""
     return replace(manifest, options=options_of(manifest, other.options)) if manifest.stage == other.stage else manifest
 

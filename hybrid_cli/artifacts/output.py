@@ -171,7 +171,7 @@ class Output:
         A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
         work, key = self.partial, self.partial / unfinished.KEY
-        if work.exists() and not unfinished.interrupted(work, self.manifest.call()):
+        if work.exists() and not unfinished.is_interrupted(work, self.manifest.call()):
             unfinished.discard(work)
         resumed = work.exists()
         if not resumed:
@@ -189,7 +189,7 @@ class Output:
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
-        if unfinished.finished(self.partial, self.manifest.call()):
+        if unfinished.is_finished(self.partial, self.manifest.call()):
             self._publish_folder()
             self.up_to_date = True
 
@@ -259,7 +259,7 @@ class Output:
         """
         if self._unlock is not None and self._unlock.alive:
             return
-        lock = _acquired(self.path, self.target)
+        lock = _acquire_lock(self.path, self.target)
         self._unlock = weakref.finalize(self, _unlock, lock, os.getpid())
 
     def release(self) -> None:
@@ -276,7 +276,7 @@ class Output:
             self.release()
 
 
-def _acquired(path: Path, target: Path) -> BaseFileLock:
+def _acquire_lock(path: Path, target: Path) -> BaseFileLock:
     """Return the lock of an output path, acquired; its file names the process and the host."""
     file = files.lock_file(target)
     files.refuse_planted(target)
@@ -330,7 +330,7 @@ def lock_growing(path: Path) -> None:
     """
     target = target_of(path)
     check_output_path(path, {})
-    lock, process = _acquired(path, target), os.getpid()
+    lock, process = _acquire_lock(path, target), os.getpid()
     at_stage_end(lambda: _unlock(lock, process))
 
 
@@ -418,7 +418,7 @@ def open_output(
         raise
     if output.up_to_date:
         call = wanted.call()
-        if unfinished.finished(output.partial, call) or unfinished.interrupted(
+        if unfinished.is_finished(output.partial, call) or unfinished.is_interrupted(
             output.partial, call
         ):  # by a killed equal call
             with suppress(HybridError, OSError):

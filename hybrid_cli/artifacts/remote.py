@@ -92,7 +92,7 @@ def local_paths(settings: S) -> Iterator[S]:
     before, uploads, done = inputs_on_machine.get(), list[Upload](), False
     try:
         if "output" in given:
-            output, shared = _spelled(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
+            output, shared = _url_in(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
             if os.environ.get("WORLD_SIZE", "1") != shared:
                 problem = "the processes of several machines need a folder that all of them read"
                 raise _refusal(f"--output {output}", "output-not-shared", problem)
@@ -100,7 +100,7 @@ def local_paths(settings: S) -> Iterator[S]:
                 uploads.append(Upload(f"{output}{end}", settings))
         urls = _download([(name, url) for name, value in given.items() if name != "output" for url in _urls(value)])
         inputs_on_machine.set(partial(fetch_all, str(root()), urls))
-        yield settings.changed(**{name: _localized(value) for name, value in given.items()})
+        yield settings.changed(**{name: _local_value(value) for name, value in given.items()})
         done = True
     except DamageError as error:
         if str(root()) in str(error):
@@ -124,7 +124,7 @@ def local_copies(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return paths, with those of their downloaded copies in place of URLs; for callers without settings."""
     named = [str(path) if isinstance(path, str) else Path(path) for path in paths]
     _download([("", url) for path in named for url in _urls(path)])
-    return [Path(_localized(path)) for path in named]
+    return [Path(_local_value(path)) for path in named]
 
 
 def _download(named: list[tuple[str, str]]) -> list[str]:
@@ -132,14 +132,14 @@ def _download(named: list[tuple[str, str]]) -> list[str]:
     for _, url in named:
         fetch(url)
     buckets = {_bucket(url) for _, url in named}
-    recorded = {url_of_input for option, url in named for url_of_input in _recorded(option, url, buckets)}
+    recorded = {url_of_input for option, url in named for url_of_input in _input_urls(option, url, buckets)}
     inputs = [url for url in sorted(recorded) if objects(url)]
     for url in inputs:
         fetch(url)
     return [*(url for _, url in named), *inputs]
 
 
-def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
+def _input_urls(option: str, url: str, buckets: set[str]) -> Iterator[str]:
     """Yield the URLs of inputs that the artifacts at a URL record by relative paths, in the named buckets."""
     copy = copy_of(url)
     for path in [copy] if copy.exists() else sorted(copy.parent.glob(copy.name)):
@@ -189,22 +189,22 @@ def _urls(value: Any) -> Iterator[str]:
     """Yield the URLs in the value of an option."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
     for text in filter(has_url, values):
-        yield re.sub(r":\d+$", "", _spelled(text))  # `run:URL:COUNT`
+        yield re.sub(r":\d+$", "", _url_in(text))  # `run:URL:COUNT`
 
 
-def _spelled(text: object) -> str:
+def _url_in(text: object) -> str:
     """Return the URL in a text such as `run:s3://BUCKET/KEY`, also if a Path has lost its second slash."""
     return URL.sub(r"\g<scheme>://\g<key>", str(text)).rstrip("/")
 
 
-def _localized(value: Any) -> Any:
+def _local_value(value: Any) -> Any:
     """Return the value of an option with paths of copies in place of URLs."""
     if isinstance(value, Mapping):
-        return {name: _localized(item) for name, item in value.items()}
+        return {name: _local_value(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_localized, value))
+        return tuple(map(_local_value, value))
     match = URL.fullmatch(str(value)) if has_url(value) else None
-    return type(value)(f"{match['before'] or ''}{copy_of(_spelled(value))}") if match else value
+    return type(value)(f"{match['before'] or ''}{copy_of(_url_in(value))}") if match else value
 
 
 # --------------------------------------------------------------------------------------------------------------- store
@@ -223,7 +223,7 @@ def _system(scheme: str, endpoint: str, region: str) -> Any:
 
 
 @contextmanager
-def _opened(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
+def _open_object(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the store of a URL and the path of an object in it; an error of the store becomes one line."""
     scheme, _, key = url.partition("://")
     variables = ([os.environ[name] for name in names if os.environ.get(name)] for names in _VARIABLES[scheme])
@@ -252,7 +252,7 @@ def objects(url: str) -> dict[str, Any]:
     Raises:
         InputError: no such bucket, no access, or an object whose name could lead out of the folder.
     """
-    with _opened(url) as (store, key):
+    with _open_object(url) as (store, key):
         if store.fs.get_file_info(key).type == pa_fs.FileType.File:
             return {"": store.fs.get_file_info(key)}
         listed = store.fs.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
@@ -363,7 +363,7 @@ def get_object(url: str, states: States, name: str) -> None:
     if path.is_dir():
         disk.remove(path)
     with files.replacing(path) as scratch:
-        with disk.create(scratch) as file, _opened(url, name) as (store, key):
+        with disk.create(scratch) as file, _open_object(url, name) as (store, key):
             store.get_file(key, file)
         _mark(scratch, states[name])
 
@@ -458,7 +458,7 @@ class Upload:
         if missing or obsolete:
             last = {name for name in missing if PurePosixPath(name).name == MANIFEST} | ({MANIFEST} & set(names))
             for name in stored.keys() & {*last, *obsolete}:
-                with _opened(self.url, name) as (store, key):
+                with _open_object(self.url, name) as (store, key):
                     store.rm_file(key)
             _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))
             copies = _states_of_copies(self.copy)
@@ -489,7 +489,7 @@ class Upload:
         if path.stat().st_nlink > 1 or path.stat().st_mtime_ns != state[1]:
             with (
                 opened(path) as own,
-                _opened(self.url, name) as (store, key),
+                _open_object(self.url, name) as (store, key),
                 store.fs.open_input_stream(key, compression=None) as other,
             ):
                 while block := other.read(_BLOCK):
@@ -500,7 +500,7 @@ class Upload:
 
     def put(self, name: str) -> None:
         """Upload a file, which gets the time of the object; an object of a part of it is removed."""
-        with opened(self.copy / name) as source, _opened(self.url, name) as (store, key):
+        with opened(self.copy / name) as source, _open_object(self.url, name) as (store, key):
             try:
                 with store.fs.open_output_stream(key, compression=None) as target:
                     shutil.copyfileobj(source, target, _BLOCK)

@@ -44,7 +44,7 @@ def on_cluster(source: Source, where: cluster.Workers) -> Source:
     files = source.documents.files
 
     def documents() -> Iterator[Document]:
-        for file in cluster.ordered(where, partial(_reader, input_files.limits()), files):
+        for file in cluster.map_blocks(where, partial(_reader, input_files.limits()), files):
             yield from documents_of(file)
 
     return replace(source, documents=documents)
@@ -52,7 +52,7 @@ def on_cluster(source: Source, where: cluster.Workers) -> Source:
 
 def _reader(limits: input_files.Limits) -> Callable[[ReadFile], File]:
     def read(file: ReadFile) -> File:
-        with input_files.limited(asdict(limits)):
+        with input_files.change_limits(asdict(limits)):
             return read_file(file)
 
     return read

@@ -158,7 +158,7 @@ class _PseudoQueries:
 
     def _cut(self, row: Document) -> Cut | str:
         if self._form == "title":
-            return _checked(row.title, row._replace(title=""), "no title")
+            return _check_cut(row.title, row._replace(title=""), "no title")
         if self._form == "heading":
             return self._without_heading(row)
         return self._without_sentence(row)
@@ -213,10 +213,10 @@ def _without(row: Document, query: str, span: tuple[int, int], absent: str, leas
     """Remove a span of the text; the pieces around it are separated by white space."""
     before, after = row.text[: span[0]].rstrip(), row.text[span[1] :].lstrip()
     between = "\n" if "\n" in row.text[max(span[0] - 1, 0) : span[1] + 1] else " "
-    return _checked(query, row._replace(text=between.join(filter(None, (before, after)))), absent, least)
+    return _check_cut(query, row._replace(text=between.join(filter(None, (before, after)))), absent, least)
 
 
-def _checked(query: str, rest: Document, absent: str, least: int = 1) -> Cut | str:
+def _check_cut(query: str, rest: Document, absent: str, least: int = 1) -> Cut | str:
     """Return the cut, or the reason why the text cannot be a query: unsuitable, repeated, or too little is left."""
     query = _folded(query)
     if not least <= word_count(query) <= MOST_WORDS:

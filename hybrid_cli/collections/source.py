@@ -168,7 +168,7 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
     return {f"{kind} {checked_split(split)}": path for split, path in files.items()}
 
 
-def in_passages(source: Source, options: Import) -> Source:
+def split_into_passages(source: Source, options: Import) -> Source:
     """Return a source whose documents are split into passages, or the source itself if none are requested.
 
     A passage keeps the title and the other fields of its document, and inherits its judgments (BERT-MaxP, section 3.2).
@@ -249,7 +249,7 @@ class _Drawn:
         return row.qid in self.kept_queries[row.split] and (row.docid in self.kept_docids or not known)
 
 
-def sampled(source: Source, options: Import) -> Source:
+def draw_sample(source: Source, options: Import) -> Source:
     """Return a random sample of a source, or the source itself if the settings request no sample.
 
     A draw depends on the seed and the id only, so a larger sample contains the smaller samples of the same queries.

@@ -28,7 +28,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
 )
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import read_object, typed, value_in_words
+from hybrid_cli.json_files import make_typed, read_object, value_in_words
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def stored_contract(kind: type[C], folder: Path) -> C:
     file = folder / CONTRACT
     values = read_object(file)
     values.pop("kind", None)
-    contract = typed(kind, values, file)
+    contract = make_typed(kind, values, file)
     for name, least in (("query_max_len", 4), ("doc_max_len", 4), ("dim", 1), ("truncate_dim", 1)):
         if not least <= (value := getattr(contract, name, None) or least) <= LONGEST:
             raise path_error(file, f"{name} {value} is not between {least} and {LONGEST}", code="out-of-range")

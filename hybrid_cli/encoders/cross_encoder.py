@@ -26,7 +26,7 @@ from hybrid_cli.encoders.loading import (
     foreign_weights,
     load_tokenizer,
     open_model,
-    padded,
+    pad_batch,
     padding_of,
     read_config,
     refuse_missing,
@@ -39,7 +39,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import has_type, mismatch, read_json, read_object, typed
+from hybrid_cli.json_files import has_type, make_typed, mismatch, read_json, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import MODULES, RERANKER
 
@@ -181,7 +181,7 @@ class CrossEncoder(nn.Module):
     def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the input of `forward` for some pairs, on the device of the weights."""
         types = [encoded["token_type_ids"][row] for row in rows] if "token_type_ids" in encoded else None
-        batch = padded([encoded["input_ids"][row] for row in rows], self.padding, types)
+        batch = pad_batch([encoded["input_ids"][row] for row in rows], self.padding, types)
         return {name: part.to(self.device) for name, part in batch.items()}
 
     def scores(
@@ -234,7 +234,7 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
         length = min(longest, PairInput.max_length) if train else longest
         half = length // 2 - 1
         return PairInput(length, min(PairInput.query_max_len, half) if train else half)
-    stored: PairInput = typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
+    stored: PairInput = make_typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
     if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
         raise path_error(
             folder / RERANKER, "query_max_len and max_length leave no room for a document", code="out-of-range"

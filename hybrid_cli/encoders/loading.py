@@ -196,7 +196,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
     _refuse_keys(stored, file)
     _refuse_counts(stored, file, len(shapes(folder)))
-    kept = _kept(stored)
+    kept = _allowed_keys(stored)
     kind = kept.get("model_type")
     if kind == "mistral" and "layer_types" in kept:  # as AutoConfig reads it
         kind = "ministral"
@@ -299,7 +299,7 @@ def opening(folder: Path) -> Iterator[None]:
     except HybridError:
         raise
     except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
-        if memory.exhausted(error):
+        if memory.is_allocation_failure(error):
             raise
         raise path_error(folder, f"no readable model ({_first_line(error)})", code="model-unreadable") from None
     finally:
@@ -353,10 +353,10 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
         raise path_error(file, problem, code="model-config-size")
 
 
-def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _allowed_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that may act: no private ones, none that replace a method, and none of `_DROPPED`."""
     return {
-        key: _kept(value) if isinstance(value, dict) and key not in _LABELS else value
+        key: _allowed_keys(value) if isinstance(value, dict) and key not in _LABELS else value
         for key, value in fields.items()
         if key not in (*_DROPPED, *_IMPLEMENTATIONS)
         and not key.startswith("_")
@@ -496,13 +496,13 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def attended(mask: Tensor) -> Tensor:
+def attend_to_padding(mask: Tensor) -> Tensor:
     """Return an attention mask [n, L] under which a text without tokens attends to its padding, not to nothing."""
     empty = mask.sum(1, keepdim=True) == 0
     return torch.cat([mask[:, :1] | empty, mask[:, 1:]], dim=1)
 
 
-def padded(
+def pad_batch(
     rows: Sequence[Sequence[int]], padding: int, types: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Tensor]:
     """Return the inputs of a transformer for a batch, padded on the right: each [n, L], L at least 1.
@@ -629,7 +629,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     if any(name.startswith(LEARNERS) for name in names):
         raise path_error(folder, "has several learners; convert it: hybrid convert-checkpoint", code="several-learners")
     if (name := layout_of(names)) not in LAYOUTS:
-        return _unwrapped(folder, names), {}
+        return _unwrap_weights(folder, names), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
         raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower", side=side)
@@ -654,7 +654,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     return backbone, projection
 
 
-def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
+def _unwrap_weights(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
     """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
     wrapper = next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
     if wrapper is None:

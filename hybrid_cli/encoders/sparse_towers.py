@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from hybrid_cli.encoders.checkpoints.layouts import weight_files
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.loading import (
-    attended,
+    attend_to_padding,
     cut_tokens,
     encoder_class,
     first_names,
@@ -28,7 +28,7 @@ from hybrid_cli.encoders.loading import (
     new_model,
     open_model,
     opening,
-    padded,
+    pad_batch,
     padding_of,
     read_config,
     refuse_missing,
@@ -242,13 +242,13 @@ class SparseTower(nn.Module):
 
     def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
-        batch = padded(rows, self.padding)
+        batch = pad_batch(rows, self.padding)
         return batch["input_ids"], batch["attention_mask"]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""
         words = mask * ~self.special[ids]
-        weights: Tensor = self.network(ids, attended(mask), words, self.repeats) * mask[:, :1]
+        weights: Tensor = self.network(ids, attend_to_padding(mask), words, self.repeats) * mask[:, :1]
         return weights
 
 

@@ -31,7 +31,7 @@ from hybrid_cli import storage
 from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation, stored_contract
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.impacts import quantized
+from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, STATIC_TABLES, TERMS
@@ -186,7 +186,7 @@ class StaticEncoder(nn.Module):
         fields = {"title": titles, "text": texts}
         whole = ["\n".join(parts) for parts in zip(*(fields[name] for name in self.contract.fields), strict=True)]
         counts, lengths = self._counts(whole)
-        relative = quantized(lengths).astype(np.float32) / np.float32(self.contract.average_length)
+        relative = quantize_lengths(lengths).astype(np.float32) / np.float32(self.contract.average_length)
         saturation = self.contract.k1 * (1 - self.contract.b + self.contract.b * relative)
         counts.data = counts.data / (counts.data + np.repeat(saturation, np.diff(counts.indptr)))
         return counts.multiply(np.sqrt(self.idf)).tocsr().astype(np.float32)

@@ -47,11 +47,11 @@ from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
     TokenTable,
-    attended,
+    attend_to_padding,
     cut_tokens,
     load_checkpoint,
     load_table,
-    padded,
+    pad_batch,
     padding_of,
     save_table,
     save_tokenizer,
@@ -371,7 +371,7 @@ class Tower(nn.Module):
             rows: token ids of each text; see `tokenize`.
             side: `query` or `document`.
         """
-        batch = padded(rows, self.padding)
+        batch = pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
         return ids, mask
@@ -402,7 +402,7 @@ class Tower(nn.Module):
         if isinstance(self.backbone, TokenTable):
             table: Tensor = self.backbone(ids, pooled)
             return table.float()
-        states = self.backbone(**self.inputs(ids, attended(mask.clamp(max=1)))).last_hidden_state.float()
+        states = self.backbone(**self.inputs(ids, attend_to_padding(mask.clamp(max=1)))).last_hidden_state.float()
         return torch.cat([pool(states, pooled, pooling) for pooling in self.contract.poolings], 1)
 
     def inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

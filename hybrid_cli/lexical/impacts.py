@@ -50,7 +50,7 @@ def decode_length(byte: int) -> int:
 _DECODED = np.array([decode_length(byte) for byte in range(256)], np.int64)
 
 
-def quantized(lengths: npt.NDArray[np.integer]) -> Longs:
+def quantize_lengths(lengths: npt.NDArray[np.integer]) -> Longs:
     """Round lengths down to those that Lucene's length byte can represent."""
     decoded: Longs = _DECODED[np.searchsorted(_DECODED, lengths, side="right") - 1]
     return decoded
@@ -281,7 +281,9 @@ class Impacts:
         df, counted = collection.df, collection.counted
         idf = np.log(1 + (counted - df + 0.5) / (df + 0.5)).astype(np.float32)
         average = np.float32(collection.tokens / counted) if counted else one
-        lengths = quantized(postings.lengths if postings.positions is None else postings.positions).astype(np.float32)
+        lengths = quantize_lengths(postings.lengths if postings.positions is None else postings.positions).astype(
+            np.float32
+        )
         k1_, b_ = np.float32(k1), np.float32(b)
         with np.errstate(divide="ignore"):  # k1 = 0 makes BM25 binary
             scale = one / (k1_ * ((one - b_) + b_ * lengths / average))

@@ -66,12 +66,12 @@ def of_words(start: Callable[[Inputs], Edit], needs: tuple[Need, ...] = ()) -> A
 
     def begin(inputs: Inputs) -> Rewrite:
         edit = start(inputs)
-        return lambda qid, text, draw: Attacked(edited(text, edit, inputs.options.word_fraction, draw))
+        return lambda qid, text, draw: Attacked(edit_words(text, edit, inputs.options.word_fraction, draw))
 
     return Attack(begin, needs, start)
 
 
-def edited(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
+def edit_words(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
     """Return the text with a fraction of its words edited, rounded down, but at least one where possible."""
     pieces = _SPLIT.split(text)
     words = pieces[1::2]

@@ -190,7 +190,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
 
     halves = buckets.easy_hard(first[sparse], sparse)
-    groups = [halves, *grouped(targets, queries, documents)]
+    groups = [halves, *group_queries(targets, queries, documents)]
     return Complement(
         dense=dense,
         sparse=sparse,
@@ -270,7 +270,7 @@ def no_texts() -> tuple[pl.DataFrame, pl.DataFrame]:
     return queries, documents
 
 
-def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
+def group_queries(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
     """Group the queries by length and by terms shared with the relevant document, if texts are available."""
     if not len(queries):
         return []

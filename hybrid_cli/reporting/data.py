@@ -17,7 +17,7 @@ from hybrid_cli.reporting.complement import (
     Complement,
     Texts,
     complement,
-    grouped,
+    group_queries,
     known_texts,
     no_texts,
     relevant_documents,
@@ -167,7 +167,7 @@ def _texts(
     assert judged is not None
     targets = buckets.targets(judged, plan.level, collection.docids(texts.corpus))
     queries, documents = known_texts(texts, qids, pl.concat([shown, targets["docid"]]))
-    groups = grouped(targets, queries.join(targets, on="qid", how="semi"), documents)
+    groups = group_queries(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]
 
 

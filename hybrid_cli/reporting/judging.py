@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
-from hybrid_cli.reporting.snippets import matching
+from hybrid_cli.reporting.snippets import match_words
 from hybrid_cli.reporting.tables import figure
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str
     from rich.console import Console
 
     whole = styled("\n".join(text.expandtabs(4).splitlines()), style)
-    for begin, end in matching(mark).spans(whole.plain) if mark else ():
+    for begin, end in match_words(mark).spans(whole.plain) if mark else ():
         whole.stylize(_MARK, begin, end)
     lines = list(whole.wrap(Console(width=width), width))
     if most is not None and len(lines) > most:

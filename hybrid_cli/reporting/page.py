@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
-from hybrid_cli.reporting.tables import Table, figure, signed
+from hybrid_cli.reporting.tables import Table, figure, with_sign
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         allowed=[_digest(script) for script in scripts],
         content=Markup(as_data(content)),
         figure=figure,
-        signed=signed,
+        signed=with_sign,
     )
 
 

@@ -15,7 +15,7 @@ from hybrid_cli.reporting.complement import contest
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Case, Hit, RankedList, Section
 from hybrid_cli.reporting.snippets import snippet
-from hybrid_cli.reporting.tables import Table, signed
+from hybrid_cli.reporting.tables import Table, with_sign
 
 _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
@@ -48,7 +48,7 @@ def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Tabl
     rows = []
     for match in matches:
         *counts, mean = contest(values, match.run, match.bases, measure)
-        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), signed(mean)])
+        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), with_sign(mean)])
     columns = ["run", "against", "wins", "ties", "losses", "difference"]
     return Table(columns, rows, f"Queries won and lost by {measure}", left=2)
 

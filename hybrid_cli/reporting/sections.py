@@ -210,7 +210,7 @@ def _curve_figure(number: int, curve: pl.DataFrame, numbers: Mapping[str, int]) 
     name, name_of_figure = curve["name"][0], f"training-{number + 1}"
     rows = [
         {"model": model, "step": step, "value": value}
-        for model, step, value in thinned(curve).select("model", "step", "value").iter_rows()
+        for model, step, value in thin_curve(curve).select("model", "step", "value").iter_rows()
     ]
     base = chart(name_of_figure).encode(
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
@@ -235,7 +235,7 @@ def _curve_figure(number: int, curve: pl.DataFrame, numbers: Mapping[str, int]) 
     return Figure(name_of_figure, name, spec, f"{kind}.{averaged}", legend=list(numbers), colour_numbers=numbers)
 
 
-def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
+def thin_curve(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
     """Return model, step, value: at most `most` rows per model, each the mean of neighboring steps."""
     bucket = pl.int_range(pl.len()).over("model") * most // pl.len().over("model").clip(lower_bound=most)
     return (

@@ -36,7 +36,7 @@ class Matching:
         return [text[begin:end] for begin, end in self.spans(text)]
 
 
-def matching(query: str) -> Matching:
+def match_words(query: str) -> Matching:
     """Return the words of a query that are marked in texts."""
     asked = {word.casefold() for word in words.plain_words(query)}
     return Matching(frozenset(map(_stem, asked - english.STOP_WORDS)), words.common(query))

@@ -38,7 +38,7 @@ def figure(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
-def signed(value: float, digits: int = 3) -> str:
+def with_sign(value: float, digits: int = 3) -> str:
     """Format a difference: `+.250`, `-.250`, and `.000` if it rounds to 0."""
     value = round(value, digits) + 0.0  # no negative zero
     return ("+" if value > 0 else "") + figure(value, digits)
@@ -211,4 +211,4 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = f"'{value}" if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value) else value
-    return console.escaped(text)
+    return console.escape(text)

@@ -13,8 +13,8 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
 from hybrid_cli.encoders.checkpoints.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
-from hybrid_cli.reporting.snippets import Matching, matching, snippet, wrap_lines
-from hybrid_cli.reporting.tables import figure, prose, pseudo_note, signed
+from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
+from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _sides(hit: Mapping[str, Any]) -> list[str]:
 def _show_text(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
     if not hits:
         console.result("no hits")
-    marked = matching(query)
+    marked = match_words(query)
     for hit in hits:
         ranks = [f"{name} {hit[f'{name}_rank'] or '-'}" for name in _sides(hit)]
         details = ", ".join([f"{hit['score']:.4f}", *ranks])
@@ -132,8 +132,9 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         yield (
-            f"Held-out score: {figure(tuned['held_out'])} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
-            f"[{signed(low, 4)}, {signed(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
+            f"Held-out score: {figure(tuned['held_out'])} [{ends}]. Gain over {best} alone: "
+            f"{with_sign(tuned['gain'], 4)} [{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} "
+            f"(95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]
     if needed is not None and needed > queries and not tuned["gain_distinguishable"]:
@@ -147,7 +148,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
     worth = tuned["worth_of_ten_more"]
     if worth is not None:
-        gain = f"{signed(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
+        gain = f"{with_sign(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
         yield f"Expected from ten more judged queries: {gain}."
 
 
@@ -187,7 +188,7 @@ def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int
     if tuned.gain is None:
         said.append("One judged query: there is no held-out score.")
     else:
-        gain, low, high = (signed(value, 4) for value in tuned.gain)
+        gain, low, high = (with_sign(value, 4) for value in tuned.gain)
         said.append(f"Gain over {tuned.best_single} alone on held-out queries: {gain} [{low}, {high}] (95% interval).")
     prose(said)
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.runs.files import checked, ordered, read_run
+from hybrid_cli.runs.files import check_run, read_run, sort_hits
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns
 
@@ -46,8 +46,8 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
         table = frame.select(**texts, rank=rank, score=score.cast(SCHEMA["score"]))
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{name}: {str(error).splitlines()[0]}", code="other-type") from None
-    table = checked(table, name)
-    in_order = ordered(table, name) if "rank" in columns else ranked(table.drop("rank"))
+    table = check_run(table, name)
+    in_order = sort_hits(table, name) if "rank" in columns else ranked(table.drop("rank"))
     return in_order.sort("qid", "rank", maintain_order=True)
 
 

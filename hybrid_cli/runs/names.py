@@ -31,7 +31,7 @@ def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
 
 
 def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Name runs that are combined; see `named`.
+    """Name runs that are combined; see `name_runs`.
 
     Raises:
         InputError: two runs have the same name, or one file has two names.

@@ -22,14 +22,14 @@ from hybrid_cli.input_files import (
     QIDS,
     Location,
     byte_lines,
-    decoded,
-    folded,
+    decode_text,
+    fold_name,
     is_compressed,
     limits,
     open_binary,
     plain_suffix,
 )
-from hybrid_cli.json_rows import is_json, is_nested, kind_of, nested, records
+from hybrid_cli.json_rows import is_json, is_nested, kind_of, named_objects, records
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
@@ -136,7 +136,7 @@ def named_columns(names: Sequence[str], location: object) -> dict[str, int] | No
     Raises:
         InputError: the columns of BEIR's judgments, or neither ranks nor scores.
     """
-    positions = {folded(name): at for at, name in reversed(list(enumerate(names)))}
+    positions = {fold_name(name): at for at, name in reversed(list(enumerate(names)))}
     if set(positions) == _BEIR_JUDGMENTS:
         raise InputError(
             f"{location}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
@@ -157,7 +157,7 @@ def named_columns(names: Sequence[str], location: object) -> dict[str, int] | No
 def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a JSON file."""
     if is_nested(path):
-        for location, qid, scores in nested(path):
+        for location, qid, scores in named_objects(path):
             for docid, score in scores.items():
                 yield location, {"qid": qid, "docid": docid, "score": score}
         return
@@ -175,7 +175,7 @@ def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
 def _csv_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a CSV file, whose first line names them; ids may be in double quotes."""
     lines = (
-        decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
+        decode_text(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
         for number, raw in enumerate(byte_lines(path), 1)
     )
     reader = csv.reader(lines, strict=True)

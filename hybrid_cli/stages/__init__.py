@@ -61,8 +61,8 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
                 stage_scope(),
                 naming_plugins(),
                 plugins.record_use(),
-                memory.limited(getattr(settings, "memory", None)),
-                input_files.limited(getattr(settings, "limits", {})),
+                memory.limit_budget(getattr(settings, "memory", None)),
+                input_files.change_limits(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
             ):
                 return function(local)

@@ -93,7 +93,7 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     """Write checkpoints, files or folders, to the folders they are named for; return the number of weights of each."""
     pickles: dict[Path, list[Path]] = {}
     for folder, source in sources.items():
-        pickles |= _copied(_path_of(source), folder, base)
+        pickles |= _copy_checkpoint(_path_of(source), folder, base)
     convert(pickles)
     counts = [len(shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
@@ -103,7 +103,7 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     return counts
 
 
-def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Path]]:
+def _copy_checkpoint(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Path]]:
     """Copy all files but pickles of a checkpoint; return the pickles to convert, by target."""
     pickles: dict[Path, list[Path]] = {}
     if source.is_dir():

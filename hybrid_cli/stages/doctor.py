@@ -161,7 +161,7 @@ def extras() -> list[Check]:
 def plugin_packages() -> list[Check]:
     """Check the entries of other packages, which are imported."""
     checks = []
-    for origin, entries in plugins.installed().items():
+    for origin, entries in plugins.installed_packages().items():
         fault = ""
         for group, name in entries:
             try:

@@ -156,7 +156,7 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
 _SMALLEST = 0x00800000  # bits of the smallest normal float32; some readers flush smaller numbers to 0
 
 
-def _written(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
+def _write_hits(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
     """Write the columns of every hit, block by block; return the number of queries and hits."""
     with disk.create(scratch) as file:
         for block in run.blocks():
@@ -183,7 +183,7 @@ def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
         _refuse_ids(hits, r"\s", path, "trec")
         return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
 
-    return _written(runs.open_run(path).top(settings.hits), scratch, " ", lines)
+    return _write_hits(runs.open_run(path).top(settings.hits), scratch, " ", lines)
 
 
 def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
@@ -191,7 +191,7 @@ def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
         _refuse_ids(hits, r"[\t\r\n]", path, "msmarco")
         return hits.select("qid", "docid", "rank")
 
-    return _written(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
+    return _write_hits(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
 
 
 def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:

@@ -25,7 +25,7 @@ from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shard
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.reporting.tables import figure, signed
+from hybrid_cli.reporting.tables import figure, with_sign
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
@@ -215,8 +215,8 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         console.note(
             f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
-            f"held-out gain {signed(tuning.held_out_gain, 4)} (of two halves: {signed(gains[0], 4)}, "
-            f"{signed(gains[1], 4)})"
+            f"held-out gain {with_sign(tuning.held_out_gain, 4)} (of two halves: {with_sign(gains[0], 4)}, "
+            f"{with_sign(gains[1], 4)})"
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}")

@@ -185,7 +185,7 @@ def _write(
         start = partial(_opened, settings.of_worker(), source, recipe, shards)
         some = list(queries.iter_slices(QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
-            for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):
+            for asked, runs in zip(some, cluster.map_blocks(settings, start, some, gpu), strict=True):
                 for run in runs:
                     answered.append(run["qid"].n_unique())
                     yield run.to_arrow()

@@ -75,10 +75,10 @@ def check(path: Path) -> None:
     """
     checksum = _checksum_of(path)
     if _digest(path, checksum[0]) != checksum[1] if checksum else has_key(path):
-        raise changed(path)
+        raise changed_error(path)
 
 
-def changed(path: Path) -> DamageError:
+def changed_error(path: Path) -> DamageError:
     """Return the error about a file that differs from its checksum."""
     return DamageError(
         f"{path}: the content changed on the disk after it was written; restore or rebuild the file",

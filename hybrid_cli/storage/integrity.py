@@ -139,10 +139,10 @@ def _refuse_other_version(folder: Path, record: Record | None) -> None:
     except InputError:
         now = None
     if now is None or now.fingerprint != record.fingerprint:
-        raise replaced(folder)
+        raise replaced_error(folder)
 
 
-def replaced(path: Path) -> HybridError:
+def replaced_error(path: Path) -> HybridError:
     """Return the error about an input that another command replaced while it was read."""
     return HybridError(
         f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path

@@ -228,11 +228,11 @@ class _HashSink:
 def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the same rows in tables of `ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
     named = (pa.table(batch).select(schema.names) for batch in batches)
-    for table in regrouped(named, ROWS_PER_GROUP):
+    for table in regroup(named, ROWS_PER_GROUP):
         yield _compact(table.cast(schema))
 
 
-def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def regroup(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """Yield the same rows in tables of `size` rows, the last one shorter."""
     waiting: list[pa.Table] = []
     count = 0

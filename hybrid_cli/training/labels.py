@@ -21,14 +21,14 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
-from hybrid_cli.training.negatives import folded
+from hybrid_cli.training.negatives import fold_columns
 from hybrid_cli.training.options import Labeling
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_HASH = folded("text").hash().alias("hash")
+_HASH = fold_columns("text").hash().alias("hash")
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk

@@ -148,7 +148,7 @@ class LabeledQueries:
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
         """Yield one epoch in shuffled order: pieces of shards, so that a part of an epoch sees the whole collection."""
         seed = self._plan.seed
-        for shard, positions in draws.shuffled(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
+        for shard, positions in draws.shuffle_tables(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
             texts, rows, scores = self._known(shard)
             for position in positions:
                 rng = draws.rng(seed, epoch, shard, position)

@@ -106,7 +106,7 @@ def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Object
     function = LOSSES[name]
     bound = {key: parameters[key] for key in signature(function).parameters if key in parameters}
     relevance: Objective = partial(_terms, name, partial(function, **bound))
-    return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
+    return sum_objectives(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
 
 def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
@@ -351,7 +351,7 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
         raise option_error("matryoshka_dims", bad[0], f"the vectors have {dim} values", limit=dim)
 
 
-def added(*objectives: Objective) -> Objective:
+def sum_objectives(*objectives: Objective) -> Objective:
     """Return the sum of objectives, with the terms of all."""
 
     def together(vectors: LossInputs) -> Terms:

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hybrid_cli import draws
-from hybrid_cli.draws import GOLDEN, Keys, keys, mixed
+from hybrid_cli.draws import GOLDEN, Keys, keys, mix
 from hybrid_cli.training.options import RANDOM, Source
 
 SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
@@ -83,7 +83,7 @@ def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed:
 # ------------------------------------------------------------------------------------------------------ candidates
 
 
-def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: int) -> pl.DataFrame:
+def hits_of_examples(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: int) -> pl.DataFrame:
     """Return the hits at ranks `skip_top` + 1 to `depth` for each example.
 
     Args:
@@ -135,7 +135,7 @@ def admissible(candidates: pl.DataFrame, filters: Mapping[str, Filter], source: 
     """Return the candidates that every filter keeps.
 
     Args:
-        candidates: candidates of one source; see `retrieved`.
+        candidates: candidates of one source; see `hits_of_examples`.
         filters: name -> filter; applied in order.
         source: name of the source.
         tally: counts the candidates that each filter drops.
@@ -250,11 +250,11 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
 
 def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
     """Return the draws with mixed sources in each list, so that a training with few negatives sees all sources."""
-    again = mixed(chosen["key"].to_numpy() ^ GOLDEN)
+    again = mix(chosen["key"].to_numpy() ^ GOLDEN)
     return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
-def folded(*columns: str) -> pl.Expr:
+def fold_columns(*columns: str) -> pl.Expr:
     """Return the concatenated columns, with each run of white space as one space, for the comparison of texts."""
     return pl.concat_str(*columns, separator=" ").str.replace_all(r"\s+", " ").str.strip_chars()
 

@@ -110,7 +110,7 @@ class TermRecall:
         """Yield the batches of all epochs from the `done`-th on."""
 
         def epoch(number: int, skip: int) -> Iterator[Passage]:
-            for _, rows in draws.shuffled([len(self)], self._plan.seed, number, skip=skip):
+            for _, rows in draws.shuffle_tables([len(self)], self._plan.seed, number, skip=skip):
                 yield from (self._passages[row] for row in rows)
 
         return batches(len(self), epoch, self._plan, done)

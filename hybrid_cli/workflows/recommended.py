@@ -18,7 +18,7 @@ from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import count_usable
 from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import read_json, typed
+from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.settings import (
     Auto,
     Encode,
@@ -283,7 +283,7 @@ class RecommendedPath:
             return self.settings.max_steps
         file, minutes = self.at(_STEPS_FILE), self.settings.minutes
         if file.is_file():
-            stored = typed(ChosenSteps, read_json(file), file)
+            stored = make_typed(ChosenSteps, read_json(file), file)
             if stored.minutes == minutes:
                 console.note(f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})")
                 return stored.max_steps

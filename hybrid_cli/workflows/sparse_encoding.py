@@ -103,7 +103,7 @@ def encode_documents(
             weighted = partial(map, _block_weights(encoder, resolved["steps"], settings.batch_tokens))
         else:
             start = partial(_start, settings.of_worker(), resolved, settings.device)
-            weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+            weighted = partial(cluster.map_blocks, settings, start, gpu=settings.device.startswith("cuda"))
         encode_weights(folder, texts, weighted, settings.shard_size, advance)
         return
     path_of = partial(weight_shard, folder)

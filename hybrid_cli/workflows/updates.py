@@ -241,7 +241,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
 def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
-        raise storage.replaced(change.index)
+        raise storage.replaced_error(change.index)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hybrid_cli.collections.readers.tables import (
     Row,
     cell,
     chosen_columns,
-    described,
+    describe_columns,
     is_delimited,
     open_table,
 )
@@ -90,7 +90,7 @@ def source(options: Files) -> Source:
     queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
     for file in [*tables.values(), *queries.values(), *qrels.values()]:
-        console.note(described(file.table, file.columns))
+        console.note(describe_columns(file.table, file.columns))
 
     def judgments() -> Iterator[Judgment]:
         for split, opened in qrels.items():

@@ -142,10 +142,10 @@ def read_package(package: str, root: Path) -> Iterator[Docstring]:
                 tree = ast.parse(read_bytes(path))
         except (SyntaxError, ValueError):  # a template, or syntax of another Python version
             continue
-        yield from _documented(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
+        yield from _docstrings(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
 
 
-def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
+def _docstrings(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
     """Yield the docstrings of definitions, also within `if`, `try` and `with`, but not within functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Definition):
@@ -155,9 +155,9 @@ def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
             if text := ast.get_docstring(child):
                 yield Docstring(name, *_summary_and_rest(text), Location(file, child.lineno))
             if isinstance(child, ast.ClassDef):
-                yield from _documented(child, name, file)
+                yield from _docstrings(child, name, file)
         elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-            yield from _documented(child, prefix, file)
+            yield from _docstrings(child, prefix, file)
 
 
 def _summary_and_rest(text: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Location
-from hybrid_cli.input_files import QIDS, folded, is_parquet, plain_suffix
+from hybrid_cli.input_files import QIDS, fold_name, is_parquet, plain_suffix
 from hybrid_cli.json_rows import is_json, records
 
 QueryRow = tuple[Location, str, str, list[str] | None]
@@ -50,7 +50,7 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
     """
     if is_json(path):  # answers may be in `metadata`
         for location, record in records(path):
-            fields = {folded(name): value for name, value in record.items()}
+            fields = {fold_name(name): value for name, value in record.items()}
             qid, text = id_of(fields, QUERIES.known["id"], location), text_of(fields, QUERIES.known["text"], location)
             yield location, qid, text, answers_of(fields, location)
         return

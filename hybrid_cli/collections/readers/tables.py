@@ -17,8 +17,8 @@ from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
 from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Limits, folded, is_parquet, limits, opened, plain_suffix
-from hybrid_cli.json_rows import is_json, is_nested, nested, records
+from hybrid_cli.input_files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
+from hybrid_cli.json_rows import is_json, is_nested, named_objects, records
 
 Row = tuple[Location, Mapping[str, Any]]
 _SAMPLED_ROWS = 1000
@@ -79,7 +79,7 @@ class Layout:
 
     def names(self, field: str, name: str) -> bool:
         """Return whether a name is a usual one of the column of a field."""
-        return folded(name) in self.known[field]
+        return fold_name(name) in self.known[field]
 
 
 def is_delimited(path: Path) -> bool:
@@ -159,7 +159,7 @@ def _named(
 
 
 def _nested(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    for location, outer, values in nested(path):
+    for location, outer, values in named_objects(path):
         for inner, value in values.items():
             yield location, dict(zip(names, (outer, inner, value), strict=True))
 
@@ -262,7 +262,7 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
                 code="no-such-column", path=table.path, option=layout.option, column=name, choices=table.names,
             )  # fmt: skip
     chosen = dict(given)
-    free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
+    free = {fold_name(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
         usual = [free[spelling] for spelling in known if spelling in free]
@@ -271,7 +271,7 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
         guessed = next(iter(usual), positions.get(field))
         if field not in chosen and guessed is not None:
             chosen[field] = guessed
-            free.pop(folded(guessed), None)
+            free.pop(fold_name(guessed), None)
     missing = [field for field in layout.known if field not in chosen and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
@@ -304,7 +304,7 @@ def _refuse_other_separator(table: OpenTable) -> None:
             )  # fmt: skip
 
 
-def described(table: OpenTable, chosen: Mapping[str, str]) -> str:
+def describe_columns(table: OpenTable, chosen: Mapping[str, str]) -> str:
     """Return one line about the columns that are read: `docs.csv: id from 'docid', text from 'body'`."""
     read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
     ignored = [table.described(name) for name in table.names if name not in chosen.values()]

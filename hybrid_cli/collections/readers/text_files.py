@@ -16,7 +16,7 @@ from typing import Any
 
 from hybrid_cli.collections.source import Document
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Location, byte_lines, decoded, limits
+from hybrid_cli.input_files import Location, byte_lines, decode_text, limits
 from hybrid_cli.json_files import NOT_JSON
 from hybrid_cli.json_rows import check_field, kind_of, records, without_surrogates
 
@@ -47,7 +47,7 @@ def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, 
         if number == 1:
             raw = raw.removeprefix(BOM_UTF8)
         location = Location(path, number)
-        yield location, decoded(raw, path, location, encoding)
+        yield location, decode_text(raw, path, location, encoding)
 
 
 def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *, default: str | None = None) -> str:
