@@ -16,7 +16,6 @@ from hybrid_cli.training.losses import (
     Objective,
     bpr,
     distillation,
-    distilled,
     matryoshka,
     nll,
     orthogonality,
@@ -26,6 +25,7 @@ from hybrid_cli.training.losses import (
     span_contrast,
     squared_cosine,
     sum_objectives,
+    with_distillation,
 )
 
 
@@ -215,7 +215,7 @@ def test_distillation_is_the_mean_over_the_texts_of_each_term(seed: int) -> None
 
 def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
     vectors = replace(random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2))
-    terms = distilled(nll, 4, weight=0.5)(vectors)
+    terms = with_distillation(nll, 4, weight=0.5)(vectors)
     small = replace(vectors, queries=vectors.queries[:, :4], documents=vectors.documents[..., :4])
     large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])
     assert terms["nll"].item() == pytest.approx(nll(small)["nll"].item())

@@ -184,7 +184,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()
     }
 
-    def listed(run: str, qid: str) -> Listed:
+    def list_hits(run: str, qid: str) -> Listed:
         ranks, docids = (frame.filter(qid=qid)[name] for frame, name in ((first[run], "rank"), (tops[run], "docid")))
         hits = [Hit(docid, *texts_by_id.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
         return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
@@ -205,7 +205,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
             for run, base in (plan.pair, *((run, base) for run in others for base in plan.pair))
         ],
         changed=[
-            Changed(run, qid, asked.get(qid, ""), change, {name: listed(name, qid) for name in (*plan.pair, run)})
+            Changed(run, qid, asked.get(qid, ""), change, {name: list_hits(name, qid) for name in (*plan.pair, run)})
             for run, qid, change in changed
         ],
         groups=[(group, buckets.means(values, group, measure)) for group in groups],

@@ -63,11 +63,11 @@ def _figure(
 def pareto_front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
     """Return the Pareto front: no other run has an equal mean with fewer bytes, or a higher mean with equal bytes."""
 
-    def beaten(run: str, by: str) -> bool:
+    def is_dominated(run: str, by: str) -> bool:
         no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]
         return no_worse and (sizes[by], means[by]) != (sizes[run], means[run])
 
-    return {run for run in sizes if not any(beaten(run, other) for other in sizes)}
+    return {run for run in sizes if not any(is_dominated(run, other) for other in sizes)}
 
 
 def _table(held: Mapping[str, Sequence[Held]]) -> Table:

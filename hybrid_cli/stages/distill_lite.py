@@ -95,4 +95,4 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
     likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
-    return losses.distilled(likelihood, student.dim, settings.kd_weight)
+    return losses.with_distillation(likelihood, student.dim, settings.kd_weight)

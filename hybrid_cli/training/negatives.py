@@ -154,10 +154,10 @@ def pair_filters(forbidden: Mapping[str, pl.DataFrame]) -> dict[str, Filter]:
         forbidden: name of the filter -> the pairs (qid, docid) that it drops.
     """
 
-    def without(dropped: pl.DataFrame) -> Filter:
+    def filter_of(dropped: pl.DataFrame) -> Filter:
         return lambda candidates: candidates.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
 
-    return {name: without(dropped) for name, dropped in forbidden.items()}
+    return {name: filter_of(dropped) for name, dropped in forbidden.items()}
 
 
 def score_filters(
@@ -172,7 +172,7 @@ def score_filters(
         relative_margin: highest fraction of the positive's score that passes.
     """
 
-    def passing(bound: pl.Expr) -> Filter:
+    def filter_below(bound: pl.Expr) -> Filter:
         def keep(candidates: pl.DataFrame) -> pl.DataFrame:
             scored = candidates.join(
                 positive_scores, on="example", how="left", maintain_order="left", suffix="_positive"
@@ -183,11 +183,11 @@ def score_filters(
 
     filters: dict[str, Filter] = {}
     if max_score is not None:
-        filters["max score"] = passing(pl.lit(max_score))
+        filters["max score"] = filter_below(pl.lit(max_score))
     if relative_margin is not None:
         positive = pl.coalesce("score_positive", pl.col("score").min().over("example"))
         # The bound is below the score of the positive, also if that is negative.
-        filters["relative margin"] = passing(positive - (1 - relative_margin) * positive.abs())
+        filters["relative margin"] = filter_below(positive - (1 - relative_margin) * positive.abs())
     return filters
 
 

@@ -49,7 +49,7 @@ def sparse_objective(
         gated: train the gate of SparTerm.
     """
 
-    def together(vectors: LossInputs) -> Terms:
+    def objective(vectors: LossInputs) -> Terms:
         inputs = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
         documents, share = inputs.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
         counts = {"query_terms": inputs.queries, "document_terms": documents}
@@ -61,7 +61,7 @@ def sparse_objective(
             terms["gate"] = gate_loss(vectors.documents[:, 0, size : 2 * size], vectors.queries[:, 2 * size :])
         return terms
 
-    return together
+    return objective
 
 
 def gate_loss(scores: Tensor, wanted: Tensor) -> Tensor:
