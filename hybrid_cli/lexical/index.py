@@ -239,7 +239,7 @@ class LexicalIndex:
         """
         counts, keys = self.keys(bags, hits, threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.ids.ids.gather(keyed.places_of(kept)), keyed.scores_of(kept)
+        return counts, self._shared.ids.ids.gather(keyed.positions_of(kept)), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
