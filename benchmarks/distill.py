@@ -47,7 +47,7 @@ def main() -> None:
         objective: losses.Objective = likelihood
         if name == "lite":
             encoder.add_distillation_heads(teacher.dim)
-            objective = losses.distilled(likelihood, DIM)
+            objective = losses.with_distillation(likelihood, DIM)
         learners[name] = DenseLearner(
             encoder, objective, precision, sources=BatchSources(teacher=teacher if name == "lite" else None)
         )

@@ -25,7 +25,7 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.training.losses import added, nll, orthogonality
+from hybrid_cli.training.losses import nll, orthogonality, sum_objectives
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, SignProjection
 
@@ -53,7 +53,11 @@ def main() -> None:
                 DenseLearner(encoder, relevance, precision)
                 if name == "nll"
                 else DenseLearner(
-                    encoder, added(relevance, orthogonality), precision, None, BatchSources(side, masking=masking)
+                    encoder,
+                    sum_objectives(relevance, orthogonality),
+                    precision,
+                    None,
+                    BatchSources(side, masking=masking),
                 )
             )
         trainers = {name: Trainer(learner, plan) for name, learner in learners.items()}

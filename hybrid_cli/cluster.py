@@ -54,7 +54,7 @@ class Workers:
         return 1
 
 
-def ordered(
+def map_blocks(
     where: Workers,
     start: Callable[[], Callable[[Item], Result]],
     items: Iterable[Item],
@@ -75,7 +75,7 @@ def ordered(
         HybridError: a block failed, or the process that computed it ended repeatedly.
     """
     if where.ray_address is not None:
-        with _connected(where) as ray:
+        with _connect(where) as ray:
             gpus = int(gpu)
             needs = {"num_cpus": where.cores, "num_gpus": gpus, "max_retries": RETRIES}
             needs["max_calls"] = gpus  # a process with a GPU ends after its block: a model cannot move to another GPU
@@ -138,7 +138,7 @@ def _compute(
 
 
 @contextmanager
-def _connected(where: Workers) -> Iterator[Any]:
+def _connect(where: Workers) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
     address, handler, faults = where.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
     if not address:

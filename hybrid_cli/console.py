@@ -85,13 +85,13 @@ def plain(text: str) -> str:
     return _escaped(_UNSAFE, _MARKS.sub("", text.replace("\r\n", "\n")))
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text for programs that is safe to print: as `plain`, with marks of direction escaped too."""
     return _escaped(_MARKS, _escaped(_UNSAFE, text))
 
 
 def _escaped(unsafe: re.Pattern[str], text: str) -> str:
-    return unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return unsafe.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
@@ -99,7 +99,7 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(" ", plain(text))
 
 
-def shortened(message: str) -> str:
+def shorten(message: str) -> str:
     """Return a message in one line; very long words, such as paths and numbers, and the middle of it are shortened."""
     words = (w if len(w) <= _LONGEST_WORD else f"{w[:100]}...{w[-20:]}" for w in plain(message).split())
     line = " ".join(words)
@@ -201,8 +201,8 @@ def _print(message: str) -> None:
 def error(message: str, code: str = "", fields: Mapping[str, object] | None = None, as_json: bool = False) -> None:
     """Print the error that ends the command, in one line on stderr: for people, or as a JSON object for programs."""
     _hear(Notice("error", message, code, fields or {}))
-    content = {"error": shortened(message), "code": code, **(fields or {})}
-    print(json_text(content) if as_json else f"hybrid: {shortened(message)}", file=sys.stderr, flush=True)
+    content = {"error": shorten(message), "code": code, **(fields or {})}
+    print(json_text(content) if as_json else f"hybrid: {shorten(message)}", file=sys.stderr, flush=True)
 
 
 def trace(text: str) -> None:
@@ -210,25 +210,25 @@ def trace(text: str) -> None:
     _print(text)
 
 
-def forecast(needed: int, purpose: str, remedy: str = "", place: Path | None = None) -> None:
+def forecast(needed: int, purpose: str, remedy: str = "", path: Path | None = None) -> None:
     """Print how much memory or disk space work will need, if it is much, and refuse work that does not fit.
 
     Args:
         needed: bytes of memory in addition to those in use, or bytes of all files that the work writes.
         purpose: subject of the message.
         remedy: option that needs less.
-        place: file or folder that is written; None for memory.
+        path: file or folder that is written; None for memory.
 
     Raises:
         HybridError: less is available.
     """
-    if place is None:
+    if path is None:
         memory.require(needed, purpose, remedy=remedy)
     else:
-        memory.require_space(needed, place, purpose, remedy)
+        memory.require_space(needed, path, purpose, remedy)
     if needed >= MUCH:
-        resource = "memory" if place is None else "disk space"
-        needs = f"{purpose}: needs about {memory.shown(needed)} of {resource}"
+        resource = "memory" if path is None else "disk space"
+        needs = f"{purpose}: needs about {memory.format_bytes(needed)} of {resource}"
         note(needs, code="forecast", purpose=purpose, bytes=needed, resource=resource)
 
 
@@ -348,7 +348,7 @@ def result_json(content: Any, indent: int | None = None) -> None:
 
 def json_text(content: Any, indent: int | None = None) -> str:
     """Return JSON that is safe to print."""
-    return escaped(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
+    return escape(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
 
 
 def stdout(piped_width: int = 200) -> Console:

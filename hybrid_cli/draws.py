@@ -1,7 +1,8 @@
 """Seeded random draws, which depend only on the seed and the item, not on batches, workers or other draws.
 
 Hashed draws (`draw`, `generator`, `keys`) serve items that have an id: the same item gets the same number
-in every collection and order. Positional draws (`rng`, `sample`, `stream_sample`, `shuffled`) serve rows of a table.
+in every collection and order. Positional draws (`rng`, `sample`, `stream_sample`, `shuffle_tables`) serve rows of a
+table.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def _key(seed: int, names: Sequence[object]) -> str:
     return "\0".join(map(str, (seed, *names)))
 
 
-def keys(seeds: Keys, places: NDArray[np.int64]) -> Keys:
-    """Return a uniform 64-bit key per (seed, place), the `place`-th output of SplitMix64; all arrays [N]."""
-    return mixed(seeds + (places.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+def keys(seeds: Keys, positions: NDArray[np.int64]) -> Keys:
+    """Return a uniform 64-bit key per (seed, position), the `position`-th output of SplitMix64; all arrays [N]."""
+    return mix(seeds + (positions.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
-def mixed(values: Keys) -> Keys:
+def mix(values: Keys) -> Keys:
     """Return the finalizer of SplitMix64: equal inputs give equal outputs, neighbors give unrelated ones; [N]."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -90,7 +91,7 @@ def stream_sample(blocks: Iterable[pl.DataFrame], total: int, size: int, seed: i
             return
 
 
-def shuffled(sizes: Sequence[int], *seed: int, skip: int = 0, pieces: int = 1) -> Iterator[tuple[int, list[int]]]:
+def shuffle_tables(sizes: Sequence[int], *seed: int, skip: int = 0, pieces: int = 1) -> Iterator[tuple[int, list[int]]]:
     """Yield every part of a table in random order, with its rows in random order.
 
     Args:

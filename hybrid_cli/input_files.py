@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _BUFFER = 1 << 16  # bytes
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixes before which a format has its own
-# Usual names of the columns of ids, as `folded` returns them, the most specific first.
+# Usual names of the columns of ids, as `fold_name` returns them, the most specific first.
 QIDS = ("qid", "q_id", "query_id", "queryid", "question_id", "topic_id")
 DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
 _SPECIAL = (
@@ -43,12 +43,12 @@ _SPECIAL = (
 _UNSAFE = re.compile(r"[\\\0]|^[A-Za-z]:")  # in a part of a path
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return the name of a column in lower case with `_`: `corpus_id` for `Corpus-ID`."""
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Location of a row, as messages print it."""
 
     file: Path | str
@@ -165,15 +165,15 @@ class Limits:
     columns: int = 1000
     expansion: int = 100
 
-    def refuse_line(self, place: object, path: Path, size: int, what: str = "line") -> None:
+    def refuse_line(self, location: object, path: Path, size: int, what: str = "line") -> None:
         """Refuse a piece of a file of more bytes than `line`."""
         if size > self.line:
-            self._refuse("line", "line-too-long", path, f"{place}: a {what} of more than {self.line:,} bytes")
+            self._refuse("line", "line-too-long", path, f"{location}: a {what} of more than {self.line:,} bytes")
 
-    def refuse_columns(self, place: object, path: Path, count: int, what: str = "columns") -> None:
+    def refuse_columns(self, location: object, path: Path, count: int, what: str = "columns") -> None:
         """Refuse more columns than `columns`."""
         if count > self.columns:
-            self._refuse("columns", "too-many-columns", path, f"{place}: more than {self.columns:,} {what}")
+            self._refuse("columns", "too-many-columns", path, f"{location}: more than {self.columns:,} {what}")
 
     def refuse_expansion(self, path: Path, size: int, stored: int) -> None:
         """Refuse a content so far that is much larger than the bytes of the file that hold it."""
@@ -196,7 +196,7 @@ def limits() -> Limits:
 
 
 @contextmanager
-def limited(changes: Mapping[str, int]) -> Iterator[None]:
+def change_limits(changes: Mapping[str, int]) -> Iterator[None]:
     """Change limits by name while the block runs."""
     token = _limits.set(replace(limits(), **changes))
     try:
@@ -337,7 +337,7 @@ def _refuse_content(path: Path, head: bytes) -> None:
         )  # fmt: skip
 
 
-def consumed(file: IO[bytes]) -> int:
+def consumed_bytes(file: IO[bytes]) -> int:
     """Return the bytes of a file that were read for the bytes read from `open_binary`, at most a buffer more."""
     raw = getattr(file, "raw", None)
     return raw.consumed() if isinstance(raw, _Unpacked) else file.tell()
@@ -388,11 +388,11 @@ def text_lines(path: Path) -> list[str]:
     pieces = []
     for number, raw in enumerate(byte_lines(path), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        pieces.append(decoded(raw, path, Place(path, number)).rstrip("\r\n"))
+        pieces.append(decode_text(raw, path, Location(path, number)).rstrip("\r\n"))
     return pieces
 
 
-def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> str:
+def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8") -> str:
     """Return bytes of a file as text.
 
     Raises:
@@ -403,8 +403,8 @@ def decoded(raw: bytes, path: Path, place: object, encoding: str = "utf-8") -> s
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
         raise InputError(
-            f"{place}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
-            **(place.fields if isinstance(place, Place) else {"path": path}),
+            f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
+            **(location.fields if isinstance(location, Location) else {"path": path}),
         ) from None  # fmt: skip
 
 
@@ -439,7 +439,7 @@ def read_unpacked(path: Path) -> str:
     with open_binary(path) as file:
         content = file.read(bound.line + 1)
     bound.refuse_line(path, path, len(content), "content")
-    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
 
 
 def read_text(path: Path, most: int | None = None) -> str:
@@ -450,7 +450,7 @@ def read_text(path: Path, most: int | None = None) -> str:
     """
     content = read_bytes(path, most)
     _refuse_content(path, content[:512])
-    return decoded(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
 
 
 # ------------------------------------------------------------------------------------------------------------ folders

@@ -63,7 +63,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _refuse_no_object(value: Any, where: object) -> NoReturn:
     raise InputError(
-        f"{where}: needs a JSON object {{...}}, not {described(value)}", code="not-an-object", path=where, value=value
+        f"{where}: needs a JSON object {{...}}, not {describe_value(value)}",
+        code="not-an-object",
+        path=where,
+        value=value,
     )
 
 
@@ -82,7 +85,7 @@ class Mismatch(NamedTuple):
     needed: str
 
     def __str__(self) -> str:
-        sentence = f"is {described(self.value)}; needs {self.needed}"
+        sentence = f"is {describe_value(self.value)}; needs {self.needed}"
         return f"{self.element} {sentence}" if self.element else sentence
 
     @property
@@ -91,7 +94,7 @@ class Mismatch(NamedTuple):
         return {"element": self.element, "value": self.value}
 
 
-def typed(kind: type[T], values: Any, where: object) -> T:
+def make_typed(kind: type[T], values: Any, where: object) -> T:
     """Make a dataclass from JSON values, each checked against the type of its field.
 
     Args:
@@ -134,7 +137,7 @@ def mismatch_of_fields(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> M
     return next((wrong for wrong in mismatches if wrong), None)
 
 
-def fits(value: Any, kind: Any) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
     """Test whether a JSON value has a declared type."""
     return mismatch(value, kind) is None
 
@@ -158,9 +161,9 @@ def mismatch(value: Any, kind: Any) -> Mismatch | None:
     return None if origin in (None, Literal) and _fits_plain(value, kind) else Mismatch("", value, _in_words(kind))
 
 
-def _inside(element: str, found: Mismatch | None) -> Mismatch | None:
-    """Return a mismatch with the place that contains it."""
-    return found and found._replace(element=f"{element}, {found.element}" if found.element else element)
+def _inside(element: str, inner: Mismatch | None) -> Mismatch | None:
+    """Return a mismatch with the element that contains it."""
+    return inner and inner._replace(element=f"{element}, {inner.element}" if inner.element else element)
 
 
 def _has_length(value: list[Any], origin: Any, arms: tuple[Any, ...]) -> bool:
@@ -202,16 +205,16 @@ def _in_words(kind: Any) -> str:
     return plain.get(kind) or lists.get(origin or kind, "another type")
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return the type of a JSON value and the value, shortened, for messages."""
     if isinstance(value, list):
         return f"a list of {len(value)} item{'s' * (len(value) != 1)}"
     kind = "the text " if isinstance(value, str) else ""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return ("the number " if number else kind) + named(value)
+    return ("the number " if number else kind) + value_in_words(value)
 
 
-def named(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """Return a JSON value in words, shortened, for messages."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

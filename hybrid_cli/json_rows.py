@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place, byte_lines, decoded, is_parquet, limits, open_binary, plain_suffix
+from hybrid_cli.input_files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
 from hybrid_cli.json_files import mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
@@ -44,7 +44,7 @@ def _head(path: Path, size: int = 1 << 16) -> str:
         return file.read(size).removeprefix(BOM_UTF8).decode("utf-8", "replace")
 
 
-def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, dict[str, Any]]]:
+def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[str, Any]]]:
     """Yield the objects of JSON lines, of one array, or of indented JSON, with bounded memory.
 
     Numbers become strings with the same spelling (`1e5` stays `1e5`).
@@ -54,30 +54,31 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, dict[str,
         chunk: characters that are read at a time of an array and of indented JSON; more for longer objects.
     """
     bound = limits()
-    for place, record in _values(path, chunk):
+    for location, record in _values(path, chunk):
         if not isinstance(record, dict):
             raise InputError(
-                f"{place}: is {kind_of(record)}, not a JSON object; each line, or item of an array, needs one: {{...}}",
-                code="not-an-object", path=path, line=place.number,
+                f"{location}: is {kind_of(record)}, not a JSON object; each line, or item of an array, "
+                "needs one: {...}",
+                code="not-an-object", path=path, line=location.number,
             )  # fmt: skip
-        bound.refuse_columns(place, path, len(record), "fields")
-        yield place, record
+        bound.refuse_columns(location, path, len(record), "fields")
+        yield location, record
 
 
-def _values(path: Path, chunk: int) -> Iterator[tuple[Place, Any]]:
+def _values(path: Path, chunk: int) -> Iterator[tuple[Location, Any]]:
     if not (_starts_array(path) or _starts_indented(path)):
         for number, raw in enumerate(byte_lines(path), 1):
-            place = Place(path, number)
-            line = decoded(raw.removeprefix(BOM_UTF8) if number == 1 else raw, path, place)
+            location = Location(path, number)
+            line = decode_text(raw.removeprefix(BOM_UTF8) if number == 1 else raw, path, location)
             if not line or line.isspace():
                 continue
             try:
                 value = _AS_WRITTEN.decode(line.rstrip("\r\n"))
             except json.JSONDecodeError as error:
-                _refuse_json(place, f"{error.msg} at character {error.pos + 1:,}", "fix or remove the line")
+                _refuse_json(location, f"{error.msg} at character {error.pos + 1:,}", "fix or remove the line")
             except RecursionError:
-                _refuse_json(place, "nested too deeply", "fix or remove the line")
-            yield place, value
+                _refuse_json(location, "nested too deeply", "fix or remove the line")
+            yield location, value
         return
     with _Json(path, chunk) as text:
         array = text.skip("[")
@@ -86,7 +87,7 @@ def _values(path: Path, chunk: int) -> Iterator[tuple[Place, Any]]:
             if array and number and not text.skip(","):
                 text.refuse(number + 1, "no comma between two items")
             number += 1
-            yield text.place(number), text.value(number)
+            yield text.location_of(number), text.value(number)
         if not text.ended():
             text.refuse(number, "more text after the end of the array")
 
@@ -108,7 +109,7 @@ def _starts_indented(path: Path) -> bool:
     return False
 
 
-def nested(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, str, dict[str, Any]]]:
+def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, str, dict[str, Any]]]:
     """Yield the names and objects of one JSON object of objects, with bounded memory; see `is_nested`."""
     with _Json(path, chunk) as text:
         text.skip("{")
@@ -123,17 +124,17 @@ def nested(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Place, str, dict[
             value = text.value(number)
             if not isinstance(value, dict):
                 raise InputError(
-                    f"{text.place(number)}: '{name}' has {kind_of(value)}; an object is needed",
+                    f"{text.location_of(number)}: '{name}' has {kind_of(value)}; an object is needed",
                     code="not-an-object", path=path, line=number,
                 )  # fmt: skip
-            yield text.place(number), without_surrogates(name), value
+            yield text.location_of(number), without_surrogates(name), value
         if not text.ended():
             text.refuse(number, "more text after the end of the object")
 
 
-def _refuse_json(place: Place, reason: str, advice: str) -> NoReturn:
+def _refuse_json(location: Location, reason: str, advice: str) -> NoReturn:
     raise InputError(
-        f"{place}: not valid JSON ({reason}); {advice}", code="not-json", path=place.file, line=place.number
+        f"{location}: not valid JSON ({reason}); {advice}", code="not-json", path=location.file, line=location.number
     )
 
 
@@ -151,9 +152,9 @@ class _Json:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def place(self, number: int) -> Place:
+    def location_of(self, number: int) -> Location:
         """Return the location of a value."""
-        return Place(self._path, number, "record")
+        return Location(self._path, number, "record")
 
     def skip(self, sign: str) -> bool:
         """Skip white space, and the sign if it follows; return whether it does."""
@@ -183,7 +184,7 @@ class _Json:
             except json.JSONDecodeError as error:
                 left = len(self._held) - self._at
                 inside = error.msg.startswith("Unterminated") or error.pos > len(self._held) - _LONGEST_WORD
-                self._bound.refuse_line(self.place(number), self._path, left, "JSON value")
+                self._bound.refuse_line(self.location_of(number), self._path, left, "JSON value")
                 if inside:
                     self._read(max(self._chunk, left))
                 if self._ended or not inside:
@@ -193,7 +194,7 @@ class _Json:
 
     def refuse(self, number: int, reason: str) -> NoReturn:
         """Refuse the text."""
-        _refuse_json(self.place(number), reason, "fix the file")
+        _refuse_json(self.location_of(number), reason, "fix the file")
 
     def _read(self, size: int) -> None:
         try:
@@ -216,18 +217,18 @@ def kind_of(value: Any) -> str:
     return known.get(type(value), type(value).__name__)
 
 
-def check_field(record: dict[str, Any], field: str, kind: Any, place: Place, code: str) -> None:
+def check_field(record: dict[str, Any], field: str, kind: Any, location: Location, code: str) -> None:
     """Refuse a field of a row that has another type than the declared one.
 
     Args:
         record: the row, whose numbers are strings.
         field: name of the field.
         kind: type of the field; see `json_files.mismatch`.
-        place: location of the row.
+        location: location of the row.
         code: code of the error.
     """
     if wrong := mismatch_of_fields(record, {field: kind}):
         raise InputError(
-            f"{place}: {wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}",
-            code=code, path=place.file, line=place.number, column=field, element=wrong.element,
+            f"{location}: {wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}",
+            code=code, path=location.file, line=location.number, column=field, element=wrong.element,
         )  # fmt: skip

@@ -39,7 +39,7 @@ _budget: ContextVar[int | None] = ContextVar("budget", default=None)  # of the r
 
 
 @contextmanager
-def limited(budget: int | None) -> Iterator[None]:
+def limit_budget(budget: int | None) -> Iterator[None]:
     """Set the budget of the process in bytes while the block runs; None keeps the present one."""
     token = _budget.set(_budget.get() if budget is None else budget)
     try:
@@ -61,10 +61,10 @@ def rows_that_fit(row_bytes: int, max_rows: int, min_rows: int = 1) -> int:
 
 
 def _left(budget: int) -> int:
-    return max(budget - used(), 0)
+    return max(budget - used_bytes(), 0)
 
 
-def used() -> int:
+def used_bytes() -> int:
     """Return the bytes of memory in use by this process, without pages of files, which the system can drop."""
     fields = _fields(Path("/proc/self/status"))
     if "RssAnon" in fields:
@@ -153,7 +153,7 @@ def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
         require(_TORCH, "PyTorch", mapped=True)
 
 
-def exhausted(error: BaseException) -> bool:
+def is_allocation_failure(error: BaseException) -> bool:
     """Return whether an error of a library is a failed allocation."""
     named = isinstance(error, OSError | RuntimeError | ImportError)
     return isinstance(error, MemoryError) or (named and any(words in str(error).lower() for words in _EXHAUSTED))
@@ -174,30 +174,30 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
     for free, name, advice in available():
         if free < needed and (not mapped or "ulimit" in name):
             raise HybridError(
-                f"not enough memory: {purpose} needs about {shown(needed)} more, and {name} leaves {shown(free)}; "
-                f"{advice}{f', or {remedy}' if remedy else ''}",
+                f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
+                f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
                 code="no-memory", needed=needed, free=free,
             )  # fmt: skip
 
 
-def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> None:
+def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> None:
     """Refuse work that writes more than fits on the disk.
 
     Args:
         needed: bytes of all files.
-        place: file or folder that is written; the files that an interrupted call left there count as written.
+        path: file or folder that is written; the files that an interrupted call left there count as written.
         purpose: subject of the message.
         remedy: option that needs less, for the message.
 
     Raises:
         HybridError: the file system has less space.
     """
-    written = sum(file.stat().st_size for file in [place, *place.rglob("*")] if file.is_file())
-    folder = next(parent for parent in place.absolute().parents if parent.is_dir())
+    written = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     if (free := shutil.disk_usage(folder).free) < needed - written:
         raise HybridError(
-            f"not enough disk space: {purpose} needs about {shown(needed - written)} more, and {folder} has "
-            f"{shown(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
+            f"not enough disk space: {purpose} needs about {format_bytes(needed - written)} more, and {folder} has "
+            f"{format_bytes(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
             code="no-space", path=folder, needed=needed - written, free=free,
         )  # fmt: skip
 
@@ -205,7 +205,7 @@ def require_space(needed: int, place: Path, purpose: str, remedy: str = "") -> N
 def available() -> Iterator[tuple[int, str, str]]:
     """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
     if (budget := _budget.get()) is not None:
-        yield _left(budget), f"--memory {shown(budget)}", "raise it, or use smaller inputs"
+        yield _left(budget), f"--memory {format_bytes(budget)}", "raise it, or use smaller inputs"
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"
@@ -242,6 +242,6 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def shown(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Format a number of bytes: `600 MiB`, and less than one MiB as `24 KiB`."""
     return f"{size / _MIB:,.0f} MiB" if size >= _MIB or size <= 0 else f"{-(-size // 1024):,} KiB"

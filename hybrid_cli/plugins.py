@@ -324,7 +324,7 @@ def load(path: str | Path) -> None:
 
 
 @contextmanager
-def loaded(paths: Iterable[str | Path]) -> Iterator[None]:
+def load_files(paths: Iterable[str | Path]) -> Iterator[None]:
     """Load files for the time of a block; their entries are removed at its end."""
     before = dict(_files)
     try:
@@ -355,7 +355,7 @@ def _is_imported(group: str) -> bool:
 
 
 @contextmanager
-def noting_use() -> Iterator[None]:
+def record_use() -> Iterator[None]:
     """Note the plugins whose entries the block uses, in addition to an enclosing block; see `used_versions`."""
     token = _used.set(set(_used.get() or ()))
     try:
@@ -369,7 +369,7 @@ def used_versions() -> dict[str, str]:
     return {origin.name: origin.version for origin in sorted(_used.get() or ()) if origin.version}
 
 
-def installed() -> dict[Origin, list[tuple[str, str]]]:
+def installed_packages() -> dict[Origin, list[tuple[str, str]]]:
     """Return the installed packages, each with group and name of its entries; nothing is imported."""
     by_origin: dict[Origin, list[tuple[str, str]]] = {}
     for group, points in _installed().items():
@@ -378,7 +378,7 @@ def installed() -> dict[Origin, list[tuple[str, str]]]:
     return by_origin
 
 
-def raised_by(error: BaseException) -> str:
+def plugin_of_error(error: BaseException) -> str:
     """Return the name of the plugin whose code raised an error, or called the code that did; empty without one."""
     packages = {point.module.partition(".")[0]: point for points in _installed().values() for point in points}
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):

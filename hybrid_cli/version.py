@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 
-def parsed(version: object) -> Version | None:
+def parse_version(version: object) -> Version | None:
     """Return a version that can be compared with others; None for other texts and values."""
     from packaging.version import InvalidVersion, Version
 
@@ -22,5 +22,5 @@ def parsed(version: object) -> Version | None:
 
 def is_later(version: object, other: object = __version__) -> bool:
     """Return whether a version is later than another one; unknown versions are not."""
-    first, second = parsed(version), parsed(other)
+    first, second = parse_version(version), parse_version(other)
     return first is not None and second is not None and first > second

@@ -197,16 +197,16 @@ def _terms(text: str, sizes: Iterable[int] = ()) -> Iterator[Span]:
         ends = [run.start(), *(match.end() for match in _CHARACTER.finditer(text, *run.span()))]
         whole = len(ends) - 1
         own = [whole] if number == len(_SIZES) else (sizes or [min(_SIZES[number - 1], whole)])
-        for place, begin in enumerate(ends):
+        for position, begin in enumerate(ends):
             for size in own:
-                if place + size <= whole:
-                    yield begin, ends[place + size]
+                if position + size <= whole:
+                    yield begin, ends[position + size]
 
 
-def _joined(found: Iterable[Span]) -> list[Span]:
+def _joined(spans: Iterable[Span]) -> list[Span]:
     """Return spans, ordered by their start, without overlaps."""
     joined: list[Span] = []
-    for begin, end in found:
+    for begin, end in spans:
         if joined and begin <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:

@@ -10,7 +10,7 @@ import pytest
 from command import raises
 from test_vectors import random_vectors
 
-from hybrid_cli.indexes.auto import choose, unfinished
+from hybrid_cli.indexes.auto import choose, open_unfinished
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.conversion import byte_count
@@ -54,7 +54,7 @@ def test_the_first_candidate_with_enough_recall_is_kept(
 ) -> None:
     assert chosen(folder, min_recall=least) == (factory, tried)
     docids, matrix = read_ids(folder), random_vectors(COUNT, DIM)
-    index = unfinished(folder, docids, factory)
+    index = open_unfinished(folder, docids, factory)
     assert index.search(matrix[:1], ["q"], 1)["docid"].len() == 1  # the index in the folder is the chosen one
 
 

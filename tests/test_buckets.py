@@ -13,12 +13,12 @@ from hybrid_cli.evaluation.buckets import (
     EASY,
     HARD,
     Buckets,
-    above_sparse,
     document_length,
     easy_hard,
     lexical_overlap,
     means,
     query_length,
+    share_above_sparse,
     targets,
 )
 
@@ -70,8 +70,8 @@ def test_above_sparse_compares_reciprocal_ranks() -> None:
     dense = as_ranks({"q1": 2, "q2": 2, "q3": 4, "q4": 10, "q5": 11, "q6": 4})
     halves = easy_hard(sparse, "bm25")
     assert {qid for qid, label in bucket_of(halves).items() if label == HARD} == {"q4", "q5", "q6"}
-    assert above_sparse(dense, sparse, halves) == pytest.approx(2 / 3)  # ranks beyond 10 are equal
-    assert above_sparse(sparse, sparse, halves) == 0
+    assert share_above_sparse(dense, sparse, halves) == pytest.approx(2 / 3)  # ranks beyond 10 are equal
+    assert share_above_sparse(sparse, sparse, halves) == 0
 
 
 def test_the_target_is_the_first_of_the_highest_grade() -> None:

@@ -9,11 +9,11 @@ from string import ascii_letters
 import pytest
 
 from hybrid_cli.draws import draw
-from hybrid_cli.perturbations.edits import CHARACTER_CHANGES, edited, is_stop_word, swap_characters
+from hybrid_cli.perturbations.edits import CHARACTER_CHANGES, edit_words, is_stop_word, swap_characters
 
 
 def of(text: str, seed: int = 0) -> str:
-    return edited(text, swap_characters, 0.1, partial(draw, seed, "char-swap", "q"))
+    return edit_words(text, swap_characters, 0.1, partial(draw, seed, "char-swap", "q"))
 
 
 def all_of(kind: str, word: str) -> set[str]:

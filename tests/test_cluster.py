@@ -130,7 +130,7 @@ def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
             yield -number
 
     settings = Workers(ray_address=machines.address, ray_workers=2)
-    for done, result in enumerate(cluster.ordered(settings, lambda: abs, items()), 1):
+    for done, result in enumerate(cluster.map_blocks(settings, lambda: abs, items()), 1):
         assert result == done - 1
         assert len(taken) - done <= 2
 
@@ -157,7 +157,7 @@ def test_a_block_has_a_gpu_of_its_own(machines: Any, tmp_path: Path) -> None:
 
     try:
         settings = Workers(ray_address=machines.address, ray_workers=2)
-        found = list(cluster.ordered(settings, opened, range(12), gpu=True))
+        found = list(cluster.map_blocks(settings, opened, range(12), gpu=True))
         assert all(first == now for _, first, now in found)
         assert len({first for _, first, _ in found}) == 2
     finally:
@@ -166,7 +166,7 @@ def test_a_block_has_a_gpu_of_its_own(machines: Any, tmp_path: Path) -> None:
 
 def test_more_blocks_in_progress_than_the_cluster_has_room_for(machines: Any) -> None:
     settings = Workers(ray_address=machines.address, ray_workers=50)
-    assert list(cluster.ordered(settings, lambda: abs, range(-60, 0))) == list(range(60, 0, -1))
+    assert list(cluster.map_blocks(settings, lambda: abs, range(-60, 0))) == list(range(60, 0, -1))
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ from hybrid_cli.cluster import Workers
 jvm.start()
 import jnius
 
-assert list(cluster.ordered(Workers(ray_address=sys.argv[1]), lambda: abs, [-1])) == [1]
+assert list(cluster.map_blocks(Workers(ray_address=sys.argv[1]), lambda: abs, [-1])) == [1]
 for _ in range(3):
     try:
         jnius.autoclass("java.util.ArrayList")(None)
@@ -242,8 +242,8 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
 
 def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
     def run() -> None:
-        with signals.raised():
-            for _ in cluster.ordered(Workers(ray_address=machines.address), lambda: abs, [-1, -2]):
+        with signals.raise_on_signals():
+            for _ in cluster.map_blocks(Workers(ray_address=machines.address), lambda: abs, [-1, -2]):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(signals.Ended):
@@ -262,7 +262,7 @@ def test_memory_that_a_machine_lacks_ends_a_process_again_and_again(
     def fail(*_: Any) -> Any:
         raise lacks
 
-    blocks = cluster.ordered(Workers(ray_address=machines.address), lambda: abs, [1])
+    blocks = cluster.map_blocks(Workers(ray_address=machines.address), lambda: abs, [1])
     monkeypatch.setattr(ray, "get", fail)
     with raises("worker-ended", HybridError, count=2):
         list(blocks)
@@ -281,11 +281,11 @@ def test_memory_that_a_block_lacks_is_an_error_of_one_line(machines: Any, monkey
 
     settings = Workers(ray_address=machines.address)
     with pytest.raises(InputError, match=r"^-3 is negative$"):  # the words of this test
-        list(cluster.ordered(settings, failing(fail), [-3]))
+        list(cluster.map_blocks(settings, failing(fail), [-3]))
     with raises("no-memory", HybridError):
-        list(cluster.ordered(settings, failing(fail), [1]))
+        list(cluster.map_blocks(settings, failing(fail), [1]))
     with raises("worker-ended", HybridError, count=2):
-        list(cluster.ordered(settings, failing(fail), [0]))
+        list(cluster.map_blocks(settings, failing(fail), [0]))
 
 
 def import_files(collection: Path, *, files: list[Path], threads: int, **options: Any) -> Path:
@@ -315,7 +315,7 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     (tmp_path / "ray").mkdir()
     given = {**options, "threads": 1}
     local = stage(made / "collection", **{**given, "output": tmp_path / "here" / name})
-    ordered, blocks = cluster.ordered, []
+    ordered, blocks = cluster.map_blocks, []
 
     def ending(*values: Any, **more: Any) -> Iterator[Any]:
         for block in ordered(*values, **more):
@@ -324,7 +324,7 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
                 machines.remove_node(machines.list_all_nodes()[-1], allow_graceful=False)
             yield block
 
-    monkeypatch.setattr(cluster, "ordered", ending)
+    monkeypatch.setattr(cluster, "map_blocks", ending)
     given |= {"output": tmp_path / "ray" / name, "ray_address": machines.address, "ray_workers": 2}
     try:
         found = stage(made / "collection", **given)

@@ -15,7 +15,7 @@ from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import diagnostics
-from hybrid_cli.training.losses import LossInputs, bpr, distilled, margin, nll, residual_margin, with_prefixes
+from hybrid_cli.training.losses import LossInputs, bpr, margin, nll, residual_margin, with_distillation, with_prefixes
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,9 @@ def test_prefixes_and_heads_record_the_vectors_that_search() -> None:
     small = LossInputs(whole.queries[:, :2], whole.documents[..., :2], whole.scorer, whole.allowed)
     nll(small)
     teacher: dict[str, Any] = {"teacher_queries": torch.zeros(2, 4), "teacher_documents": torch.zeros(2, 3, 4)}
-    distilled(nll, 2)(both := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher))
+    with_distillation(nll, 2)(
+        both := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher)
+    )
     assert both.recorded == {**small.recorded, **small.similarities()}
 
 

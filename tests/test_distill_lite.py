@@ -94,7 +94,7 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     encoder.add_distillation_heads(8)
     known = Examples(examples)
     frozen = FrozenEncoder(open_encoder(teacher), known, tmp_path)
-    objective = losses.distilled(lambda _: {}, 4)
+    objective = losses.with_distillation(lambda _: {}, 4)
     learner = DenseLearner(encoder, objective, torch.float32, sources=BatchSources(teacher=frozen))
     learner.backward(learner.prepare(next(known.batches(Sampling(batch_size=4)))), lambda loss: loss)
     projection, head = encoder.query_tower.projection, encoder.query_tower.distillation_head

@@ -25,7 +25,7 @@ def test_positional_draws_never_change() -> None:
     assert draws.rng(42).integers(1000, size=3).tolist() == np.random.default_rng(42).integers(1000, size=3).tolist()
     assert draws.rng(42, 7).integers(1000) == np.random.default_rng([42, 7]).integers(1000)
     assert draws.sample(1000, 4, draws.rng(42)).tolist() == [88, 438, 653, 772]
-    assert list(draws.shuffled([3, 2], 42, 0)) == [(1, [1, 0]), (0, [2, 1, 0])]
+    assert list(draws.shuffle_tables([3, 2], 42, 0)) == [(1, [1, 0]), (0, [2, 1, 0])]
 
 
 def test_keys_are_different_for_each_seed_and_place() -> None:
@@ -48,10 +48,10 @@ def test_a_sample_of_all_rows_draws_nothing() -> None:
     data=st.data(),
 )
 def test_a_shuffled_order_resumes_anywhere(sizes: list[int], seed: int, pieces: int, data: st.DataObject) -> None:
-    whole = [(part, row) for part, rows in draws.shuffled(sizes, seed, 1, pieces=pieces) for row in rows]
+    whole = [(part, row) for part, rows in draws.shuffle_tables(sizes, seed, 1, pieces=pieces) for row in rows]
     assert sorted(whole) == [(part, row) for part, size in enumerate(sizes) for row in range(size)]
     skip = data.draw(st.integers(0, len(whole)))
-    rest = draws.shuffled(sizes, seed, 1, skip=skip, pieces=pieces)
+    rest = draws.shuffle_tables(sizes, seed, 1, skip=skip, pieces=pieces)
     assert [(part, row) for part, rows in rest for row in rows] == whole[skip:]
 
 
@@ -59,7 +59,8 @@ def test_the_first_rows_of_a_shuffled_order_come_from_many_parts() -> None:
     def parts(pieces: int) -> float:
         """Return the mean number of parts among the first 2,000 of 7,000 rows in 7 parts."""
         orders = (
-            [part for part, rows in draws.shuffled([1000] * 7, seed, pieces=pieces) for _ in rows] for seed in range(20)
+            [part for part, rows in draws.shuffle_tables([1000] * 7, seed, pieces=pieces) for _ in rows]
+            for seed in range(20)
         )
         return sum(len(set(order[:2000])) for order in orders) / 20
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hybrid_cli.draws import draw
 from hybrid_cli.perturbations.attack import Inputs, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
-from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edited, swap_words
+from hybrid_cli.perturbations.edits import WORD, Edit, delete_word, edit_words, swap_words
 from hybrid_cli.settings import Perturb
 
 SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
@@ -22,7 +22,7 @@ LOCAL = [name for name in SETS["lite"] if name != "back-translation"]
 
 
 def of(edit: Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
-    return edited(text, edit, fraction, partial(draw, seed, "test", qid))
+    return edit_words(text, edit, fraction, partial(draw, seed, "test", qid))
 
 
 def every(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:

@@ -130,11 +130,11 @@ def test_a_command_names_the_input_on_a_failing_disk(
 def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
     """Libraries name no file; a file that is written carries a note."""
     error = OSError(errno.EIO, "Input/output error")
-    message, code = cli.trouble_with_files(error) or ("", 0)
+    message, code = cli.file_problem(error) or ("", 0)
     assert (message.split(":")[0], code) == ("an input", 2)
-    with pytest.raises(OSError, match="Input/output") as caught, disk.noted(Path("out/x.parquet")):
+    with pytest.raises(OSError, match="Input/output") as caught, disk.note_path(Path("out/x.parquet")):
         raise error
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.file_problem(caught.value) or ("", 0)  # type: ignore[arg-type]
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
@@ -171,7 +171,7 @@ def test_an_error_of_an_output_is_not_called_one_of_an_input(
     monkeypatch.setattr(disk, "device", Failing(name))
     with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.parquet"):
         disk.sync(tmp_path)
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)  # type: ignore[arg-type]
+    message, code = cli.file_problem(caught.value) or ("", 0)  # type: ignore[arg-type]
     assert (words in message, code) == (True, 1), message
 
 
@@ -188,14 +188,14 @@ def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
     monkeypatch.setattr(disk, "device", Failing("write", 1))
     with pytest.raises((OSError, pl.exceptions.ComputeError), match="Input/output") as caught:
         write_into(tmp_path / "x", write)
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    message, code = cli.file_problem(caught.value) or ("", 0)
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
 def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
         raise SafetensorError("I/O error: Input/output error (os error 5)")
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    message, code = cli.file_problem(caught.value) or ("", 0)
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
@@ -208,7 +208,7 @@ def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match="Input/output") as caught:
         open_output(tmp_path / "x.parquet").lock()
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    message, code = cli.file_problem(caught.value) or ("", 0)
     assert (message.split(":")[0], code) == ("the output", 1)
 
 
@@ -219,7 +219,7 @@ def test_a_lock_that_cannot_be_removed_is_named_and_released(tmp_path: Path, mon
         patched.setattr(disk, "device", Failing("remove"))
         with pytest.raises(OSError, match="Input/output") as caught:
             output.release()
-    message, code = cli.trouble_with_files(caught.value) or ("", 0)
+    message, code = cli.file_problem(caught.value) or ("", 0)
     assert (".x.parquet.partial.lock: cannot be removed" in message, code) == (True, 1), message
     again = open_output(tmp_path / "x.parquet")
     again.lock()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from hybrid_cli.lexical.feedback import Rm3, expands, interpolated, relevance_model
+from hybrid_cli.lexical.feedback import Rm3, expands, interpolate, relevance_model
 
 RM3 = Rm3(fb_terms=10, fb_docs=10, original_query_weight=0.5)
 
@@ -15,7 +15,7 @@ def expanded(
     query: Mapping[str, float], documents: Sequence[tuple[Mapping[str, float], float]], settings: Rm3
 ) -> dict[str, float]:
     ordered = [(sorted(terms.items(), key=lambda item: (-item[1], item[0])), score) for terms, score in documents]
-    return interpolated(query, relevance_model(ordered, settings.fb_terms), settings.original_query_weight)
+    return interpolate(query, relevance_model(ordered, settings.fb_terms), settings.original_query_weight)
 
 
 def test_the_expanded_query_is_the_mean_of_the_query_and_its_feedback_documents() -> None:

@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.feedback import Rm3
-from hybrid_cli.lexical.impacts import quantized
+from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -96,7 +96,7 @@ def test_scores_are_bm25_of_weighted_term_frequencies_and_lengths(collection: Pa
     counted = {name: analyzer.analyze(rows[name].to_list()) for name in WEIGHTS}
     lengths = np.sum([[w * len(words) for words in counted[name]] for name, w in WEIGHTS.items()], axis=0)
     assert len(set(lengths.tolist())) > 20
-    stored, average, k1, b = quantized(lengths), lengths.mean(), 0.9, 0.4
+    stored, average, k1, b = quantize_lengths(lengths), lengths.mean(), 0.9, 0.4
     run = open_bm25(index).search(QUERIES, 100)
     for qid, text in QUERIES.rows():
         scores = np.zeros(len(rows))

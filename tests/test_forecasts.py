@@ -37,7 +37,7 @@ def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_opt
 
 def test_files_that_do_not_fit_on_the_disk_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     free, output = shutil.disk_usage(tmp_path).free, tmp_path / "new" / "index"
-    console.forecast(1 << 20, "a small index", place=output)
+    console.forecast(1 << 20, "a small index", path=output)
     with raises("no-space", HybridError):
         console.forecast(2 * free, "a large index", "use --index-type sq8", output)
     assert capsys.readouterr().err == "", "the error names the need"
@@ -46,7 +46,7 @@ def test_files_that_do_not_fit_on_the_disk_are_refused(tmp_path: Path, capsys: p
         os.truncate(
             file.fileno(), 2 * free
         )  # a file with a hole, as large as what an interrupted call may have written
-    console.forecast(2 * free, "a large index", place=output)
+    console.forecast(2 * free, "a large index", path=output)
 
 
 FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
@@ -110,7 +110,7 @@ def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: P
     shutil.copytree(made / "dense", tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
     with (
-        memory.limited(0),
+        memory.limit_budget(0),
         raises("no-memory", HybridError),
     ):
         build(tmp_path / "copy", VectorIndex(index_type="sq8"))

@@ -19,7 +19,7 @@ from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.build import store_statistics
-from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantized
+from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.storage import layout
@@ -87,13 +87,13 @@ def test_lengths_are_rounded_down_as_in_lucene() -> None:
         24: 24, 40: 40, 41: 40, 43: 42, 57: 56, 91: 88, 100: 96, 121: 120, 150: 144, 261: 248, 300: 280, 500: 472,
         512: 504, 1000: 984, 5000: 4632,
     }  # fmt: skip
-    assert quantized(np.array(list(table))).tolist() == list(table.values())
-    assert quantized(np.arange(41)).tolist() == list(range(41))
+    assert quantize_lengths(np.array(list(table))).tolist() == list(table.values())
+    assert quantize_lengths(np.arange(41)).tolist() == list(range(41))
 
 
 @given(st.integers(0, 2**31 - 1))
 def test_a_rounded_length_is_one_of_lucenes_256(length: int) -> None:
-    rounded = int(quantized(np.array([length]))[0])
+    rounded = int(quantize_lengths(np.array([length]))[0])
     assert rounded <= length
     assert rounded in {decode_length(byte) for byte in range(256)}
 
@@ -136,7 +136,7 @@ def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str
     average = sum(map(len, counted)) / len(counted) if counted else 1
     expected = {}
     for number, document in enumerate(documents, start=1):
-        length = K1 * (1 - B + B * int(quantized(np.array([len(document)]))[0]) / average)
+        length = K1 * (1 - B + B * int(quantize_lengths(np.array([len(document)]))[0]) / average)
         score = 0.0
         for word in query:
             tf, df = document.count(word), sum(word in other for other in documents)
@@ -197,7 +197,7 @@ def test_postings_survive_saving_and_opening(tmp_path: Path) -> None:
 def test_a_matrix_that_does_not_fit_is_refused() -> None:
     builder = PostingsBuilder()
     builder.add(*flat(DOCUMENTS))
-    with memory.limited(0), raises("no-memory", HybridError):
+    with memory.limit_budget(0), raises("no-memory", HybridError):
         builder.finish()
 
 

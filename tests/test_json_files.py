@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place
-from hybrid_cli.json_files import described, fits, mismatch, parse_json, read_object, typed
+from hybrid_cli.input_files import Location
+from hybrid_cli.json_files import describe_value, has_type, make_typed, mismatch, parse_json, read_object
 from hybrid_cli.json_rows import check_field
 
 FILE = Path("stored.json")
@@ -64,18 +64,18 @@ WRONG: list[tuple[str, Any, str, Any, str]] = [  # field, value, element, its va
 
 
 def test_values_of_the_declared_types_are_read() -> None:
-    stored = typed(Stored, GOOD, FILE)
+    stored = make_typed(Stored, GOOD, FILE)
     assert (stored.color, stored.pair, stored.inputs) == (Color.RED, (1, "x"), GOOD["inputs"])
 
 
 @pytest.mark.parametrize(("name", "value", "element", "inner", "needed"), WRONG)
 def test_the_element_of_another_type_is_named(name: str, value: Any, element: str, inner: Any, needed: str) -> None:
     with pytest.raises(InputError) as caught:
-        typed(Stored, {**GOOD, name: value}, FILE)
+        make_typed(Stored, {**GOOD, name: value}, FILE)
     assert caught.value.code == "json-type"
     assert caught.value.fields == {"path": FILE, "element": element, "value": inner}
-    assert str(caught.value) == f"{FILE}: {element} is {described(inner)}; needs {needed}"
-    assert described(inner) != needed
+    assert str(caught.value) == f"{FILE}: {element} is {describe_value(inner)}; needs {needed}"
+    assert describe_value(inner) != needed
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_element_of_another_type_is_named(name: str, value: Any, element: st
 )
 def test_other_fields_are_refused(values: Any, problem: str, element: str | None) -> None:
     with pytest.raises(InputError) as caught:
-        typed(Stored, values, FILE)
+        make_typed(Stored, values, FILE)
     assert (caught.value.code, caught.value.fields.get("element")) == (problem, element)
     assert caught.value.fields["path"] == FILE
 
@@ -102,13 +102,13 @@ def test_other_fields_are_refused(values: Any, problem: str, element: str | None
     ],
 )  # fmt: skip
 def test_a_value_is_described_by_its_type(value: Any, words: str) -> None:
-    assert described(value) == words
-    assert len(described("x" * 9999)) < 60
+    assert describe_value(value) == words
+    assert len(describe_value("x" * 9999)) < 60
 
 
 def test_the_arm_of_a_union_with_the_outer_type_names_the_element() -> None:
-    assert fits([1, "a"], list[str | int] | str)
-    assert fits("a", list[str | int] | str)
+    assert has_type([1, "a"], list[str | int] | str)
+    assert has_type("a", list[str | int] | str)
     found = mismatch(["a", {}], list[str | int] | str)
     assert found is not None
     assert (found.element, found.needed) == ("item 2", "a text or a whole number")
@@ -126,10 +126,10 @@ def test_text_that_is_no_json_has_a_code(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_row_names_its_line_and_item() -> None:
-    place = Place(FILE, 7)
-    check_field({"answers": ["a"]}, "answers", list[str], place, "answers-form")
+    location = Location(FILE, 7)
+    check_field({"answers": ["a"]}, "answers", list[str], location, "answers-form")
     with pytest.raises(InputError) as caught:
-        check_field({"answers": ["a", ["b"]]}, "answers", list[str], place, "answers-form")
+        check_field({"answers": ["a", ["b"]]}, "answers", list[str], location, "answers-form")
     assert caught.value.code == "answers-form"
     assert caught.value.fields == {
         "path": FILE, "line": 7, "column": "answers", "element": "field 'answers', item 2",

@@ -158,7 +158,7 @@ def test_undo_takes_back_the_last_answer(here: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_text_without_matches_or_with_control_characters_cannot_steer_the_terminal() -> None:
     text = "a\x1b[31mred\x07\r\n\u202eback\u2066\n\n\n\n\nend " + "word " * 200
-    view = View(query="RED words\x1b]0;x\x07", place=1, pooled=2, title="\x9btitle", text=text, judged=0, wanted=20)
+    view = View(query="RED words\x1b]0;x\x07", position=1, pooled=2, title="\x9btitle", text=text, judged=0, wanted=20)
     for width, height in ((80, 24), (40, 10), (20, 5), (200, 60)):
         lines = screen(view, width, height)
         assert all(line.cell_len <= width for line in lines), (width, height)

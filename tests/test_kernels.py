@@ -75,7 +75,7 @@ def test_search_equals_sorting_every_sum(
     kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
-        found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
+        found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
 
 
@@ -117,7 +117,7 @@ def test_the_best_of_all_blocks_equal_a_full_sort(
     for row, held, keys in zip(scores, best.counts, best.keys, strict=True):
         kept = np.sort(keys[:held])[::-1][:hits]
         expected = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
-        assert keyed.places_of(kept).tolist() == [place for _, place in expected]
+        assert keyed.positions_of(kept).tolist() == [place for _, place in expected]
         assert keyed.signed_scores_of(kept).tolist() == [-score for score, _ in expected]
 
 
@@ -157,7 +157,7 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
-        found = list(zip(keyed.places_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
+        found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
         assert found == plain(impacts, query, barred[number], order, hits)
 
 
@@ -181,7 +181,7 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
     wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, most), np.uint64)
     keyed.search(most, order, packed, matrix, wanted_counts, wanted)
     row_at = np.argsort(order)
-    barred = [row_at[keyed.places_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
+    barred = [row_at[keyed.positions_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
     counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
     kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
     for query, excluded in enumerate(barred):
@@ -204,7 +204,7 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
     matrix = keyed.Matrix(indptr, rows, tfs, impacts.scale)
     order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
     kernels.search(hits, order, packed, matrix, np.zeros(2, np.int64), np.zeros(0, np.int64), counts, best)
-    found = list(zip(keyed.places_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
+    found = list(zip(keyed.positions_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
     assert counts[0] == hits
     assert found == plain(impacts, [0], [], order, hits)
 

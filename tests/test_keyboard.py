@@ -51,7 +51,7 @@ def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(
             pressed.append(os.write(sending, b"q\n"))
 
     def wait() -> None:
-        with signals.raised():
+        with signals.raise_on_signals():
             thread.start()
             read()
 
@@ -77,7 +77,7 @@ def test_a_signal_within_a_finalizer_ends_the_command(
             signal.raise_signal(number)
 
     def finalize() -> None:
-        with signals.raised():
+        with signals.raise_on_signals():
             Finalized()
             for _ in range(1000):
                 time.sleep(0.01)

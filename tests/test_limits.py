@@ -93,7 +93,7 @@ def test_a_content_much_larger_than_its_file_is_refused_early(form: str, monkeyp
     Path("a.tsv.packed").write_bytes(PACKED[form](content))
     done = refused("prepare", "files", "a.tsv.packed", "--output", "c", problem="expands-too-much")
     assert done.fields["limit"] == 100
-    with input_files.limited({"expansion": 1 << 20}), input_files.open_binary(Path("a.tsv.packed")) as file:
+    with input_files.change_limits({"expansion": 1 << 20}), input_files.open_binary(Path("a.tsv.packed")) as file:
         assert file.read() == content
 
 

@@ -208,10 +208,10 @@ def test_a_budget_below_the_need_is_refused_in_one_line(stored: Path) -> None:
 
 
 def test_a_budget_holds_for_one_stage(stored: Path) -> None:
-    with memory.limited(memory.used() + (1 << 30)):
+    with memory.limit_budget(memory.used_bytes() + (1 << 30)):
         assert 0.9 < memory.rows_that_fit(1024, 1 << 30) / (1 << 18) < 1.1, "a quarter of the free memory"
         assert memory.rows_that_fit(1 << 40, 1000, min_rows=7) == 7
-        with memory.limited(None), raises("no-memory", HybridError):
+        with memory.limit_budget(None), raises("no-memory", HybridError):
             memory.require(1 << 31, "this test")
     assert memory.rows_that_fit(1 << 40, 1000, min_rows=7) == 1000
 

@@ -52,7 +52,7 @@ def mined(
             found = negatives.from_corpus(corpus, examples, seeds, 64)
         else:
             run = run_of(examples, depth)
-            found = negatives.retrieved(run, examples, skip_top, depth)
+            found = negatives.hits_of_examples(run, examples, skip_top, depth)
             scores = examples.join(run, on=["qid", "docid"], how="left").select("example", "score")
         filters = {**judged, **negatives.score_filters(scores, **limits)}
         left = negatives.admissible(found, filters, source, tally)
@@ -209,6 +209,6 @@ def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
             "text": ["and\ttext", "and text", "title and text", "and texts"],
         }
     )
-    texts = corpus.select("docid", negatives.folded("title", "text").hash().alias("hash"))
+    texts = corpus.select("docid", negatives.fold_columns("title", "text").hash().alias("hash"))
     found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}

@@ -283,7 +283,7 @@ def test_a_file_adds_a_command(folder: Path) -> None:
 
 def test_python_registers_and_loads(folder: Path) -> None:
     (folder / "last.py").write_text(METHOD, "utf-8")
-    with plugins.loaded(["last.py"]):
+    with plugins.load_files(["last.py"]):
         assert [path.name for path in plugins.files()] == ["last.py"]
         assert hybrid("fuse", "a.trec", "b.trec", "--method", "last", "--output", "x.parquet").code == 0
     with pytest.raises(KeyError):
@@ -313,7 +313,7 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
     (folder / "mine.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "utf-8")
     fuse = ["fuse", "a.trec", "b.trec", "--method", "first", "--output"]
     assert hybrid(*fuse, "mine.parquet", "--plugin", "mine.py").code == 0
-    with plugins.loaded(["several.py"]):
+    with plugins.load_files(["several.py"]):
         added = {group: [entry.name for entry in plugins.registry(group).others()] for group in plugins.REGISTRIES}
         (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
         (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")

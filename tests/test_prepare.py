@@ -25,7 +25,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.options import OnDangling, OnDuplicate
-from hybrid_cli.collections.source import Document, Place, Source
+from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import Prepare
@@ -126,7 +126,7 @@ def test_documents_are_streamed(tmp_path: Path) -> None:
     def documents() -> Iterator[Document]:
         for number in range(20_000):
             alive.append(number)
-            yield Document(f"d{number}", "", "text", Place("here", number))
+            yield Document(f"d{number}", "", "text", Location("here", number))
 
     alive: list[int] = []
     seen_at_first_batch: list[int] = []

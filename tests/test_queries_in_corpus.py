@@ -26,7 +26,7 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.batches import allowed
+from hybrid_cli.training.batches import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import Bm25Scorer
@@ -128,7 +128,7 @@ def test_the_query_itself_is_no_negative_of_its_batch(arguments: Path, tmp_path:
     texts = [text for group in groups for text in group.texts]
     own = torch.tensor([[text == group.query for text in texts] for group in groups])
     assert own.any()
-    assert not allowed(groups)[own].any()
+    assert not allowed_mask(groups)[own].any()
 
 
 @pytest.mark.parametrize("limit", [QUERIES * 2, 10])

@@ -171,14 +171,14 @@ def test_equal_dots_form_a_disc_and_a_single_dot_stays() -> None:
 
 
 def test_long_curves_keep_their_means() -> None:
-    from hybrid_cli.reporting.sections import thinned
+    from hybrid_cli.reporting.sections import thin_curve
 
     values = np.random.default_rng(0).normal(size=1000)
     curve = pl.DataFrame({"model": "m", "step": np.arange(1, 1001), "value": values})
-    thin = thinned(curve, 200)
+    thin = thin_curve(curve, 200)
     assert len(thin) == 200
     assert thin["value"].to_list() == pytest.approx(values.reshape(200, 5).mean(1).tolist())
-    assert thinned(curve.head(7), 200)["value"].to_list() == pytest.approx(values[:7].tolist())
+    assert thin_curve(curve.head(7), 200)["value"].to_list() == pytest.approx(values[:7].tolist())
 
 
 def test_figures_are_written_as_png(whole: Path) -> None:

@@ -70,7 +70,7 @@ def test_no_document_is_lost_and_the_rest_keeps_its_order(lists: list[list[int]]
     ]
     hits = pl.DataFrame(rows, schema=runs.SCHEMA, orient="row")
     new = [random.choice([-1.0, 0.0, 2.5]) if rank <= depth else None for rank in hits["rank"]]
-    found = runs.reranked(hits.with_columns(new_score=pl.Series(new, dtype=pl.Float32)), depth)
+    found = runs.rerank_hits(hits.with_columns(new_score=pl.Series(new, dtype=pl.Float32)), depth)
     assert found.schema == runs.SCHEMA
     for (qid,), before in hits.with_columns(new=pl.Series(new)).group_by("qid", maintain_order=True):
         after = found.filter(qid=qid)
@@ -88,7 +88,7 @@ def test_the_other_hits_keep_their_distances() -> None:
         schema=[*runs.SCHEMA, "new_score"],
         orient="row",
     )
-    found = runs.reranked(hits, 2)
+    found = runs.rerank_hits(hits, 2)
     assert found.rows() == [("q", "b", 1, 3.0), ("q", "a", 2, 0.5), ("q", "c", 3, 0.0), ("q", "d", 4, -4.5)]
 
 

@@ -30,19 +30,19 @@ def test_a_query_in_two_pieces_is_one_query() -> None:
 
 
 def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Path) -> None:
-    assert list(runs.named(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
-    assert list(runs.named(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
-    assert runs.named(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}
+    assert list(runs.name_runs(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
+    assert list(runs.name_runs(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
+    assert runs.name_runs(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}
     odd = tmp_path / "k1=0.9.parquet"
     odd.touch()
-    assert runs.named([odd]) == {"k1=0.9": odd}
+    assert runs.name_runs([odd]) == {"k1=0.9": odd}
 
 
 def test_two_runs_with_the_same_name_are_refused() -> None:
     with raises("duplicate-name", name="a"):
-        runs.named(["a=x.parquet", "a=y.parquet"])
+        runs.name_runs(["a=x.parquet", "a=y.parquet"])
     with raises("repeated-input", path="x.parquet"):
-        runs.named(["x.parquet", "x.parquet"])
+        runs.name_runs(["x.parquet", "x.parquet"])
 
 
 def test_positions_find_ids_or_name_the_unknown_ones() -> None:

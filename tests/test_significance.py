@@ -16,7 +16,7 @@ from hybrid_cli.evaluation.significance import (
     bonferroni,
     bootstrap,
     compare,
-    corrected,
+    correct_p_values,
     holm,
     intervals,
     paired_t,
@@ -103,7 +103,7 @@ def test_holm_is_between_raw_p_and_bonferroni_in_the_same_order(raw: list[float]
 
 
 def test_untested_comparisons_do_not_count_in_the_family() -> None:
-    p = corrected(np.array([0.01, np.nan]), "bonferroni")
+    p = correct_p_values(np.array([0.01, np.nan]), "bonferroni")
     assert p[0] == 0.01
     assert np.isnan(p[1])
 

@@ -19,7 +19,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds, trec
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import nested, records
+from hybrid_cli.json_rows import named_objects, records
 from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
@@ -199,7 +199,7 @@ def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> N
         (tmp_path / "a.json").write_text(text)
         assert [record for _, record in records(tmp_path / "a.json", chunk)] == expected
     (tmp_path / "a.json").write_text(json.dumps({str(number): each for number, each in enumerate(expected)}, indent=1))
-    assert [record for _, _, record in nested(tmp_path / "a.json", chunk)] == expected
+    assert [record for _, _, record in named_objects(tmp_path / "a.json", chunk)] == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from command import raises
 from hybrid_cli.draws import draw
 from hybrid_cli.perturbations import synonyms
 from hybrid_cli.perturbations.attack import Inputs
-from hybrid_cli.perturbations.edits import Edit, edited
+from hybrid_cli.perturbations.edits import Edit, edit_words
 from hybrid_cli.perturbations.synonyms import SynonymTable, insertion, replacement, thesaurus
 from hybrid_cli.settings import Perturb
 
@@ -24,7 +24,7 @@ WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
 def every(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
     """Return the results for 300 seeds."""
     edit = start(Inputs(pl.DataFrame(), files, Perturb(Path("queries.tsv"), attacks=["lite"], output=Path("out"))))
-    return Counter(edited(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
+    return Counter(edit_words(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
 
 
 def test_a_word_is_replaced_by_a_single_word_of_any_synset() -> None:

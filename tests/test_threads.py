@@ -15,7 +15,7 @@ from hybrid_cli.threads import ThreadPool
 
 
 def test_a_pool_has_the_context_of_its_caller() -> None:
-    with memory.limited(memory.used()), input_files.limited({"line": 7}), ThreadPool(2) as pool:
+    with memory.limit_budget(memory.used_bytes()), input_files.change_limits({"line": 7}), ThreadPool(2) as pool:
         assert pool.submit(memory.rows_that_fit, 1 << 20, 100).result() == 1
         assert list(pool.map(lambda _: input_files.limits().line, range(3))) == [7, 7, 7]
     with ThreadPool(1) as pool:

@@ -27,7 +27,7 @@ from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training.batches import Examples, allowed
+from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.loop import rate_factor, steps_of
 from hybrid_cli.training.options import Optimization, Sampling
@@ -273,7 +273,7 @@ def test_the_default_is_two_passes(examples: Path, options: dict[str, int], step
 def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None:
     source = Examples(examples)
     batch = next(source.batches(Sampling(batch_size=18)))
-    mask = allowed(batch)
+    mask = allowed_mask(batch)
     columns = [docid for group in batch for docid in group.docids]
     for row, group in enumerate(batch):
         denied = {columns[column] for column in torch.nonzero(~mask[row]).flatten().tolist()}

@@ -21,7 +21,7 @@ from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.queries import Marker
-from hybrid_cli.reporting.snippets import cells, matching, snippet, wrapped
+from hybrid_cli.reporting.snippets import cells, match_words, snippet, wrap_lines
 from hybrid_cli.training.pretraining import pieces
 
 CHINESE = (
@@ -96,7 +96,7 @@ def test_a_snippet_shows_the_part_of_the_query() -> None:
 
 
 def test_words_of_the_query_are_marked_in_search_and_report() -> None:
-    found = matching("向量模型 index")
+    found = match_words("向量模型 index")
     text = "一个向量模型 and an index。"
     assert [text[begin:end] for begin, end in found.spans(text)] == ["向量模型", "index"]
     marker = Marker(lambda texts: [[text.casefold()] for text in texts])
@@ -110,7 +110,7 @@ def test_lines_and_cells_have_the_width_of_the_terminal() -> None:
     from rich.cells import cell_len
 
     for text in TEXTS.values():
-        lines = wrapped(text, 40)
+        lines = wrap_lines(text, 40)
         assert "".join("".join(lines).split()) == "".join(text.split())
         assert max(map(cell_len, lines)) <= 40
         assert len(lines) == pytest.approx(cell_len(text) / 40, abs=1.5)
@@ -123,10 +123,10 @@ def test_lines_and_cells_have_the_width_of_the_terminal() -> None:
 def test_attacks_change_words_and_cut_no_character(text: str) -> None:
     known = set(words.characters(text)) | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     for seed in range(20):
-        changed = edits.edited(text, edits.swap_characters, 0.1, partial(draw, seed))
+        changed = edits.edit_words(text, edits.swap_characters, 0.1, partial(draw, seed))
         assert set(words.characters(changed)) <= known
-        fewer = edits.edited(text, edits.delete_word, 0.1, partial(draw, seed))
-        swapped = edits.edited(text, edits.swap_words, 0.1, partial(draw, seed))
+        fewer = edits.edit_words(text, edits.delete_word, 0.1, partial(draw, seed))
+        swapped = edits.edit_words(text, edits.swap_words, 0.1, partial(draw, seed))
         shuffled = edits.shuffle(text, partial(draw, seed))
         assert sorted(swapped) == sorted(shuffled) == sorted(text)
         if words.count(text) > 3:

@@ -78,7 +78,7 @@ def test_text_of_every_script_is_printed_as_it_is(script: str) -> None:
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from(FORBIDDEN))))
 def test_printed_text_is_safe_and_json_keeps_its_value(text: str) -> None:
-    for printed in (console.plain(text), console.one_line(text), console.shortened(text), console.escaped(text)):
+    for printed in (console.plain(text), console.one_line(text), console.shorten(text), console.escape(text)):
         assert not unsafe_in(printed)
         assert console.plain(printed) == printed
     assert "\n" not in console.one_line(text)
@@ -374,7 +374,7 @@ def test_cells_that_spreadsheets_take_for_formulas_are_text() -> None:
     rows += [{"run": 'plain, "quoted" \u202e', "mean": None, "=head": numbers[-1]}]
     head, *cells = csv.reader(io.StringIO(csv_text(rows)))
     assert head == ["run", "mean", "'=head"]
-    assert [row[0] for row in cells[:-1]] == [f"'{console.escaped(text)}" for text in formulas]
+    assert [row[0] for row in cells[:-1]] == [f"'{console.escape(text)}" for text in formulas]
     assert [row[2] for row in cells] == [*numbers[: len(formulas)], numbers[-1]]
     assert cells[-1][:2] == ['plain, "quoted" \\u202e', ""]
     assert {row[1] for row in cells[:-1]} == {"-0.5"}
@@ -384,7 +384,7 @@ def test_cells_that_spreadsheets_take_for_formulas_are_text() -> None:
 def test_every_value_is_in_one_cell_of_the_csv(text: str, number: float) -> None:
     ((_, _), (first, second)) = csv.reader(io.StringIO(csv_text([{"a": text, "b": number}]), newline=""))
     assert float(second) == number
-    assert first.removeprefix("'") == console.escaped(text).removeprefix("'")
+    assert first.removeprefix("'") == console.escape(text).removeprefix("'")
     assert first[:1] not in ("=", "@", "\t", "\r")
 
 

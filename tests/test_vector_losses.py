@@ -14,10 +14,8 @@ from torch.nn import functional
 from hybrid_cli.training.losses import (
     LossInputs,
     Objective,
-    added,
     bpr,
     distillation,
-    distilled,
     matryoshka,
     nll,
     orthogonality,
@@ -26,6 +24,8 @@ from hybrid_cli.training.losses import (
     residual_margin,
     span_contrast,
     squared_cosine,
+    sum_objectives,
+    with_distillation,
 )
 
 
@@ -81,7 +81,7 @@ def test_no_gradient_reaches_the_lexical_vectors() -> None:
 @pytest.mark.parametrize("objective", [nll, residual_margin])
 def test_losses_add_up(objective: Objective) -> None:
     vectors = random_vectors(1)
-    both = added(objective, orthogonality)(vectors)
+    both = sum_objectives(objective, orthogonality)(vectors)
     assert both == {**objective(vectors), **orthogonality(vectors)}
 
 
@@ -215,7 +215,7 @@ def test_distillation_is_the_mean_over_the_texts_of_each_term(seed: int) -> None
 
 def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
     vectors = replace(random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2))
-    terms = distilled(nll, 4, weight=0.5)(vectors)
+    terms = with_distillation(nll, 4, weight=0.5)(vectors)
     small = replace(vectors, queries=vectors.queries[:, :4], documents=vectors.documents[..., :4])
     large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])
     assert terms["nll"].item() == pytest.approx(nll(small)["nll"].item())

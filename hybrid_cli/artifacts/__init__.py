@@ -6,7 +6,7 @@ renames, so a file or folder under its final name is always complete. Parquet, J
 time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.checks import check_place, keeping_equal_outputs
+from hybrid_cli.artifacts.checks import check_output_path, keeping_equal_outputs
 from hybrid_cli.artifacts.history import options_of, same_call
 from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.manifest import (
@@ -26,7 +26,7 @@ __all__ = [
     "Named",
     "Output",
     "Recorded",
-    "check_place",
+    "check_output_path",
     "describe_inputs",
     "dry_run",
     "enclosing_artifact",

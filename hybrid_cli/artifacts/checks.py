@@ -1,4 +1,4 @@
-"""Checks of an output path before the work: its name, its place, and an existing file or folder of that name."""
+"""Checks of an output path before the work: its name, its folder, and an existing file or folder of that name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.history import completed, same_call, unknown_options
+from hybrid_cli.artifacts.history import add_missing_options, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
@@ -114,7 +114,7 @@ def _refuse_inside(path: Path) -> None:
             )  # fmt: skip
 
 
-def place_of(path: Path) -> Path:
+def target_of(path: Path) -> Path:
     """Return the path that is written for an output: the target of a symbolic link, or the path itself.
 
     Raises:
@@ -162,7 +162,7 @@ def _suffix(kind: Kind) -> str:
     return _SUFFIXES.get(kind, ".parquet" if kind in SCHEMAS else "")
 
 
-def check_place(path: Path, inputs: Mapping[str, Input]) -> None:
+def check_output_path(path: Path, inputs: Mapping[str, Input]) -> None:
     """Refuse an output that cannot be written, would replace an input, or is inside an artifact or an input."""
     resolved = path.resolve()
     for role, source in inputs.items():
@@ -210,12 +210,12 @@ def keeping_equal_outputs() -> Iterator[None]:
         _keeping.reset(token)
 
 
-def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool) -> bool:
+def is_kept(path: Path, target: Path, existing: Manifest | None, wanted: Manifest, overwrite: bool) -> bool:
     """Return whether an existing output is that of an equal call, and not to be replaced.
 
     Args:
         path: the output, as given.
-        place: where it is on this machine.
+        target: the path that is written, with symbolic links resolved.
         existing: its manifest.
         wanted: the manifest of the call.
         overwrite: replace it, except within `keeping_equal_outputs`.
@@ -225,7 +225,7 @@ def is_kept(path: Path, place: Path, existing: Manifest | None, wanted: Manifest
     """
     if existing is None or not same_call(existing, wanted) or (overwrite and not _keeping.get()):
         return False
-    problem = quick_damage(place, existing)
+    problem = quick_damage(target, existing)
     if problem is not None and not overwrite:
         raise DamageError(f"{problem}, or pass --overwrite to write {path} again", code="damaged-output", path=path)
     return problem is None
@@ -251,7 +251,7 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
         version = existing.versions["hybrid"]
         words = f"already exists, written by hybrid {version} with {', '.join(unknown)}, which this version lacks"
         return "output-of-a-newer-version", words, {"version": version, "options": unknown}
-    before, now = completed(existing, wanted), completed(wanted, existing)
+    before, now = add_missing_options(existing, wanted), add_missing_options(wanted, existing)
     fields = {
         "options": sorted(name for name in now.options if before.options.get(name) != now.options.get(name)),
         "inputs": sorted(

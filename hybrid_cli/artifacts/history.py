@@ -9,17 +9,17 @@ from typing import Any
 
 from hybrid_cli.artifacts.manifest import Manifest
 from hybrid_cli.settings import COMMANDS, Settings
-from hybrid_cli.settings.conversion import plain
+from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.settings.options import REQUIRED, By
 from hybrid_cli.version import is_later
 
 
 def same_call(first: Manifest, second: Manifest) -> bool:
     """Test whether two calls of a stage have equal options and inputs, in whatever versions of hybrid."""
-    return completed(first, second).key() == completed(second, first).key()
+    return add_missing_options(first, second).key() == add_missing_options(second, first).key()
 
 
-def completed(manifest: Manifest, other: Manifest) -> Manifest:
+def add_missing_options(manifest: Manifest, other: Manifest) -> Manifest:
     """Return a manifest with the recorded options of `other` that it lacks, see `options_of`."""
     return replace(manifest, options=options_of(manifest, other.options)) if manifest.stage == other.stage else manifest
 
@@ -33,7 +33,7 @@ def options_of(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
         declared = kind.declared().get(name)
         if declared is not None and declared.recorded and declared.default is not REQUIRED:
             default = declared.default
-            options[name] = plain(default.of(options.get(default.other)) if isinstance(default, By) else default)
+            options[name] = json_value(default.of(options.get(default.other)) if isinstance(default, By) else default)
     return options
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, location_of, stored_path
 from hybrid_cli.errors import InputError
-from hybrid_cli.storage.integrity import replaced
+from hybrid_cli.storage.integrity import replaced_error
 from hybrid_cli.storage.records import MANIFEST, fingerprint
 
 
@@ -95,7 +95,7 @@ class Sources:
         for role, state in self._states.items():
             path = _path(self._inputs[role])
             if _state(path) != state and not has_content(path, self._described[role]["fingerprint"]):
-                raise replaced(path)
+                raise replaced_error(path)
 
     def set_later(self, output: Path) -> None:
         """Let the time stamps of an output be later than those of the inputs, also if the clock went back: for make."""

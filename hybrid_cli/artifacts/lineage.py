@@ -73,7 +73,7 @@ def _indexes(run: Path) -> dict[Path, Held]:
             indexes |= {index: held for index, held in _indexes(path).items() if index not in indexes}
         elif kind in _INDEXES and path not in indexes:
             lucene = manifest is not None and manifest.options.get("engine") == "lucene"
-            indexes[path] = held(path, lucene)
+            indexes[path] = index_parts(path, lucene)
     return indexes
 
 
@@ -140,7 +140,7 @@ def _from_runs(path: Path) -> bool:
     return any(kind == Kind.RUN for _, kind in _inputs(path))
 
 
-def held(index: Path, lucene: bool = False) -> Held:
+def index_parts(index: Path, lucene: bool = False) -> Held:
     """Return the parts of an index.
 
     Args:
@@ -202,7 +202,7 @@ def language(run: Path) -> str | None:
     return None
 
 
-def made_of(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
+def sources_of_run(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
     """Yield run, artifact and its manifest for the indexes, encoders, examples and weights that a run was made of.
 
     The run is the one that was made of the artifact: the given run, or one that it was fused or concatenated from.

@@ -20,9 +20,9 @@ from hybrid_cli.storage.records import MANIFEST, Record, file_names
 from hybrid_cli.version import __version__
 
 
-def hard_link(path: Path, place: Path) -> None:
+def hard_link(path: Path, link: Path) -> None:
     """Give a file or folder of an artifact a second name, see `storage.hard_link`; manifests keep their input paths."""
-    storage.hard_link(path, place, _copy_manifest)
+    storage.hard_link(path, link, _copy_manifest)
 
 
 def _copy_manifest(file: Path, target: Path) -> None:
@@ -127,7 +127,7 @@ class Manifest(Record):
 
 
 def location_of(output: Path) -> Path:
-    """Return the place of an output, with symbolic links resolved: its manifest is read there."""
+    """Return the path of an output, with symbolic links resolved: its manifest is read there."""
     return Path(os.path.realpath(output))
 
 

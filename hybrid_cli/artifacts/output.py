@@ -21,13 +21,13 @@ from hybrid_cli import console, plugins
 from hybrid_cli.artifacts import unfinished
 from hybrid_cli.artifacts.checks import (
     check_name,
-    check_place,
+    check_output_path,
     check_replaceable,
     check_unfinished,
     existing_manifest,
     is_kept,
-    place_of,
     refuse_foreign_file,
+    target_of,
 )
 from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions
@@ -87,7 +87,7 @@ class Output:
     Attributes:
         path: final path of the artifact, as given.
         manifest: manifest without counts and fingerprint.
-        place: the path that is written: where `path` is a symbolic link, the link stays and its target is replaced.
+        target: the path that is written: where `path` is a symbolic link, the link stays and its target is replaced.
         up_to_date: whether the artifact exists, made from the same inputs with the same options.
         compare: an existing output is compared with the new one, and not replaced.
         sources: the inputs, each of one version.
@@ -95,7 +95,7 @@ class Output:
 
     path: Path
     manifest: Manifest
-    place: Path
+    target: Path
     up_to_date: bool = False
     compare: bool = False
     sources: Sources = field(default_factory=Sources)
@@ -105,7 +105,7 @@ class Output:
     @property
     def partial(self) -> Path:
         """Scratch file or folder next to the output. A folder survives a kill, so that the stage can resume from it."""
-        return files.scratch_path(self.place)
+        return files.scratch_path(self.target)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
         """Write a Parquet artifact; rows are checked against the schema of its kind."""
@@ -145,7 +145,7 @@ class Output:
                 yield work, counts
             self._refuse_replaced_inputs()
             seconds = round(time.monotonic() - self.started, 1)
-            refuse_foreign_file(self.path, existing_manifest(self.place))  # a file that was added while the stage ran
+            refuse_foreign_file(self.path, existing_manifest(self.target))  # a file that was added while the stage ran
             manifest = records.of_folder(self._with(counts), work, ignore, seconds=seconds)
             disk.write_text(work / MANIFEST, manifest.to_json())
             disk.remove(key)  # first: a folder without key is never resumed
@@ -159,9 +159,9 @@ class Output:
         """
         with self._locked():
             with self._resumed() as work:
-                yield work, work / self.place.name
+                yield work, work / self.target.name
             self._refuse_replaced_inputs()
-            self._publish(work / self.place.name)
+            self._publish(work / self.target.name)
             unfinished.discard(work)
 
     @contextmanager
@@ -171,7 +171,7 @@ class Output:
         A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
         work, key = self.partial, self.partial / unfinished.KEY
-        if work.exists() and not unfinished.interrupted(work, self.manifest.call()):
+        if work.exists() and not unfinished.is_interrupted(work, self.manifest.call()):
             unfinished.discard(work)
         resumed = work.exists()
         if not resumed:
@@ -189,7 +189,7 @@ class Output:
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
-        if unfinished.finished(self.partial, self.manifest.call()):
+        if unfinished.is_finished(self.partial, self.manifest.call()):
             self._publish_folder()
             self.up_to_date = True
 
@@ -234,7 +234,7 @@ class Output:
 
     def _compare(self) -> None:
         """Keep an existing output that equals the new one; refuse another one."""
-        if not files.equal(self.partial, self.place):
+        if not files.equal(self.partial, self.target):
             remedy = "name another output" if self.path.is_dir() else "pass --overwrite to replace it, or name another"
             raise InputError(
                 f"{self.path}: already exists with other content; {remedy}", code="output-differs", path=self.path
@@ -249,8 +249,8 @@ class Output:
         return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
 
     def _publish(self, complete: Path) -> None:
-        files.rename(complete, self.place)
-        self.sources.set_later(self.place)
+        files.rename(complete, self.target)
+        self.sources.set_later(self.target)
 
     # ---------------------------------------------------------------------------------------------------------- lock
 
@@ -262,7 +262,7 @@ class Output:
         """
         if self._unlock is not None and self._unlock.alive:
             return
-        lock = _acquired(self.path, self.place)
+        lock = _acquire_lock(self.path, self.target)
         self._unlock = weakref.finalize(self, _unlock, lock, os.getpid())
 
     def release(self) -> None:
@@ -279,18 +279,18 @@ class Output:
             self.release()
 
 
-def _acquired(path: Path, place: Path) -> BaseFileLock:
+def _acquire_lock(path: Path, target: Path) -> BaseFileLock:
     """Return the lock of an output path, acquired; its file names the process and the host."""
-    file = files.lock_file(place)
-    files.refuse_planted(place)
+    file = files.lock_file(target)
+    files.refuse_planted(target)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         _write_lock(file, os.O_CREAT)  # first: the library takes a file that cannot be created for one that is held
     except (FileNotFoundError, PermissionError) as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"{path}: no file can be created in {place.parent} ({reason}); name another output",
-            code="not-writable", path=path, folder=place.parent,
+            f"{path}: no file can be created in {target.parent} ({reason}); name another output",
+            code="not-writable", path=path, folder=target.parent,
         ) from None  # fmt: skip
     lock = FileLock(file, blocking=False, thread_local=False)
     try:
@@ -307,7 +307,7 @@ def _acquired(path: Path, place: Path) -> BaseFileLock:
 
 def _write_lock(file: Path, flag: int, text: str = "") -> None:
     """Write into the file of a lock; never into the target of a link."""
-    with disk.noted(file):
+    with disk.note_path(file):
         descriptor = os.open(file, os.O_WRONLY | flag | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             os.write(descriptor, text.encode())
@@ -331,9 +331,9 @@ def lock_growing(path: Path) -> None:
         InputError: the path cannot be written.
         HybridError: another process has the lock.
     """
-    target = place_of(path)
-    check_place(path, {})
-    lock, process = _acquired(path, target), os.getpid()
+    target = target_of(path)
+    check_output_path(path, {})
+    lock, process = _acquire_lock(path, target), os.getpid()
     at_stage_end(lambda: _unlock(lock, process))
 
 
@@ -389,7 +389,7 @@ def open_output(
         DryRun: within `dry_run()`.
     """
     inputs = {**inputs, **{f"{PLUGIN}{file.name}": file for file in plugins.files()}}
-    target = place_of(path)
+    target = target_of(path)
     if not foreign:
         check_name(path, kind)
     sources = Sources(inputs)
@@ -421,7 +421,7 @@ def open_output(
         raise
     if output.up_to_date:
         call = wanted.call()
-        if unfinished.finished(output.partial, call) or unfinished.interrupted(
+        if unfinished.is_finished(output.partial, call) or unfinished.is_interrupted(
             output.partial, call
         ):  # by a killed equal call
             with suppress(HybridError, OSError):
@@ -429,8 +429,8 @@ def open_output(
                 disk.remove(output.partial)
         output.release()
         with suppress(OSError):  # so that make sees a file newer than its inputs; the file system may be read-only
-            for each in [path, path / MANIFEST] if path.is_dir() else [path]:
-                each.touch()
+            for entry in [path, path / MANIFEST] if path.is_dir() else [path]:
+                entry.touch()
             sources.set_later(path)
         console.note(f"{stage}: {path} is up to date", code="up-to-date", stage=stage, path=path)
     return output
@@ -438,10 +438,10 @@ def open_output(
 
 def _check(output: Output, inputs: Mapping[str, Input], overwrite: bool, foreign: bool) -> None:
     """Set `up_to_date`; refuse an output that may not be replaced."""
-    existing = existing_manifest(output.place)
-    output.up_to_date = is_kept(output.path, output.place, existing, output.manifest, overwrite)
+    existing = existing_manifest(output.target)
+    output.up_to_date = is_kept(output.path, output.target, existing, output.manifest, overwrite)
     if not output.up_to_date:
-        check_place(output.path, inputs)
+        check_output_path(output.path, inputs)
         check_replaceable(output.path, existing, output.manifest, overwrite, foreign, output.compare)
         if not overwrite:
             check_unfinished(output.path, output.partial, output.manifest)

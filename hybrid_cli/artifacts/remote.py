@@ -92,7 +92,7 @@ def local_paths(settings: S) -> Iterator[S]:
     before, uploads, done = inputs_on_machine.get(), list[Upload](), False
     try:
         if "output" in given:
-            output, shared = _spelled(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
+            output, shared = _url_in(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
             if os.environ.get("WORLD_SIZE", "1") != shared:
                 problem = "the processes of several machines need a folder that all of them read"
                 raise _refusal(f"--output {output}", "output-not-shared", problem)
@@ -100,7 +100,7 @@ def local_paths(settings: S) -> Iterator[S]:
                 uploads.append(Upload(f"{output}{end}", settings))
         urls = _download([(name, url) for name, value in given.items() if name != "output" for url in _urls(value)])
         inputs_on_machine.set(partial(fetch_all, str(root()), urls))
-        yield settings.changed(**{name: _localized(value) for name, value in given.items()})
+        yield settings.changed(**{name: _local_value(value) for name, value in given.items()})
         done = True
     except DamageError as error:
         if str(root()) in str(error):
@@ -124,7 +124,7 @@ def local_copies(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return paths, with those of their downloaded copies in place of URLs; for callers without settings."""
     named = [str(path) if isinstance(path, str) else Path(path) for path in paths]
     _download([("", url) for path in named for url in _urls(path)])
-    return [Path(_localized(path)) for path in named]
+    return [Path(_local_value(path)) for path in named]
 
 
 def _download(named: list[tuple[str, str]]) -> list[str]:
@@ -132,14 +132,14 @@ def _download(named: list[tuple[str, str]]) -> list[str]:
     for _, url in named:
         fetch(url)
     buckets = {_bucket(url) for _, url in named}
-    recorded = {url_of_input for option, url in named for url_of_input in _recorded(option, url, buckets)}
+    recorded = {url_of_input for option, url in named for url_of_input in _input_urls(option, url, buckets)}
     inputs = [url for url in sorted(recorded) if objects(url)]
     for url in inputs:
         fetch(url)
     return [*(url for _, url in named), *inputs]
 
 
-def _recorded(option: str, url: str, buckets: set[str]) -> Iterator[str]:
+def _input_urls(option: str, url: str, buckets: set[str]) -> Iterator[str]:
     """Yield the URLs of inputs that the artifacts at a URL record by relative paths, in the named buckets."""
     copy = copy_of(url)
     for path in [copy] if copy.exists() else sorted(copy.parent.glob(copy.name)):
@@ -189,22 +189,22 @@ def _urls(value: Any) -> Iterator[str]:
     """Yield the URLs in the value of an option."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
     for text in filter(has_url, values):
-        yield re.sub(r":\d+$", "", _spelled(text))  # `run:URL:COUNT`
+        yield re.sub(r":\d+$", "", _url_in(text))  # `run:URL:COUNT`
 
 
-def _spelled(text: object) -> str:
+def _url_in(text: object) -> str:
     """Return the URL in a text such as `run:s3://BUCKET/KEY`, also if a Path has lost its second slash."""
     return URL.sub(r"\g<scheme>://\g<key>", str(text)).rstrip("/")
 
 
-def _localized(value: Any) -> Any:
+def _local_value(value: Any) -> Any:
     """Return the value of an option with paths of copies in place of URLs."""
     if isinstance(value, Mapping):
-        return {name: _localized(item) for name, item in value.items()}
+        return {name: _local_value(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_localized, value))
+        return tuple(map(_local_value, value))
     match = URL.fullmatch(str(value)) if has_url(value) else None
-    return type(value)(f"{match['before'] or ''}{copy_of(_spelled(value))}") if match else value
+    return type(value)(f"{match['before'] or ''}{copy_of(_url_in(value))}") if match else value
 
 
 # --------------------------------------------------------------------------------------------------------------- store
@@ -223,7 +223,7 @@ def _system(scheme: str, endpoint: str, region: str) -> Any:
 
 
 @contextmanager
-def _opened(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
+def _open_object(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the store of a URL and the path of an object in it; an error of the store becomes one line."""
     scheme, _, key = url.partition("://")
     variables = ([os.environ[name] for name in names if os.environ.get(name)] for names in _VARIABLES[scheme])
@@ -252,7 +252,7 @@ def objects(url: str) -> dict[str, Any]:
     Raises:
         InputError: no such bucket, no access, or an object whose name could lead out of the folder.
     """
-    with _opened(url) as (store, key):
+    with _open_object(url) as (store, key):
         if store.fs.get_file_info(key).type == pa_fs.FileType.File:
             return {"": store.fs.get_file_info(key)}
         listed = store.fs.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
@@ -272,14 +272,14 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _states(found: Objects) -> States:
+def _states(infos: Objects) -> States:
     """Return sizes and times of objects; some stores round the time of a single object to seconds."""
-    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in found.items()}
+    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in infos.items()}
 
 
-def _states_of_copies(place: Path) -> States:
-    paths = [path for path in (place, *place.rglob("*")) if path.is_file()]
-    names = {path.relative_to(place).as_posix() if path != place else "": path.stat() for path in paths}
+def _states_of_copies(copy: Path) -> States:
+    paths = [path for path in (copy, *copy.rglob("*")) if path.is_file()]
+    names = {path.relative_to(copy).as_posix() if path != copy else "": path.stat() for path in paths}
     return {name: [status.st_size, status.st_mtime_ns] for name, status in names.items() if not _is_hidden(name)}
 
 
@@ -321,13 +321,13 @@ def fetch(url: str) -> None:
         _copy(matched, infos)
 
 
-def _copy(url: str, found: Objects) -> None:
+def _copy(url: str, infos: Objects) -> None:
     """Make the copy of a URL equal to its objects; until it is, it has no manifest.
 
     Raises:
         HybridError: objects changed meanwhile, or the store failed.
     """
-    copy, states = copy_of(url), _states(found)
+    copy, states = copy_of(url), _states(infos)
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
         copies = _states_of_copies(copy)
@@ -335,7 +335,7 @@ def _copy(url: str, found: Objects) -> None:
         stale = copies.keys() - states.keys()
         if not missing and not stale:
             return
-        size, advice = sum(found[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
+        size, advice = sum(infos[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
         console.forecast(size, f"download {url}", advice, files.scratch_path(copy))
         newest = max((states[name][1] for name in missing), default=0)
         time.sleep(min(max(newest + _SECOND - time.time_ns(), 0), _SECOND) / _SECOND)  # later versions have other times
@@ -346,9 +346,9 @@ def _copy(url: str, found: Objects) -> None:
                 folder.rmdir()
         get = partial(get_object, url, states)
         _transfer(f"download {url}", get, sorted(missing - {MANIFEST}))
-        if MANIFEST in found:
+        if MANIFEST in infos:
             get(MANIFEST)
-        if found and _states(objects(url)) != states:
+        if infos and _states(objects(url)) != states:
             disk.remove(copy / MANIFEST if copy.is_dir() else copy)
             raise _refusal(url, "input-changed", "changed while it was downloaded; repeat the command", HybridError)
 
@@ -363,15 +363,15 @@ def get_object(url: str, states: States, name: str) -> None:
     if path.is_dir():
         disk.remove(path)
     with files.replacing(path) as scratch:
-        with disk.create(scratch) as file, _opened(url, name) as (store, key):
+        with disk.create(scratch) as file, _open_object(url, name) as (store, key):
             store.get_file(key, file)
         _mark(scratch, states[name])
 
 
-def _refuse_pending(place: Path) -> None:
-    """Refuse to replace the copy of an output that is not uploaded, and is around `place` or in it."""
-    inside = (path.with_name(path.name[1 : -len(".upload")]) for path in place.rglob(".*.upload"))
-    for output in (place, *(folder for folder in place.parents if root() in folder.parents), *inside):
+def _refuse_pending(copy: Path) -> None:
+    """Refuse to replace the copy of an output that is not uploaded, and is around `copy` or in it."""
+    inside = (path.with_name(path.name[1 : -len(".upload")]) for path in copy.rglob(".*.upload"))
+    for output in (copy, *(folder for folder in copy.parents if root() in folder.parents), *inside):
         if _is_pending(output):
             problem = f"the finished output is not uploaded; repeat the command that writes it, or remove {output}"
             raise _refusal(_url_of(output), "unfinished-upload", problem)
@@ -402,7 +402,7 @@ class Upload:
     """
 
     def __init__(self, url: str, settings: Settings):
-        self.url, self.place, self.note = url, copy_of(url), _note_of(copy_of(url))
+        self.url, self.copy, self.note = url, copy_of(url), _note_of(copy_of(url))
         self.overwrite = bool(getattr(settings, "overwrite", False))
         self.leads = os.environ.get("RANK", "0") == "0"  # of the processes of a training
         self.note.parent.mkdir(parents=True, exist_ok=True)
@@ -422,11 +422,11 @@ class Upload:
         """Bring the copy to the state of the store, so that the checks of a local output apply, and note it."""
         before = objects(self.url)
         self.noted = _states(before)
-        if _is_pending(self.place):
+        if _is_pending(self.copy):
             self.noted = read_object(self.note)
             self._refuse_changes(before)
             return
-        _refuse_pending(self.place)
+        _refuse_pending(self.copy)
         if before and not {"", MANIFEST} & before.keys() and command not in (*_FOLDERS, *_ENDS):
             problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
             raise _refusal(self.url, "foreign-folder", problem)
@@ -442,26 +442,26 @@ class Upload:
             HybridError: another process writes the output, or has written it meanwhile.
         """
         try:
-            if self.leads and upload and _is_pending(self.place):
+            if self.leads and upload and _is_pending(self.copy):
                 self.publish()
-            if self.leads and not _is_pending(self.place):
+            if self.leads and not _is_pending(self.copy):
                 disk.remove(self.note)
         finally:
             self.lock.release()
 
     def publish(self) -> None:
         """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
-        stored, names = objects(self.url), list(_states_of_copies(self.place))
+        stored, names = objects(self.url), list(_states_of_copies(self.copy))
         self._refuse_changes(stored)
         missing = [name for name in names if not self._holds(name, stored)]
         obsolete = stored.keys() - set(names)
         if missing or obsolete:
             last = {name for name in missing if PurePosixPath(name).name == MANIFEST} | ({MANIFEST} & set(names))
             for name in stored.keys() & {*last, *obsolete}:
-                with _opened(self.url, name) as (store, key):
+                with _open_object(self.url, name) as (store, key):
                     store.rm_file(key)
             _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))
-            copies = _states_of_copies(self.place)
+            copies = _states_of_copies(self.copy)
             if _states(objects(self.url)) != {name: copies[name] for name in names if name not in last}:
                 problem = "another process wrote it during the upload, so nothing was published; repeat the command"
                 raise _refusal(self.url, "output-changed", problem, HybridError)
@@ -472,27 +472,27 @@ class Upload:
                 code="uploaded", url=self.url, count=len(missing),
             )  # fmt: skip
         with files.replacing(self.note) as scratch:
-            disk.write_text(scratch, json.dumps(_states_of_copies(self.place)))
+            disk.write_text(scratch, json.dumps(_states_of_copies(self.copy)))
 
-    def _refuse_changes(self, found: Objects) -> None:
+    def _refuse_changes(self, infos: Objects) -> None:
         """Refuse to replace what another process has written since the note; `overwrite` allows it."""
-        changed = [name for name, state in _states(found).items() if state != self.noted.get(name)]
-        if not self.overwrite and any(not self._holds(name, found) for name in changed):
+        changed = [name for name, state in _states(infos).items() if state != self.noted.get(name)]
+        if not self.overwrite and any(not self._holds(name, infos) for name in changed):
             problem = (
-                f"another process has written it since this command began; to replace it by {self.place}, repeat the "
+                f"another process has written it since this command began; to replace it by {self.copy}, repeat the "
                 "command with --overwrite; to keep it, remove that path"
             )
             raise _refusal(self.url, "output-changed", problem, HybridError)
 
-    def _holds(self, name: str, found: Objects) -> bool:
+    def _holds(self, name: str, infos: Objects) -> bool:
         """Return whether an object has the bytes of its copy, which then gets the time of the object."""
-        path, state = self.place / name, _states(found).get(name)
+        path, state = self.copy / name, _states(infos).get(name)
         if state is None or not path.is_file() or path.stat().st_size != state[0]:
             return False
         if path.stat().st_nlink > 1 or path.stat().st_mtime_ns != state[1]:
             with (
                 opened(path) as own,
-                _opened(self.url, name) as (store, key),
+                _open_object(self.url, name) as (store, key),
                 store.fs.open_input_stream(key, compression=None) as other,
             ):
                 while block := other.read(_BLOCK):
@@ -503,7 +503,7 @@ class Upload:
 
     def put(self, name: str) -> None:
         """Upload a file, which gets the time of the object; an object of a part of it is removed."""
-        with opened(self.place / name) as source, _opened(self.url, name) as (store, key):
+        with opened(self.copy / name) as source, _open_object(self.url, name) as (store, key):
             try:
                 with store.fs.open_output_stream(key, compression=None) as target:
                     shutil.copyfileobj(source, target, _BLOCK)
@@ -511,4 +511,4 @@ class Upload:
                 with suppress(OSError):
                     store.rm_file(key)
                 raise
-            _mark(self.place / name, _states({name: store.fs.get_file_info(key)})[name])
+            _mark(self.copy / name, _states({name: store.fs.get_file_info(key)})[name])

@@ -18,11 +18,11 @@ def restore(path: Path, call: str) -> None:
 
     Args:
         path: the output, whose lock is held.
-        call: `Manifest.call` of the current call; its finished folder is kept, see `finished`.
+        call: `Manifest.call` of the current call; its finished folder is kept, see `is_finished`.
     """
     files.restore_name(path)
     scratch = files.scratch_path(path)
-    if not _resumable(scratch) and not finished(scratch, call):
+    if not _resumable(scratch) and not is_finished(scratch, call):
         disk.remove(scratch)
 
 
@@ -40,7 +40,7 @@ def _resumable(scratch: Path) -> bool:
     return (scratch / KEY).is_file()
 
 
-def interrupted(scratch: Path, call: str) -> bool:
+def is_interrupted(scratch: Path, call: str) -> bool:
     """Return whether `scratch` is the unfinished folder of an equal call."""
     return unfinished_call(scratch) == call
 
@@ -50,7 +50,7 @@ def unfinished_call(scratch: Path) -> str | None:
     return (scratch / KEY).read_text("utf-8") if _resumable(scratch) else None
 
 
-def finished(scratch: Path, call: str) -> bool:
+def is_finished(scratch: Path, call: str) -> bool:
     """Return whether `scratch` is the complete folder of a call that was killed before the folder got its name."""
     if _resumable(scratch) or not (scratch / MANIFEST).is_file():
         return False

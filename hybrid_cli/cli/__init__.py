@@ -57,7 +57,7 @@ def main() -> None:
     streams.prepare()
     _keep_pandas_out()
     try:
-        with signals.raised() as ended, plugins.loaded(options.requested_plugins(sys.argv[1:])):
+        with signals.raise_on_signals() as ended, plugins.load_files(options.requested_plugins(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
@@ -81,14 +81,14 @@ def main() -> None:
 
 def _stop_at(error: Exception, debug: bool) -> NoReturn:
     """Print the line of an error that is none of hybrid's own, and exit."""
-    if memory.exhausted(error):
+    if memory.is_allocation_failure(error):
         detail = f" ({str(error).splitlines()[0]})" if str(error) else ""
         text, code = f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", "no-memory"
         exit_code = 1
-    elif explained := trouble_with_files(error):
+    elif explained := file_problem(error):
         (text, exit_code), code = explained, "unusable-file"
     else:
-        culprit = plugins.raised_by(error)
+        culprit = plugins.plugin_of_error(error)
         home = f"the plugin {culprit}" if culprit else "hybrid"
         text, code = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", "bug"
         exit_code = 1
@@ -121,7 +121,7 @@ def _keep_pandas_out() -> None:
             sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
-def trouble_with_files(error: Exception) -> tuple[str, int] | None:
+def file_problem(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]
@@ -129,7 +129,7 @@ def trouble_with_files(error: Exception) -> tuple[str, int] | None:
         return f"{path}: {reasons[0].lower()}; free space, and repeat the command", 1
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         reasons = [os.strerror(errno.ENOSPC)]
-    removed, written = _noted(error, disk.REMOVED), _noted(error, disk.WRITTEN)
+    removed, written = _noted_path(error, disk.REMOVED), _noted_path(error, disk.WRITTEN)
     if reasons and removed is not None:
         return f"{removed}: cannot be removed: {reasons[0].lower()}; check the disk", 1
     if reasons == [os.strerror(errno.EIO)] and written is None:
@@ -148,7 +148,7 @@ def trouble_with_files(error: Exception) -> tuple[str, int] | None:
     return (f"a file cannot be used: {text}", 2) if wrapped else None
 
 
-def _noted(error: Exception, doing: str) -> Path | None:
+def _noted_path(error: Exception, doing: str) -> Path | None:
     """Return the file that was written or removed when an error was raised; None if it is not known, or there was none.
 
     Args:
@@ -195,7 +195,7 @@ def _stop(line: HybridError, error: BaseException, debug: bool) -> NoReturn:
     trace = "".join(traceback.format_exception(error)).rstrip()
     if debug:
         console.trace(trace)
-    console.log("error", console.shortened(str(line)))
+    console.log("error", console.shorten(str(line)))
     if not isinstance(error, HybridError):
         console.log("error", trace)
     _print(line)

@@ -53,7 +53,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        for name, key in _repeated(node, options=True):
+        for name, key in _repeated_keys(node, options=True):
             line = key.start_mark.line + 1
             problem = f"{path}, line {line}: '{name}' is set twice; keep one line"
             raise InputError(problem, code="repeated-option", path=path, line=line, option=name)
@@ -69,7 +69,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return content or {}
 
 
-def _repeated(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node]]:
+def _repeated_keys(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node]]:
     """Yield the keys that occur again in a mapping, at any depth; spellings of an option are the same key."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
@@ -79,10 +79,10 @@ def _repeated(node: Any, options: bool = False) -> Iterator[tuple[str, yaml.Node
                 if name in seen:
                     yield name, key
                 seen.add(name)
-            yield from _repeated(value)
+            yield from _repeated_keys(value)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _repeated(item)
+            yield from _repeated_keys(item)
 
 
 def configured_values(configs: Sequence[str], kind: type[Settings]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from hybrid_cli.settings.conversion import (
     is_list,
     is_mapping,
     is_pair,
-    plain,
+    json_value,
     range_text,
 )
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
@@ -86,7 +86,7 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; `--no-FLAG` unsets a flag of a config file, also where the help does not name it."""
-        unset = {negative(spelled): name for spelled, name in _unnegated(self.settings).items()}
+        unset = {negative(spelled): name for spelled, name in _flags_without_negative(self.settings).items()}
         end = args.index("--") if "--" in args else len(args)
         named = {unset[word] for word in args[:end] if word in unset}
         rest = super().parse_args(ctx, [*(word for word in args[:end] if word not in unset), *args[end:]])
@@ -96,7 +96,7 @@ class _Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line, such as `[OPTIONS] FOLDER`, with brackets around optional arguments."""
-        arguments = [(name, each) for name, each in self.settings.declared().items() if each.positional]
+        arguments = [(name, option) for name, option in self.settings.declared().items() if option.positional]
         return ["[OPTIONS]", *(_usage(self.settings, name, declared) for name, declared in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -141,13 +141,13 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
         for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
             plugins.load(path)  # `main` has loaded it, before this command line was parsed
-        shared = _shared(typed, configured)
+        shared = _take_common_options(typed, configured)
         started = time.monotonic()
         try:
             memory.require(_LIBRARIES, kind.command, mapped=True)
             _limit_polars({**configured, **_set(typed)}.get("threads"))
             _refuse_options_as_values(typed, kind)
-            with _naming(configs, configured.keys() - _set(typed).keys(), kind):
+            with _add_config_file(configs, configured.keys() - _set(typed).keys(), kind):
                 settings = kind(**_complete(_without_unset_flags({**configured, **_set(typed)}, kind), kind))
             for line in _details(settings):
                 console.detail(line)
@@ -182,7 +182,7 @@ def _details(settings: Settings) -> Iterator[str]:
     yield f"hybrid {__version__}, Python {platform.python_version()}, {platform.platform()}"
     for name, value in settings.values().items():
         if name in settings.declared() and settings.applies(name):
-            yield f"{settings.command}: {name} = {plain(value)}{'' if name in settings.given else ' (default)'}"
+            yield f"{settings.command}: {name} = {json_value(value)}{'' if name in settings.given else ' (default)'}"
 
 
 def _refuse_options_as_values(typed: Mapping[str, Any], kind: type[Settings]) -> None:
@@ -200,7 +200,7 @@ def _limit_polars(threads: object) -> None:
         os.environ.setdefault("POLARS_MAX_THREADS", str(min(int(str(threads)), cpu_count())))
 
 
-def _shared(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
+def _take_common_options(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
     """Take the options of every command out of what was typed and configured, and set up messages."""
     shared = {}
     for key in (*FLAGS, "dry_run"):
@@ -227,7 +227,7 @@ def _log_path(given: Any, output: Any) -> Path | None:
         raise option_error("log_file", given, "is the output; pass another path", code="replaces-input", path=given)
     if not os.path.exists(given):
         try:
-            artifacts.check_place(Path(given), {})
+            artifacts.check_output_path(Path(given), {})
         except InputError as error:
             raise InputError(f"--log-file {error}", code=error.code, **error.fields) from None
     return Path(given)
@@ -237,11 +237,11 @@ def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
     """Return the declared fields: arguments, options without a panel, panels in order, general options."""
     panels = list(dict.fromkeys(declared.panel for declared in kind.declared().values()))
 
-    def place(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
+    def sort_key(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
         declared = item[1]
         return (not declared.positional, declared.panel != "", declared.panel == GENERAL, panels.index(declared.panel))
 
-    return sorted(kind.declared().items(), key=place)
+    return sorted(kind.declared().items(), key=sort_key)
 
 
 def _examples(kind: type[Settings]) -> str:
@@ -286,10 +286,10 @@ def spellings(kind: type[Settings]) -> set[str]:
     options = ((name, declared) for name, declared in kind.declared().items() if not declared.positional)
     names = (declared.names or switch(name, declared, bare_type(kind.types()[name])) for name, declared in options)
     spelled_options = {part for several in names for spelled in several for part in spelled.split("/")}
-    return spelled_options | {negative(spelled) for spelled in _unnegated(kind)}
+    return spelled_options | {negative(spelled) for spelled in _flags_without_negative(kind)}
 
 
-def _unnegated(kind: type[Settings]) -> dict[str, str]:
+def _flags_without_negative(kind: type[Settings]) -> dict[str, str]:
     """Return spelling -> field of the flags without a negative form in the help."""
     by_spelling: dict[str, str] = {}
     for name, declared in kind.declared().items():
@@ -307,12 +307,12 @@ def negative(spelled: str) -> str:
 
 def _without_unset_flags(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     """Return the values without flags that are off, as by default."""
-    off = {name for name in _unnegated(kind).values() if values.get(name) is False}
+    off = {name for name in _flags_without_negative(kind).values() if values.get(name) is False}
     return {name: value for name, value in values.items() if name not in off}
 
 
 @contextmanager
-def _naming(configs: Sequence[str], fields: Set[str], kind: type[Settings]) -> Iterator[None]:
+def _add_config_file(configs: Sequence[str], fields: Set[str], kind: type[Settings]) -> Iterator[None]:
     """Add the config file to an error about an option that only it sets."""
     try:
         yield
@@ -366,7 +366,7 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
-    parts = [" ".join(declared.help.split()), *([] if lazy else _explained(declared.choices))]
+    parts = [" ".join(declared.help.split()), *([] if lazy else _entries_in_words(declared.choices))]
     choices: Any = get_args(one) if get_origin(one) is Literal else None
     if choices is None and not (lazy and callable(declared.choices)):
         choices = declared.allowed()
@@ -380,7 +380,7 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
 
 
-def _explained(choices: Any) -> list[str]:
+def _entries_in_words(choices: Any) -> list[str]:
     """Return a sentence with the help of each entry of a registry; one of a plugin that fails is left out."""
     explanations = []
     for name in choices if isinstance(choices, Registry) else ():

@@ -37,7 +37,7 @@ class Interrupted(HybridError):
 
 
 @contextmanager
-def raised() -> Iterator[list[Ended]]:
+def raise_on_signals() -> Iterator[list[Ended]]:
     """Raise `Ended` on SIGTERM and SIGHUP; a signal that the parent process ignores (`nohup`) stays ignored.
 
     Python discards an exception within a finalizer or a callback of a weak reference: then the signal is sent again.

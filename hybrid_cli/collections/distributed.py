@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from hybrid_cli import cluster, input_files
-from hybrid_cli.collections.source import Document, DocumentFiles, Place, Source
+from hybrid_cli.collections.source import Document, DocumentFiles, Location, Source
 
 ROWS = 8192  # documents of a record batch
 ReadFile = Callable[[], Iterator[Document]]
@@ -22,8 +22,8 @@ class File(NamedTuple):
     """Documents of a file as columns, which take less memory and time to send than rows.
 
     Attributes:
-        path, unit: of the places of the documents.
-        batches: columns number (of the place), docid, title, text, what is left out, and those of the other fields.
+        path, unit: of the locations of the documents.
+        batches: columns number (of the location), docid, title, text, what is left out, and those of the other fields.
     """
 
     path: Path | str
@@ -44,7 +44,7 @@ def on_cluster(source: Source, where: cluster.Workers) -> Source:
     files = source.documents.files
 
     def documents() -> Iterator[Document]:
-        for file in cluster.ordered(where, partial(_reader, input_files.limits()), files):
+        for file in cluster.map_blocks(where, partial(_reader, input_files.limits()), files):
             yield from documents_of(file)
 
     return replace(source, documents=documents)
@@ -52,7 +52,7 @@ def on_cluster(source: Source, where: cluster.Workers) -> Source:
 
 def _reader(limits: input_files.Limits) -> Callable[[ReadFile], File]:
     def read(file: ReadFile) -> File:
-        with input_files.limited(asdict(limits)):
+        with input_files.change_limits(asdict(limits)):
             return read_file(file)
 
     return read
@@ -62,23 +62,26 @@ def read_file(read: ReadFile) -> File:
     """Return the documents of a file."""
     batches: list[pa.RecordBatch] = []
     rows: list[Document] = []
-    place = Place("", 0)
+    location = Location("", 0)
     for row in read():
         rows.append(row)
         if len(rows) == ROWS:
             batches.append(_batch(rows))
             rows.clear()
-        place = row.place
+        location = row.location
     if rows:
         batches.append(_batch(rows))
-    return File(place.file, place.unit, batches)
+    return File(location.file, location.unit, batches)
 
 
 def _batch(rows: list[Document]) -> pa.RecordBatch:
-    docids, titles, texts, places, others, left_out = zip(*rows, strict=True)
-    counts = [json.dumps([[*key, count] for key, count in each.items()]) if each else None for each in left_out]
+    docids, titles, texts, locations, others, left_out = zip(*rows, strict=True)
+    counts = [json.dumps([[*key, count] for key, count in left.items()]) if left else None for left in left_out]
     columns = [docids, titles, texts, counts, *zip(*others, strict=True)]
-    arrays = [pa.array([place.number for place in places]), *(pa.array(each, pa.string()) for each in columns)]
+    arrays = [
+        pa.array([location.number for location in locations]),
+        *(pa.array(column, pa.string()) for column in columns),
+    ]
     return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
 
 
@@ -87,4 +90,4 @@ def documents_of(file: File) -> Iterator[Document]:
     for batch in file.batches:
         for number, docid, title, text, counts, *others in zip(*(column.to_pylist() for column in batch), strict=True):
             left_out = {(kind, name): count for kind, name, count in json.loads(counts)} if counts else None
-            yield Document(docid, title, text, Place(file.path, number, file.unit), tuple(others), left_out)
+            yield Document(docid, title, text, Location(file.path, number, file.unit), tuple(others), left_out)

@@ -57,6 +57,6 @@ def _read(path: Path) -> dict[str, list[str]]:
     table = open_table(path, _LAYOUT, {}, None, None)
     columns = chosen_columns(table, _LAYOUT, {})
     texts: dict[str, list[str]] = {}
-    for place, row in table.rows(columns.values()):
-        texts.setdefault(cell(row, columns["docid"], place), []).append(cell(row, columns["text"], place))
+    for location, row in table.rows(columns.values()):
+        texts.setdefault(cell(row, columns["docid"], location), []).append(cell(row, columns["text"], location))
     return texts

@@ -102,12 +102,12 @@ def _json_folds(file: Path) -> Folds:
 
 def _line_folds(file: Path) -> Folds:
     folds: dict[str, list[str]] = {}
-    for place, line in lines(file):
+    for location, line in lines(file):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) != 2:
             raise InputError(
-                f"{place}: {console.counted(column=len(fields))}; needs query id and fold",
-                code="other-width", **place.fields, found=len(fields), expected=2,
+                f"{location}: {console.counted(column=len(fields))}; needs query id and fold",
+                code="other-width", **location.fields, found=len(fields), expected=2,
             )  # fmt: skip
         folds.setdefault(fields[1], []).append(fields[0])
     numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}

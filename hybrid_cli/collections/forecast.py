@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console, storage
 from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.source import Document, Source, document_passages
-from hybrid_cli.input_files import consumed, files_of_folder, is_compressed, open_binary
+from hybrid_cli.input_files import consumed_bytes, files_of_folder, is_compressed, open_binary
 
 FIRST = 10_000  # documents that are read
 ID_BYTES = 130  # of an id in a set; studies/memory.md
@@ -21,7 +21,7 @@ _ROLES = ("corpus", "documents")  # first words of the roles of files with docum
 _FEWER = "use --sample"
 
 
-def forecast(source: Source, options: Import, place: Path) -> None:
+def forecast(source: Source, options: Import, folder: Path) -> None:
     """Print the memory and the disk space for a collection, if it is much, and refuse what does not fit.
 
     Without a file of documents, nothing is known before all documents are read, unless the source knows their number.
@@ -30,7 +30,7 @@ def forecast(source: Source, options: Import, place: Path) -> None:
     Args:
         source: documents of the files, before a sample is drawn or passages are split.
         options: `sample` and `split_passages`.
-        place: folder that is written.
+        folder: folder that is written.
 
     Raises:
         HybridError: memory or disk space does not suffice.
@@ -58,7 +58,7 @@ def forecast(source: Source, options: Import, place: Path) -> None:
     # A sample also holds the ids of all documents, so it helps only where passages outnumber them.
     helps = options.sample is None and ids > 2 * total
     console.forecast(int(memory), purpose, _FEWER if helps else "")
-    console.forecast(int(written * _stored_bytes(first)), purpose, "" if options.sample else _FEWER, place)
+    console.forecast(int(written * _stored_bytes(first)), purpose, "" if options.sample else _FEWER, folder)
 
 
 def _document_files(source: Source) -> list[Path]:
@@ -70,9 +70,9 @@ def _document_files(source: Source) -> list[Path]:
 
 
 def _share(first: Sequence[Document], files: Sequence[Path]) -> float | None:
-    """Return the part of the files' bytes that holds the first documents; None where places do not tell."""
-    read = list(dict.fromkeys(row.place.file for row in first))
-    last = first[-1].place
+    """Return the part of the files' bytes that holds the first documents; None where the locations do not tell."""
+    read = list(dict.fromkeys(row.location.file for row in first))
+    last = first[-1].location
     sizes = {str(path): path.stat().st_size for path in files}
     if any(str(path) not in sizes for path in read):
         return None
@@ -83,14 +83,14 @@ def _share(first: Sequence[Document], files: Sequence[Path]) -> float | None:
         part = sizes[str(path)] * last.number / pq.read_metadata(path).num_rows
     else:
         return None
-    return (sum(sizes[str(each)] for each in read[:-1]) + part) / sum(sizes.values())
+    return (sum(sizes[str(file)] for file in read[:-1]) + part) / sum(sizes.values())
 
 
 def _consumed(path: Path, lines: int) -> int:
     """Return the bytes of the first lines of a file, compressed as in the file."""
     with open_binary(path) as file:
         plain = sum(map(len, islice(file, lines)))
-        compressed = consumed(file) if is_compressed(path) else plain
+        compressed = consumed_bytes(file) if is_compressed(path) else plain
     return min(compressed, path.stat().st_size)
 
 

@@ -12,6 +12,6 @@ HEADING = re.compile(
 )
 
 
-def heading(found: re.Match[str]) -> str:
+def heading(match: re.Match[str]) -> str:
     """Return the text of a heading that `HEADING` has found."""
-    return str(found["hashes"] or found["wiki"] or found["lined"])
+    return str(match["hashes"] or match["wiki"] or match["lined"])

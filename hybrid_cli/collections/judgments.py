@@ -49,14 +49,14 @@ class Judgments:
                 code="other-suffix", path=path, choices=_SUFFIXES,
             )  # fmt: skip
         begun = skipped_path(path).exists()
-        for each in (path, skipped_path(path)):  # before either file is started
-            if each.exists():
-                opened(each).close()
+        for file in (path, skipped_path(path)):  # before either file is started
+            if file.exists():
+                opened(file).close()
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
-                    _check_rows(each)
-                    _check_columns(each)
+                    _check_rows(file)
+                    _check_columns(file)
         self.grades: dict[Pair, int | None] = {}
-        self._files = [_open(each) for each in (skipped_path(path), path)]
+        self._files = [_open(file) for file in (skipped_path(path), path)]
         for file, own in ((skipped_path(path), False), (path, True)):
             self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
         self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
@@ -99,11 +99,11 @@ def skipped_path(path: Path) -> Path:
 def _check_rows(path: Path) -> None:
     """Refuse a file that is no qrels file, or grades a pair twice."""
     seen: set[Pair] = set()
-    for place, qid, docid, _ in judgment_rows(path):
+    for location, qid, docid, _ in judgment_rows(path):
         if (qid, docid) in seen:
             raise InputError(
-                f"{place}: query {qid} and document {docid} are repeated; keep one of their grades",
-                code="duplicate-id", **place.fields, id=f"{qid} {docid}",
+                f"{location}: query {qid} and document {docid} are repeated; keep one of their grades",
+                code="duplicate-id", **location.fields, id=f"{qid} {docid}",
             )  # fmt: skip
         seen.add((qid, docid))
 

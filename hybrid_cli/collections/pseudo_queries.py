@@ -18,7 +18,7 @@ import numpy as np
 from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.options import Import
 from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw, generator
 from hybrid_cli.errors import InputError
 
@@ -44,7 +44,7 @@ class _Drawn(NamedTuple):
     split: str
     text: str
     docids: list[str]
-    place: Place
+    location: Location
 
 
 def with_pseudo_queries(source: Source, options: Import) -> Source:
@@ -69,12 +69,12 @@ def with_pseudo_queries(source: Source, options: Import) -> Source:
     )
 
 
-def usable(source: Source, options: Import) -> int:
+def count_usable(source: Source, options: Import) -> int:
     """Return the number of different pseudo-queries that the documents of a source have; see `with_pseudo_queries`."""
-    return len(_PseudoQueries(source, options).found.usable)
+    return len(_PseudoQueries(source, options).texts.usable)
 
 
-class _Found(NamedTuple):
+class _Texts(NamedTuple):
     """The keys of all texts that can be queries, and the counts of the documents with and without one."""
 
     usable: list[int]
@@ -99,16 +99,16 @@ class _PseudoQueries:
     def queries(self) -> Iterator[Query]:
         """Yield the queries of both splits in the order of their first documents."""
         for query in self._drawn:
-            yield Query(query.split, _qid(query), query.text, None, query.place)
+            yield Query(query.split, _qid(query), query.text, None, query.location)
 
     def judgments(self) -> Iterator[Judgment]:
         """Yield one judgment per query and document that contained its text."""
         for query in self._drawn:
             for docid in query.docids:
-                yield Judgment(query.split, _qid(query), docid, 1, query.place)
+                yield Judgment(query.split, _qid(query), docid, 1, query.location)
 
     @cached_property
-    def found(self) -> _Found:
+    def texts(self) -> _Texts:
         """Find the texts of at most `MOST_DOCUMENTS` documents."""
         keys, left_out = array("Q"), Counter[str]()
         for cut in self._cuts():
@@ -118,12 +118,12 @@ class _PseudoQueries:
                 keys.append(self._key(cut.query))
         texts, documents = np.unique(np.frombuffer(keys, np.uint64), return_counts=True)
         usable_texts = texts[documents <= MOST_DOCUMENTS].tolist()
-        return _Found(usable_texts, len(texts) - len(usable_texts), len(keys), left_out)
+        return _Texts(usable_texts, len(texts) - len(usable_texts), len(keys), left_out)
 
     @cached_property
     def _drawn(self) -> list[_Drawn]:
         """Draw the queries by a hash of their text; a larger train split contains the smaller ones."""
-        texts, too_frequent, changed, left_out = self.found
+        texts, too_frequent, changed, left_out = self.texts
         if not texts:
             raise InputError(
                 f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind",
@@ -141,7 +141,7 @@ class _PseudoQueries:
         for cut in self._cuts():
             if isinstance(cut, Cut) and (key := self._key(cut.query)) in splits:
                 row = cut.document
-                drawn.setdefault(key, _Drawn(splits[key], cut.query, [], row.place)).docids.append(row.docid)
+                drawn.setdefault(key, _Drawn(splits[key], cut.query, [], row.location)).docids.append(row.docid)
         return list(drawn.values())
 
     def _nothing(self, left_out: Counter[str]) -> str:
@@ -158,7 +158,7 @@ class _PseudoQueries:
 
     def _cut(self, row: Document) -> Cut | str:
         if self._form == "title":
-            return _checked(row.title, row._replace(title=""), "no title")
+            return _check_cut(row.title, row._replace(title=""), "no title")
         if self._form == "heading":
             return self._without_heading(row)
         return self._without_sentence(row)
@@ -213,10 +213,10 @@ def _without(row: Document, query: str, span: tuple[int, int], absent: str, leas
     """Remove a span of the text; the pieces around it are separated by white space."""
     before, after = row.text[: span[0]].rstrip(), row.text[span[1] :].lstrip()
     between = "\n" if "\n" in row.text[max(span[0] - 1, 0) : span[1] + 1] else " "
-    return _checked(query, row._replace(text=between.join(filter(None, (before, after)))), absent, least)
+    return _check_cut(query, row._replace(text=between.join(filter(None, (before, after)))), absent, least)
 
 
-def _checked(query: str, rest: Document, absent: str, least: int = 1) -> Cut | str:
+def _check_cut(query: str, rest: Document, absent: str, least: int = 1) -> Cut | str:
     """Return the cut, or the reason why the text cannot be a query: unsuitable, repeated, or too little is left."""
     query = _folded(query)
     if not least <= word_count(query) <= MOST_WORDS:

@@ -59,17 +59,17 @@ class Sentences:
         Returns:
             Numbers of documents, `empty_documents` without a sentence, sentences, `short_sentences` left out, queries.
         """
-        found = dict.fromkeys(("documents", "empty_documents", "sentences", "short_sentences", "queries"), 0)
+        totals = dict.fromkeys(("documents", "empty_documents", "sentences", "short_sentences", "queries"), 0)
         for first, documents in self._documents(_DOCUMENTS_AT_ONCE):
             sentences = self._split(documents)
             long = sentences.filter(pl.col("words") >= LEAST_WORDS)
             counts = np.bincount(long["document"], minlength=len(documents))
-            found["documents"] += len(documents)
-            found["empty_documents"] += int((counts == 0).sum())
-            found["sentences"] += len(long)
-            found["short_sentences"] += len(sentences) - len(long)
-            found["queries"] += sum(self._quotas(first, counts))
-        return found
+            totals["documents"] += len(documents)
+            totals["empty_documents"] += int((counts == 0).sum())
+            totals["sentences"] += len(long)
+            totals["short_sentences"] += len(sentences) - len(long)
+            totals["queries"] += sum(self._quotas(first, counts))
+        return totals
 
     def blocks(self, documents_at_once: int = _DOCUMENTS_AT_ONCE) -> Iterator[pl.DataFrame]:
         """Yield qid (`docid#n` for sentence n, from 1), text, source (the docid) and its corpus row."""
@@ -95,7 +95,7 @@ class Sentences:
             first += len(batch)
 
     def _split(self, documents: pl.DataFrame) -> pl.DataFrame:
-        """Return document (its place in the block), text with white space folded, and words; drop empty pieces."""
+        """Return document (its position in the block), text with white space folded, and words; drop empty pieces."""
         pieces = [split(text, self._language) for text in documents["text"]]
         texts = [" ".join(piece.split()) for some in pieces for piece in some]
         owners = np.repeat(np.arange(len(pieces)), [len(some) for some in pieces])
@@ -199,4 +199,4 @@ def _positions(corpus: Path) -> np.ndarray:
     """Return [N] int32, the number of earlier documents with the same title; 0 without a title."""
     title = pl.col("title").hash()  # eight bytes per document
     position = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
-    return collections.scan(corpus).select(position.cast(pl.Int32).alias("place")).collect()["place"].to_numpy()
+    return collections.scan(corpus).select(position.cast(pl.Int32).alias("position")).collect()["position"].to_numpy()

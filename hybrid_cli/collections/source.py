@@ -14,7 +14,7 @@ from hybrid_cli import words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place as Place
+from hybrid_cli.input_files import Location as Location
 
 _LONGEST_SPLIT = 100
 # Numbers of words, tags or entities of the source that a row does not contain: (kind, name) -> number.
@@ -27,7 +27,7 @@ class Document(NamedTuple):
     docid: str
     title: str
     text: str
-    place: Place
+    location: Location
     others: tuple[str, ...] = ()
     left_out: LeftOut | None = None
 
@@ -44,7 +44,7 @@ class Query(NamedTuple):
     qid: str
     text: str
     answers: list[str] | None
-    place: Place
+    location: Location
     left_out: LeftOut | None = None
 
     @property
@@ -60,7 +60,7 @@ class Judgment(NamedTuple):
     qid: str
     docid: str
     relevance: int
-    place: Place
+    location: Location
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ def without_empty_files(source: Source) -> Source:
                 path: None for role, path in source.files.items() if role.split()[0] in roles
             }
             for row in rows():
-                left.pop(row.place.file, None)
+                left.pop(row.location.file, None)
                 yield row
             for path in left:
                 raise InputError(f"{path}: no {what}; replace or omit the file", code=f"no-{what}", path=path)
@@ -168,7 +168,7 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
     return {f"{kind} {checked_split(split)}": path for split, path in files.items()}
 
 
-def in_passages(source: Source, options: Import) -> Source:
+def split_into_passages(source: Source, options: Import) -> Source:
     """Return a source whose documents are split into passages, or the source itself if none are requested.
 
     A passage keeps the title and the other fields of its document, and inherits its judgments (BERT-MaxP, section 3.2).
@@ -249,7 +249,7 @@ class _Drawn:
         return row.qid in self.kept_queries[row.split] and (row.docid in self.kept_docids or not known)
 
 
-def sampled(source: Source, options: Import) -> Source:
+def draw_sample(source: Source, options: Import) -> Source:
     """Return a random sample of a source, or the source itself if the settings request no sample.
 
     A draw depends on the seed and the id only, so a larger sample contains the smaller samples of the same queries.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hybrid_cli import storage, words
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import Kind, Record, disk, layout
 
@@ -36,7 +36,7 @@ Key = TypeVar("Key", bound=Hashable)
 class Problem:
     """Rows with the same problem: number of rows, first ids, and location of the first row."""
 
-    first: Place
+    first: Location
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
@@ -48,26 +48,26 @@ class Problems:
     """Problems of a collection by name, in the order of their first occurrence."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Problem] = {}
+        self._by_name: dict[str, Problem] = {}
 
-    def add(self, name: str, example: str, place: Place) -> None:
+    def add(self, name: str, example: str, location: Location) -> None:
         """Count one more row with the problem `name`."""
-        problem = self._found.setdefault(name, Problem(place))
+        problem = self._by_name.setdefault(name, Problem(location))
         problem.count += 1
         if len(problem.examples) < EXAMPLES:
             problem.examples.append(example)
 
     def get(self, name: str) -> Problem | None:
         """Return the problem `name`; None if no row has it."""
-        return self._found.get(name)
+        return self._by_name.get(name)
 
     def lines(self) -> list[str]:
         """Return one line per problem."""
-        return [f"{name}: {problem}" for name, problem in self._found.items()]
+        return [f"{name}: {problem}" for name, problem in self._by_name.items()]
 
     def counts(self) -> dict[str, Any]:
         """Return counts and examples for the manifest."""
-        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._found.items()}
+        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._by_name.items()}
 
 
 @dataclass
@@ -160,7 +160,7 @@ class CollectionWriter:
                 code="no-documents", path=self._origin(),
             )  # fmt: skip
         if parts == 1:
-            with disk.noted(self.folder / layout.CORPUS_FILE):
+            with disk.note_path(self.folder / layout.CORPUS_FILE):
                 disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
             disk.remove(folder)
         return docids
@@ -213,9 +213,9 @@ class CollectionWriter:
     def _check_ids(self, row: Judgment, docids: set[str], qids: set[str]) -> bool:
         """Test whether the document and the query of a judgment exist; count the judgment if not."""
         if row.docid not in docids:
-            self.problems.add(self._dangling(_UNKNOWN_DOCUMENTS), row.docid, row.place)
+            self.problems.add(self._dangling(_UNKNOWN_DOCUMENTS), row.docid, row.location)
         elif row.qid not in qids:
-            self.problems.add(self._dangling(_UNKNOWN_QUERIES), row.qid, row.place)
+            self.problems.add(self._dangling(_UNKNOWN_QUERIES), row.qid, row.location)
         else:
             return True
         return False
@@ -249,7 +249,7 @@ class CollectionWriter:
         for number, row in enumerate(rows()):
             this = key(row)
             if (last[this] != number) if last else (this in seen):
-                self.problems.add(f"duplicate {what}", row.name, row.place)
+                self.problems.add(f"duplicate {what}", row.name, row.location)
                 continue
             seen.add(this)
             yield row
@@ -260,9 +260,9 @@ class CollectionWriter:
             self.left_out.setdefault(what, Counter()).update(row.left_out)
         titled = isinstance(row, Document) and row.title.strip()
         if (not row.text or row.text.isspace()) and not titled:
-            self.problems.add(f"empty {what}", row.name, row.place)
+            self.problems.add(f"empty {what}", row.name, row.location)
         elif len(row.text) >= (2 if row.text.isascii() else 1) * LONG_WORDS and words.count(row.text) > LONG_WORDS:
-            self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.place)
+            self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.location)
 
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)

@@ -30,7 +30,7 @@ from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
 from hybrid_cli.encoders.options import Combining
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import read_object, typed
+from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 
@@ -167,7 +167,7 @@ def read_recipe(folder: Path) -> CombinationRecipe:
     stored.pop("kind", None)
     if lacking := [name for name in ("combine", "weight", "changes") if name not in stored]:
         raise path_error(folder / CONTRACT, f"has no field '{lacking[0]}'; rebuild the combination", code="damaged")
-    return typed(CombinationRecipe, stored, folder / CONTRACT)
+    return make_typed(CombinationRecipe, stored, folder / CONTRACT)
 
 
 def parts(folder: Path) -> list[Path]:

@@ -28,7 +28,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
 )
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import named, read_object, typed
+from hybrid_cli.json_files import make_typed, read_object, value_in_words
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class Encoder(Protocol):
 
 def refuse_single_text(*lists: Sequence[str]) -> None:
     """Refuse a text in place of a list of texts, which would be read as a list of characters; and unequal lists."""
-    if any(isinstance(each, str) for each in lists):
+    if any(isinstance(texts, str) for texts in lists):
         raise InputError("an encoder takes lists of texts; pass [text]", code="other-type")
-    if len({len(each) for each in lists}) > 1:
+    if len({len(texts) for texts in lists}) > 1:
         raise InputError(
             f"{len(lists[0]):,} titles for {len(lists[1]):,} texts; pass one title per text", code="number-of-values"
         )
@@ -257,7 +257,7 @@ def kind_of(folder: Path) -> str:
         return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
     kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
     if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-        reason = f"unknown kind {named(kind)} in encoder.json; known: {', '.join(known)}"
+        reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
         raise path_error(folder, reason, code="unknown-encoder", group="encoders", name=kind)
     return str(kind)
 
@@ -278,7 +278,7 @@ def stored_contract(kind: type[C], folder: Path) -> C:
     file = folder / CONTRACT
     values = read_object(file)
     values.pop("kind", None)
-    contract = typed(kind, values, file)
+    contract = make_typed(kind, values, file)
     for name, least in (("query_max_len", 4), ("doc_max_len", 4), ("dim", 1), ("truncate_dim", 1)):
         if not least <= (value := getattr(contract, name, None) or least) <= LONGEST:
             raise path_error(file, f"{name} {value} is not between {least} and {LONGEST}", code="out-of-range")

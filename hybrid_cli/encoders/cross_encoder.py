@@ -22,11 +22,11 @@ from hybrid_cli import console
 from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
-    few,
+    first_names,
     foreign_weights,
     load_tokenizer,
     open_model,
-    padded,
+    pad_batch,
     padding_of,
     read_config,
     refuse_missing,
@@ -39,7 +39,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import fits, mismatch, read_json, read_object, typed
+from hybrid_cli.json_files import has_type, make_typed, mismatch, read_json, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import MODULES, RERANKER
 
@@ -126,7 +126,7 @@ class CrossEncoder(nn.Module):
         longest = _positions(backbone, tokenizer)
         if not train:  # else the settings are those of an encoder
             limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
-            longest = min(longest, limit) if fits(limit, int) and limit is not None else longest
+            longest = min(longest, limit) if has_type(limit, int) and limit is not None else longest
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
@@ -171,17 +171,17 @@ class CrossEncoder(nn.Module):
         """Return the queries, cut to the maximum length."""
         known = list(dict.fromkeys(queries))
         most = self.input.query_max_len - 2
-        found = self.tokenizer(known, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        mappings = self.tokenizer(known, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         cut = {
             text: text[: offsets[most - 1][1]] if len(offsets) > most else text
-            for text, offsets in zip(known, found, strict=True)
+            for text, offsets in zip(known, mappings, strict=True)
         }
         return [cut[text] for text in queries]
 
     def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the input of `forward` for some pairs, on the device of the weights."""
         types = [encoded["token_type_ids"][row] for row in rows] if "token_type_ids" in encoded else None
-        batch = padded([encoded["input_ids"][row] for row in rows], self.padding, types)
+        batch = pad_batch([encoded["input_ids"][row] for row in rows], self.padding, types)
         return {name: part.to(self.device) for name, part in batch.items()}
 
     def scores(
@@ -234,7 +234,7 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
         length = min(longest, PairInput.max_length) if train else longest
         half = length // 2 - 1
         return PairInput(length, min(PairInput.query_max_len, half) if train else half)
-    stored: PairInput = typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
+    stored: PairInput = make_typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
     if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
         raise path_error(
             folder / RERANKER, "query_max_len and max_length leave no room for a document", code="out-of-range"
@@ -252,7 +252,7 @@ def _check_files(folder: Path, train: bool) -> None:
         if wrong := mismatch(modules, list[dict[str, Any]]):
             raise path_error(folder / MODULES, f"{wrong}; needs a list of objects", code="modules-form", **wrong.fields)
         named = [str(module.get("type")) for module in modules]
-        types = {each.rsplit(".", 1)[-1] if each.startswith("sentence_transformers.") else each for each in named}
+        types = {name.rsplit(".", 1)[-1] if name.startswith("sentence_transformers.") else name for name in named}
         if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
             problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
             raise path_error(folder, problem, code="module-unsupported")
@@ -282,18 +282,18 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
     inner = f"{backbone.base_model_prefix}."
     if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
         raise path_error(
-            folder, f"has weights that {type(backbone).__name__} lacks ({few(foreign)})", code="unknown-weights"
+            folder, f"has weights that {type(backbone).__name__} lacks ({first_names(foreign)})", code="unknown-weights"
         )
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
     refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
         raise path_error(
-            folder, f"has no ranking head ({few(head)}); use `hybrid train-reranker`", code="no-ranking-head"
+            folder, f"has no ranking head ({first_names(head)}); use `hybrid train-reranker`", code="no-ranking-head"
         )
     if head:
         console.note(
-            f"{folder}: has no ranking head; starts with a new one ({few(head)})",
+            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})",
             code="new-head", path=folder, weights=head,
         )  # fmt: skip
 

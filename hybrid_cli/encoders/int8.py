@@ -69,7 +69,7 @@ class _Backbone(nn.Module):
         self.config = original.config
         self.dtype = torch.float32
         self.embeddings = getattr(original, "embeddings", None)  # for the number of positions
-        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # for the device
+        self.device_parameter = nn.Parameter(torch.zeros(0), requires_grad=False)  # for the device
         self._session = _session(original, probe)
 
     def forward(self, **inputs: Tensor) -> Any:

@@ -55,7 +55,7 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS, LEARNERS, WRAPPERS,
 from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER, lowers_case
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import mismatch_of_fields, named, read_object
+from hybrid_cli.json_files import mismatch_of_fields, read_object, value_in_words
 from hybrid_cli.storage import layout
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _weight(stored: dict[str, Tensor]) -> Tensor | None:
     weight = stored["embeddings"]
     if (rows := stored.get("mapping")) is not None:
         weight = weight[rows.long()]
-    if (each := stored.get("weights")) is not None:
-        weight = weight.float() * each[:, None].float()
+    if (token_weights := stored.get("weights")) is not None:
+        weight = weight.float() * token_weights[:, None].float()
     return weight
 
 
@@ -196,13 +196,13 @@ def read_config(folder: Path) -> PretrainedConfig:
         stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
     _refuse_keys(stored, file)
     _refuse_counts(stored, file, len(shapes(folder)))
-    kept = _kept(stored)
+    kept = _allowed_keys(stored)
     kind = kept.get("model_type")
     if kind == "mistral" and "layer_types" in kept:  # as AutoConfig reads it
         kind = "ministral"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
-        problem = f"model_type {named(kind)} is not in the installed transformers{own}"
+        problem = f"model_type {value_in_words(kind)} is not in the installed transformers{own}"
         raise path_error(file, problem, code="model-type-unknown", value=kind)
     with opening(folder):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
@@ -299,7 +299,7 @@ def opening(folder: Path) -> Iterator[None]:
     except HybridError:
         raise
     except Exception as error:  # transformers and tokenizers raise every class for files that are damaged
-        if memory.exhausted(error):
+        if memory.is_allocation_failure(error):
             raise
         raise path_error(folder, f"no readable model ({_first_line(error)})", code="model-unreadable") from None
     finally:
@@ -311,15 +311,19 @@ def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
     for key, value in _items(fields):
         name = key.lstrip("_").removesuffix("_internal")
         reason = _REFUSED.get(name) if value is True or (value and isinstance(value, str | dict)) else None
-        if name in _IMPLEMENTATIONS and any("/" in each for each in _texts(value)):
+        if name in _IMPLEMENTATIONS and any("/" in text for text in _texts(value)):
             reason = "code of the hub is never run; remove the key"
         if name in ("dtype", "torch_dtype") and any(
-            each.removeprefix("torch.") not in _DTYPES for each in _texts(value)
+            text.removeprefix("torch.") not in _DTYPES for text in _texts(value)
         ):
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:
             raise path_error(
-                file, f"{key} {named(value)} is not allowed: {reason}", code="model-config-key", key=key, value=value
+                file,
+                f"{key} {value_in_words(value)} is not allowed: {reason}",
+                code="model-config-key",
+                key=key,
+                value=value,
             )
 
 
@@ -349,10 +353,10 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
         raise path_error(file, problem, code="model-config-size")
 
 
-def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _allowed_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that may act: no private ones, none that replace a method, and none of `_DROPPED`."""
     return {
-        key: _kept(value) if isinstance(value, dict) and key not in _LABELS else value
+        key: _allowed_keys(value) if isinstance(value, dict) and key not in _LABELS else value
         for key, value in fields.items()
         if key not in (*_DROPPED, *_IMPLEMENTATIONS)
         and not key.startswith("_")
@@ -443,7 +447,7 @@ def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any
         return encoded["input_ids"], cut or [False] * len(parts)
 
     from_start = tokenizer.is_fast and tokenizer.truncation_side == "right"
-    beginnings = [beginning(text, CHARACTERS * length) if from_start else text for text in texts]
+    beginnings = [head_of(text, CHARACTERS * length) if from_start else text for text in texts]
     ids, cut = tokenize(beginnings)
     again = [row for row, text in enumerate(texts) if len(beginnings[row]) < len(text) and not cut[row]]
     if again:
@@ -452,7 +456,7 @@ def cut_tokens(tokenizer: Any, texts: Sequence[str], length: int, **options: Any
     return ids, cut
 
 
-def beginning(text: str, most: int) -> str:
+def head_of(text: str, most: int) -> str:
     """Return the words of a text that end within `most` characters; the whole text if none does."""
     if len(text) <= most:
         return text
@@ -492,13 +496,13 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def attended(mask: Tensor) -> Tensor:
+def attend_to_padding(mask: Tensor) -> Tensor:
     """Return an attention mask [n, L] under which a text without tokens attends to its padding, not to nothing."""
     empty = mask.sum(1, keepdim=True) == 0
     return torch.cat([mask[:, :1] | empty, mask[:, 1:]], dim=1)
 
 
-def padded(
+def pad_batch(
     rows: Sequence[Sequence[int]], padding: int, types: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Tensor]:
     """Return the inputs of a transformer for a batch, padded on the right: each [n, L], L at least 1.
@@ -580,7 +584,7 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
         raise _unknown_weights(folder, unknown)
-    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _silent(key)})
+    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _has_no_values(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
 
@@ -625,7 +629,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     if any(name.startswith(LEARNERS) for name in names):
         raise path_error(folder, "has several learners; convert it: hybrid convert-checkpoint", code="several-learners")
     if (name := layout_of(names)) not in LAYOUTS:
-        return _unwrapped(folder, names), {}
+        return _unwrap_weights(folder, names), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
         raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower", side=side)
@@ -635,7 +639,7 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
     for key, value in ((key, value) for file in weight_files(folder) for key, value in load_file(file).items()):
         rest = key.removeprefix(root)
         if not key.startswith(root):
-            known = any(key.startswith(other) for other in layout.towers.values()) or _silent(key)
+            known = any(key.startswith(other) for other in layout.towers.values()) or _has_no_values(key)
             unknown += [] if known else [key]
         elif layout.linear and rest.startswith(layout.linear):
             projection["linear." + rest.removeprefix(layout.linear)] = value
@@ -643,14 +647,14 @@ def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[st
             projection["norm." + rest.removeprefix(layout.norm)] = value
         elif rest.startswith(layout.backbone):
             backbone[rest.removeprefix(layout.backbone)] = value
-        elif not rest.startswith(layout.unused) and not _silent(rest):
+        elif not rest.startswith(layout.unused) and not _has_no_values(rest):
             unknown.append(key)
     if unknown:
         raise _unknown_weights(folder, unknown)
     return backbone, projection
 
 
-def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
+def _unwrap_weights(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
     """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
     wrapper = next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
     if wrapper is None:
@@ -659,7 +663,7 @@ def _unwrapped(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None
     return {key.removeprefix(wrapper): value for key, value in items}
 
 
-def _silent(key: str) -> bool:
+def _has_no_values(key: str) -> bool:
     return bool(_SILENT & {*key.split(".")})
 
 
@@ -672,15 +676,15 @@ def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> lis
         body: prefix of the names of the transformer inside a model with a head.
     """
     heads = {*_PRETRAINING, *_OF_TYPE.get(model_type, ())}
-    return sorted(key for key in keys if not _silent(key) and key.removeprefix(body).split(".")[0] not in heads)
+    return sorted(key for key in keys if not _has_no_values(key) and key.removeprefix(body).split(".")[0] not in heads)
 
 
 def _unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
-    reason = f"has weights of an unknown part ({few(keys)}); see `hybrid presets` for the known forms"
+    reason = f"has weights of an unknown part ({first_names(keys)}); see `hybrid presets` for the known forms"
     return path_error(folder, reason, code="unknown-weights")
 
 
-def few(keys: Collection[str]) -> str:
+def first_names(keys: Collection[str]) -> str:
     """Return the first three names in words."""
     return ", ".join(sorted(keys)[:3]) + (f", and {len(keys) - 3} more" if len(keys) > 3 else "")
 
@@ -721,5 +725,7 @@ def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
         raise path_error(
-            folder, f"lacks weights of its config.json ({few(missing)}); save it complete", code="missing-weights"
+            folder,
+            f"lacks weights of its config.json ({first_names(missing)}); save it complete",
+            code="missing-weights",
         )

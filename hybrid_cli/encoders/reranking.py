@@ -163,7 +163,7 @@ class Reranking:
                 continue
             new = scored.select("qid", "docid", new_score="score")
             hits = block.join(new, on=["qid", "docid"], how="left", maintain_order="left")
-            yield runs.reranked(hits, depth).to_arrow()
+            yield runs.rerank_hits(hits, depth).to_arrow()
 
     def counts(self, depth: int) -> dict[str, Any]:
         """Return the cost of a depth: queries, rescored pairs and their tokens; and queries without text."""

@@ -32,7 +32,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     max_length,
     modules_of,
     prompts_of,
-    unsupported,
+    unsupported_key,
 )
 from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text, stored_contract
 from hybrid_cli.encoders.devices import pick_device, pick_dtype
@@ -49,7 +49,7 @@ from hybrid_cli.encoders.sparse_towers import (
 )
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import fits, read_object
+from hybrid_cli.json_files import has_type, read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
@@ -78,9 +78,9 @@ class LiteralTerms:
             encodings: [n] their encodings.
         """
         split = [list(self._split(text, encoding)) for text, encoding in zip(texts, encodings, strict=True)]
-        wanted = dict.fromkeys(part for each in split for chunk, words in each for part in (chunk, *words.values()))
+        wanted = dict.fromkeys(part for pieces in split for chunk, words in pieces for part in (chunk, *words.values()))
         known = dict(zip(wanted, self._analyzer.analyze(list(wanted)), strict=True))
-        return [[word for chunk, words in each for word in _terms(chunk, words, known)] for each in split]
+        return [[word for chunk, words in pieces for word in _terms(chunk, words, known)] for pieces in split]
 
     def _split(self, text: str, encoding: Any) -> list[tuple[str, dict[int, str]]]:
         """Return the pieces of text between spaces, with the words of each by position."""
@@ -200,7 +200,7 @@ def _from_sentence_transformers(folder: Path) -> SparseContract:
     for key, value in (("similarity_fn_name", prompts.similarity), ("truncate_dim", prompts.truncate_dim)):
         if value not in (None, "dot"):
             whole = folder / "config_sentence_transformers.json"
-            raise unsupported(whole, key, value, "scores are inner products of the weights of all terms")
+            raise unsupported_key(whole, key, value, "scores are inner products of the weights of all terms")
     lengths = {name: max_length(body.folder, name, 256, "fill-mask") for name in ("query_length", "document_length")}
     table = _query_table(folder, body)
     if table is not None:  # whose queries have no special tokens, and another limit
@@ -254,7 +254,7 @@ def _table_length(table: Module) -> int:
     """Return the maximum number of tokens of a query of a SparseStaticEmbedding."""
     file = table.folder / "tokenizer_config.json"
     length = read_object(file).get("model_max_length") if file.is_file() else None
-    return length if fits(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
+    return length if has_type(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
 
 
 def _rules_of(file: Path) -> dict[str, Any]:

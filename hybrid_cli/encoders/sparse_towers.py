@@ -20,15 +20,15 @@ from transformers.activations import ACT2FN
 from hybrid_cli.encoders.checkpoints.layouts import weight_files
 from hybrid_cli.encoders.contract import TextForm
 from hybrid_cli.encoders.loading import (
-    attended,
+    attend_to_padding,
     cut_tokens,
     encoder_class,
-    few,
+    first_names,
     foreign_weights,
     new_model,
     open_model,
     opening,
-    padded,
+    pad_batch,
     padding_of,
     read_config,
     refuse_missing,
@@ -242,13 +242,13 @@ class SparseTower(nn.Module):
 
     def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
-        batch = padded(rows, self.padding)
+        batch = pad_batch(rows, self.padding)
         return batch["input_ids"], batch["attention_mask"]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""
         words = mask * ~self.special[ids]
-        weights: Tensor = self.network(ids, attended(mask), words, self.repeats) * mask[:, :1]
+        weights: Tensor = self.network(ids, attend_to_padding(mask), words, self.repeats) * mask[:, :1]
         return weights
 
 
@@ -365,7 +365,7 @@ def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str
     """Refuse weights of another kind of model: without them the encoder would compute something else."""
     if foreign := foreign_weights(config.model_type, keys, body):
         raise path_error(
-            folder, f"has unused weights ({few(foreign)}); pass its --architecture", code="unknown-weights"
+            folder, f"has unused weights ({first_names(foreign)}); pass its --architecture", code="unknown-weights"
         )
 
 

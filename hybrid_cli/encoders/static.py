@@ -31,7 +31,7 @@ from hybrid_cli import storage
 from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation, stored_contract
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.lexical.impacts import quantized
+from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, STATIC_TABLES, TERMS
@@ -186,15 +186,15 @@ class StaticEncoder(nn.Module):
         fields = {"title": titles, "text": texts}
         whole = ["\n".join(parts) for parts in zip(*(fields[name] for name in self.contract.fields), strict=True)]
         counts, lengths = self._counts(whole)
-        relative = quantized(lengths).astype(np.float32) / np.float32(self.contract.average_length)
+        relative = quantize_lengths(lengths).astype(np.float32) / np.float32(self.contract.average_length)
         saturation = self.contract.k1 * (1 - self.contract.b + self.contract.b * relative)
         counts.data = counts.data / (counts.data + np.repeat(saturation, np.diff(counts.indptr)))
         return counts.multiply(np.sqrt(self.idf)).tocsr().astype(np.float32)
 
     def rows_of(self, terms: pl.Series) -> npt.NDArray[np.int64]:
         """Return the table row [n] of each term."""
-        found = pl.DataFrame({"term": terms}).join(self._rows, on="term", how="left", maintain_order="left")["row"]
-        rows = found.fill_null(-1).to_numpy().astype(np.int64)
+        joined = pl.DataFrame({"term": terms}).join(self._rows, on="term", how="left", maintain_order="left")["row"]
+        rows = joined.fill_null(-1).to_numpy().astype(np.int64)
         unknown = np.flatnonzero(rows < 0)
         if len(unknown):
             distinct = terms.gather(unknown).unique()

@@ -30,7 +30,7 @@ from hybrid_cli.encoders.checkpoints.library_files import (
     Module,
     check_keys,
     parts_of,
-    unsupported,
+    unsupported_key,
 )
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
@@ -47,11 +47,11 @@ from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
     TokenTable,
-    attended,
+    attend_to_padding,
     cut_tokens,
     load_checkpoint,
     load_table,
-    padded,
+    pad_batch,
     padding_of,
     save_table,
     save_tokenizer,
@@ -135,8 +135,8 @@ def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential
     return nn.Sequential(*map(_load_module, modules))
 
 
-def _load_module(found: Module) -> nn.Module:
-    kind, folder = found.kind, found.folder
+def _load_module(entry: Module) -> nn.Module:
+    kind, folder = entry.kind, entry.folder
     if kind == "Normalize":
         return Normalize()
     file = folder / "config.json"
@@ -161,7 +161,7 @@ def _activation(file: Path, config: Mapping[str, Any]) -> str:
     stored = str(config.get("activation_function") or "torch.nn.Tanh")
     name = stored.rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS or not stored.startswith("torch.nn."):
-        raise unsupported(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
+        raise unsupported_key(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
     return name
 
 
@@ -371,7 +371,7 @@ class Tower(nn.Module):
             rows: token ids of each text; see `tokenize`.
             side: `query` or `document`.
         """
-        batch = padded(rows, self.padding)
+        batch = pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
         return ids, mask
@@ -402,7 +402,7 @@ class Tower(nn.Module):
         if isinstance(self.backbone, TokenTable):
             table: Tensor = self.backbone(ids, pooled)
             return table.float()
-        states = self.backbone(**self.inputs(ids, attended(mask.clamp(max=1)))).last_hidden_state.float()
+        states = self.backbone(**self.inputs(ids, attend_to_padding(mask.clamp(max=1)))).last_hidden_state.float()
         return torch.cat([pool(states, pooled, pooling) for pooling in self.contract.poolings], 1)
 
     def inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

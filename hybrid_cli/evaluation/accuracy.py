@@ -124,7 +124,7 @@ def passages(texts: pl.DataFrame, mode: AnswerMatch = ANSWER_MATCH) -> dict[str,
 def evaluate_answers(
     run: pl.DataFrame,
     queries: pl.DataFrame,
-    found: Mapping[str, str],
+    texts: Mapping[str, str],
     measures: Sequence[Measure],
     mode: AnswerMatch = ANSWER_MATCH,
 ) -> pl.DataFrame:
@@ -133,7 +133,7 @@ def evaluate_answers(
     Args:
         run: qid, docid, rank.
         queries: qid, answers (list of strings), as returned by `with_answers`.
-        found: docid -> normalized text, as returned by `passages`.
+        texts: docid -> normalized text, as returned by `passages`.
         measures: names of measures; all but `acc@k` are ignored.
 
     Returns:
@@ -155,7 +155,7 @@ def evaluate_answers(
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
     first = [
-        _first_answer(ranking.get(qid, []), answers, found, mode)
+        _first_answer(ranking.get(qid, []), answers, texts, mode)
         for qid, answers in queries.select("qid", "answers").iter_rows()
     ]
     rank = pl.Series("rank", first, dtype=pl.Int64)
@@ -170,7 +170,7 @@ def evaluate_answers(
 
 
 def answer_qrels(
-    hits: pl.DataFrame, queries: pl.DataFrame, found: Mapping[str, str], mode: AnswerMatch = ANSWER_MATCH
+    hits: pl.DataFrame, queries: pl.DataFrame, texts: Mapping[str, str], mode: AnswerMatch = ANSWER_MATCH
 ) -> pl.DataFrame:
     """Return qrels for hits, from the answers in their texts.
 
@@ -187,7 +187,7 @@ def answer_qrels(
     rows += [
         (qid, docid, 1)
         for qid, docid in hits.iter_rows()
-        if qid in has_answer and has_answer[qid](_passage(docid, found))
+        if qid in has_answer and has_answer[qid](_passage(docid, texts))
     ]
     schema = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -199,21 +199,21 @@ def depth(measures: Sequence[Measure]) -> int:
 
 
 def _first_answer(
-    docids: Sequence[str], answers: Sequence[str], found: Mapping[str, str], mode: AnswerMatch
+    docids: Sequence[str], answers: Sequence[str], texts: Mapping[str, str], mode: AnswerMatch
 ) -> int | None:
     """Return the rank of the first passage with an answer."""
     has_answer = matcher(answers, mode)
     for rank, docid in enumerate(docids, 1):
-        if has_answer(_passage(docid, found)):
+        if has_answer(_passage(docid, texts)):
             return rank
     return None
 
 
-def _passage(docid: str, found: Mapping[str, str]) -> str:
-    if docid not in found:
+def _passage(docid: str, texts: Mapping[str, str]) -> str:
+    if docid not in texts:
         raise InputError(
             f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched",
             code="other-corpus",
             id=docid,
         )
-    return found[docid]
+    return texts[docid]

@@ -74,7 +74,9 @@ def easy_hard(first_sparse: pl.DataFrame, name: str, cutoff: int = 10) -> Bucket
     return Buckets(f"difficulty for {name}", (EASY, HARD), scored.select("qid", bucket=bucket), note)
 
 
-def above_sparse(first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10) -> float:
+def share_above_sparse(
+    first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10
+) -> float:
     """Return the fraction of Hard queries on which a run's reciprocal rank exceeds that of the sparse run."""
     hard = easy_or_hard.queries.filter(bucket=HARD).select("qid")
     ours, theirs = (
@@ -143,11 +145,11 @@ def lexical_overlap(targets: pl.DataFrame, queries: pl.DataFrame, texts: pl.Data
     """
     joined = targets.join(queries.select("qid", query="text"), on="qid", maintain_order="left")
     joined = joined.join(texts, on="docid", maintain_order="left")
-    asked = analyze(joined["query"].to_list())
-    found = analyze(joined.select(pl.format("{}\n{}", "title", "text")).to_series().to_list())
+    query_terms = analyze(joined["query"].to_list())
+    document_terms = analyze(joined.select(pl.format("{}\n{}", "title", "text")).to_series().to_list())
     shares = [
         len(set(terms) & set(document)) / len(set(terms)) if terms else None
-        for terms, document in zip(asked, found, strict=True)
+        for terms, document in zip(query_terms, document_terms, strict=True)
     ]
     share = pl.Series("share", shares, dtype=pl.Float64)
     labels = (NO_OVERLAP, "(0, .25]", "(.25, .5]", "(.5, .75]", "(.75, 1)", ALL_OVERLAP)

@@ -77,14 +77,14 @@ def sets(first_dense: pl.DataFrame, first_sparse: pl.DataFrame, cutoff: int) -> 
     dense = (ranks["rank"] <= cutoff).fill_null(False).to_numpy()
     sparse = (ranks["rank_sparse"] <= cutoff).fill_null(False).to_numpy()
     both, either = int((dense & sparse).sum()), int((dense | sparse).sum())
-    found_dense, found_sparse = int(dense.sum()), int(sparse.sum())
+    answered_dense, answered_sparse = int(dense.sum()), int(sparse.sum())
     return Sets(
         cutoff=cutoff,
         queries=len(ranks),
-        dense=found_dense,
-        sparse=found_sparse,
-        dense_only=found_dense - both,
-        sparse_only=found_sparse - both,
+        dense=answered_dense,
+        sparse=answered_sparse,
+        dense_only=answered_dense - both,
+        sparse_only=answered_sparse - both,
         both=both,
         fail=len(ranks) - either,
     )

@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
-from hybrid_cli.input_files import DOCIDS, QIDS, folded
+from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
 from hybrid_cli.runs import RunLike, frame_of, of_dictionary, run_table
 
 QrelsLike = pl.DataFrame | Mapping[str, Mapping[str, int]] | str | os.PathLike[str] | Any  # Any: a pandas data frame
@@ -52,7 +52,7 @@ def qrels_table(qrels: QrelsLike) -> pl.DataFrame:
         return read_qrels(Path(qrels))
     name = "the qrels"
     frame = of_dictionary(qrels, "relevance", name) if isinstance(qrels, Mapping) else frame_of(qrels, name)
-    names = {folded(column): column for column in reversed(frame.columns)}
+    names = {fold_name(column): column for column in reversed(frame.columns)}
     known = {"qid": QIDS, "docid": DOCIDS, "relevance": _GRADES}
     usual = {
         field: next((names[usual_name] for usual_name in known[field] if usual_name in names), None) for field in known

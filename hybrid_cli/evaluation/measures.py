@@ -87,7 +87,7 @@ def normalized_gain(measure: Measure) -> pl.Expr:
     if measure.cutoff is not None:
         ideal = ideal.filter(pl.col("ideal_rank") <= measure.cutoff)
     best = _in_sequence(ideal.sort(descending=True))  # the order of the ranks
-    gains = _in_sequence(pl.when(_within(measure)).then("gain").otherwise(0.0))
+    gains = _in_sequence(pl.when(_in_top(measure)).then("gain").otherwise(0.0))
     return pl.when(best > 0).then(gains / best).otherwise(0.0)
 
 
@@ -98,19 +98,19 @@ def _in_sequence(values: pl.Expr) -> pl.Expr:
 
 def expected_reciprocal_rank(measure: Measure) -> pl.Expr:
     """Return sum 1/r R_r prod (1 - R_i), where R is the chance to stop (ERR)."""
-    stop = pl.when(_within(measure)).then("stop").otherwise(0.0)
+    stop = pl.when(_in_top(measure)).then("stop").otherwise(0.0)
     reached = (1 - stop).cum_prod().shift(1).fill_null(1.0)
     return (stop * reached / pl.col("position").fill_null(1)).sum()
 
 
 def rank_biased_precision(measure: Measure) -> pl.Expr:
     """Return (1 - p) sum p^(r-1) over the relevant documents (RBP)."""
-    relevant = _within(measure) & (pl.col("relevance") >= measure.level)
+    relevant = _in_top(measure) & (pl.col("relevance") >= measure.level)
     weight = pl.lit(measure.p).pow(pl.col("position").fill_null(1) - 1)
     return (1 - measure.p) * pl.when(relevant).then(weight).otherwise(0.0).sum()
 
 
-def _within(measure: Measure) -> pl.Expr:
+def _in_top(measure: Measure) -> pl.Expr:
     """Select the documents in the top k, or in the whole list."""
     position = pl.col("position")
     return (position.is_not_null() if measure.cutoff is None else position <= measure.cutoff).fill_null(False)

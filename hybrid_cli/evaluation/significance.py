@@ -78,7 +78,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def corrected(p: np.ndarray, correction: Correction) -> np.ndarray:
+def correct_p_values(p: np.ndarray, correction: Correction) -> np.ndarray:
     """Correct the p-values of one family of comparisons; NaN is ignored."""
     if correction == "none":
         return p
@@ -147,9 +147,9 @@ def _compare_measure(
             "losses": (differences < 0).sum(0),
             "ties": (differences == 0).sum(0),
             "p_t": p_t,
-            "p_t_corrected": corrected(p_t, correction),
+            "p_t_corrected": correct_p_values(p_t, correction),
             "p_permutation": p_permutation,
-            "p_permutation_corrected": corrected(p_permutation, correction),
+            "p_permutation_corrected": correct_p_values(p_permutation, correction),
         }
     )
 

@@ -103,7 +103,7 @@ class Served:
         known, later, tables = self.lexical.docids, pl.Series([], dtype=pl.String), []
         for corpus in reversed(self.corpora):
             mine = collections.docids(corpus)
-            rows = _places(mine, known)
+            rows = _positions(mine, known)
             if len(later):
                 rows[mine.is_in(later.implode()).to_numpy()] = -1
             tables.append(rows)
@@ -120,7 +120,7 @@ class Served:
     def _dense_rows(self) -> Rows:
         """Return the row in the dense index of each document of the lexical one."""
         assert self.dense is not None
-        return _places(self.lexical.docids, self.dense.docids)
+        return _positions(self.lexical.docids, self.dense.docids)
 
     @cached_property
     def _impacts(self) -> DocumentImpacts:
@@ -140,7 +140,7 @@ class Served:
         return self.lexical.impacts.postings.terms
 
 
-def _places(ids: pl.Series, known: pl.Series) -> Rows:
+def _positions(ids: pl.Series, known: pl.Series) -> Rows:
     """Return the position of each id in `known`, whose ids are distinct; -1 for unknown ids."""
     if ids.equals(known):
         return np.arange(len(ids), dtype=np.int32)

@@ -195,10 +195,10 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
         yield _reranked(block, len(scorers))
 
 
-def _with_scores(block: pl.DataFrame, score: str, found: pl.Series) -> pl.DataFrame:
-    """Replace the nulls of the column `score` by the values of `found`, in order."""
+def _with_scores(block: pl.DataFrame, score: str, computed: pl.Series) -> pl.DataFrame:
+    """Replace the nulls of the column `score` by the values of `computed`, in order."""
     known = block[score].to_numpy().copy()
-    known[block[score].is_null().to_numpy()] = found.to_numpy()
+    known[block[score].is_null().to_numpy()] = computed.to_numpy()
     return block.with_columns(pl.Series(score, known))
 
 

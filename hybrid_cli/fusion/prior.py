@@ -48,7 +48,9 @@ class Prior:
         """
         if self.uncovered(choices):
             return None
-        return np.array([np.interp(choice.place[dense], self.shares, self.curves[choice.family]) for choice in choices])
+        return np.array(
+            [np.interp(choice.proportions[dense], self.shares, self.curves[choice.family]) for choice in choices]
+        )
 
     def uncovered(self, choices: Sequence[Choice]) -> list[str]:
         """Return what has no curve: methods, and weights of raw scores without shares, which depend on the scales."""

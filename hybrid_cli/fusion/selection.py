@@ -78,7 +78,7 @@ class Choice:
         return used[0] if len(used) == 1 else None
 
     @property
-    def place(self) -> Values:
+    def proportions(self) -> Values:
         """Return the shares, which sum to 1, [runs]."""
         shares = np.array(self.shares or self.weights)
         return np.asarray(shares / math.fsum(shares))
@@ -145,7 +145,7 @@ class Trials:
             sums = (row for row, choice in rows if choice.method == "weighted-sum" and choice.shares)
             if row := next((row for row in sums if math.isclose(self.choices[row].shares[dense], share)), None):
                 return row
-        even = (row for row, choice in rows if choice.method == "minmax" and _inequality(choice.place) == 0)
+        even = (row for row, choice in rows if choice.method == "minmax" and _inequality(choice.proportions) == 0)
         return next(even, None)
 
     def means(self, counts: NDArray[np.int64] | None = None) -> Values:
@@ -197,13 +197,13 @@ class Trials:
     def _best(self, means: Values) -> int:
         """Return the highest mean; ties go to the shares closest to equal, then to the first choice."""
         equals = np.flatnonzero(means >= means.max() - _TIE).tolist()
-        return int(min(equals, key=lambda row: (_inequality(self.choices[row].place), row)))
+        return int(min(equals, key=lambda row: (_inequality(self.choices[row].proportions), row)))
 
     def _middle(self, rows: list[int], means: Values) -> int:
         if len(self.choices[rows[0]].weights) == 2:
             half = (len(rows) - 1) / 2
             return max(rows[math.floor(half)], rows[math.ceil(half)], key=lambda row: means[row])
-        coordinates = np.array([self.choices[row].place for row in rows])
+        coordinates = np.array([self.choices[row].proportions for row in rows])
         distance = ((coordinates - coordinates.mean(0)) ** 2).sum(1).round(12)
         return min(zip(distance.tolist(), (-means[rows]).tolist(), rows, strict=True))[2]
 

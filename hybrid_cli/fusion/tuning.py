@@ -35,7 +35,8 @@ _TENTHS = [tenth / 10 for tenth in range(21)]
 PUBLISHED: dict[str, list[Weights]] = {  # of a lexical and a dense run
     "clear": [(weight, 1.0) for weight in _TENTHS[1:10]],  # DualRM, section 4
     "roc": [(1.0, weight) for weight in _TENTHS],  # RoC, section 4.1
-    "spar": [(1.0, weight) for weight in sorted({*_TENTHS[1:11], *(1 / each for each in _TENTHS[1:11])})],  # appendix A
+    # appendix A
+    "spar": [(1.0, weight) for weight in sorted({*_TENTHS[1:11], *(1 / tenth for tenth in _TENTHS[1:11])})],
 }
 
 
@@ -106,10 +107,10 @@ def tabulate(
             if remove_query:
                 valued = valued.filter(qids.gather(valued["query"]) != valued["docid"])
             rows, mine = _rows(valued, judged)
-            for weights, found in positions.items():
-                found[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)
-        for weights, found in positions.items():
-            position = pl.Series("position", found).replace(0, None)
+            for weights, ranks in positions.items():
+                ranks[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)
+        for weights, ranks in positions.items():
+            position = pl.Series("position", ranks).replace(0, None)
             scores[weights] = np.asarray(measure(qrels.with_columns(position)), dtype=np.float64)
             advance(1)
         return max(scores, key=lambda weights: scores[weights].mean())
@@ -123,7 +124,7 @@ def tabulate(
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
     k = recipe.rrf_k if recipe.method == "rrf" else None
     choices = [Choice(recipe.method, weights, k, scaled.get(weights, ())) for weights in ordered]
-    return choices, np.stack([scores[each] for each in ordered])
+    return choices, np.stack([scores[weights] for weights in ordered])
 
 
 def _search(runs: int, family: MethodGrid, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:
@@ -287,7 +288,7 @@ class TunedWeight:
     @property
     def share(self) -> float | None:
         """Return the share of the second encoder; None without a scaled grid."""
-        return float(self.choice.place[0]) if self.scaled else None
+        return float(self.choice.proportions[0]) if self.scaled else None
 
     @property
     def near(self) -> tuple[float, float]:
@@ -300,7 +301,7 @@ class TunedWeight:
         """Return the share of the best weight if it is an end of a scaled grid, else None."""
         ends = (0, len(self.table.choices) - 1)
         best = self.plateau.best
-        return float(self.table.choices[best].place[0]) if self.scaled and best in ends else None
+        return float(self.table.choices[best].proportions[0]) if self.scaled and best in ends else None
 
     @property
     def score(self) -> float:

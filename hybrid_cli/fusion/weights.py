@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
-from hybrid_cli.json_files import fits, mismatch_of_fields, read_object
+from hybrid_cli.json_files import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
 _STORED: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Tuned:
             "runs": list(self.alone),
             "method": self.recipe.method,
             "weights": list(self.recipe.weights),
-            "shares": table.choices[selected.row].place.round(6).tolist(),
+            "shares": table.choices[selected.row].proportions.round(6).tolist(),
             "rrf_k": self.recipe.rrf_k if self.recipe.method == "rrf" else None,
             "normalize": self.recipe.normalization,
             "missing": self.recipe.missing,
@@ -231,7 +231,7 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
             value=list(names),
             expected=stored["runs"],
         )
-    k = stored["rrf_k"] if fits(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
+    k = stored["rrf_k"] if has_type(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
     return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 
 

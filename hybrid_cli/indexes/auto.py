@@ -46,7 +46,7 @@ def measure_recall(
     from hybrid_cli.indexes.hybrid_search import HybridIndex  # imports numba
 
     docids = read_ids(folder)
-    index, exact = unfinished(folder, docids, factory), unfinished(folder, docids, _STORED)
+    index, exact = open_unfinished(folder, docids, factory), open_unfinished(folder, docids, _STORED)
     rows = draws.sample(len(docids), sample, draws.rng(seed))
     queries, names = exact.vectors_of(rows), docids.gather(rows)
     asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
@@ -56,7 +56,7 @@ def measure_recall(
     return {f"recall@{cutoff}": _recall(approximate, wanted, cutoff) for cutoff in cutoffs}
 
 
-def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
+def open_unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
     """Open an index without manifest."""
     dim = read_shard(shards(folder)[0]).shape[1]
     return DenseIndex(folder, IndexInfo(len(docids), dim, factory=factory), docids)
@@ -65,12 +65,12 @@ def unfinished(folder: Path, docids: pl.Series, factory: str) -> DenseIndex:
 def _without_itself(run: pl.DataFrame) -> pl.DataFrame:
     """Return the hits without the query's own document, ranked from 1."""
     kept = run.filter(pl.col("qid") != pl.col("docid"))
-    return kept.select("qid", "docid", place=pl.int_range(pl.len()).over("qid"))
+    return kept.select("qid", "docid", position=pl.int_range(pl.len()).over("qid"))
 
 
-def _recall(found: pl.DataFrame, wanted: pl.DataFrame, cutoff: int) -> float:
-    best = wanted.filter(pl.col("place") < cutoff)
-    common = best.join(found.filter(pl.col("place") < cutoff), on=["qid", "docid"], how="semi")
+def _recall(hits: pl.DataFrame, wanted: pl.DataFrame, cutoff: int) -> float:
+    best = wanted.filter(pl.col("position") < cutoff)
+    common = best.join(hits.filter(pl.col("position") < cutoff), on=["qid", "docid"], how="semi")
     return len(common) / len(best) if len(best) else 1.0
 
 
@@ -153,13 +153,13 @@ def choose(
     with tempfile.TemporaryDirectory() as scratch:
         folders = [*([_sampled(folder, Path(scratch), recipe.seed, sample)] if count > sample else []), folder]
         for needed, candidate in _by_size(recipe, dim, count):
-            if _fits(needed, recipe):
-                found = _measured(folders, candidate, cutoff, recipe.min_recall, advance)
-                tried += found
-                if len(found) < len(folders) or found[-1].recall < recipe.min_recall:
+            if _fits_memory(needed, recipe):
+                candidates = _measured(folders, candidate, cutoff, recipe.min_recall, advance)
+                tried += candidates
+                if len(candidates) < len(folders) or candidates[-1].recall < recipe.min_recall:
                     continue
                 needed = sum((folder / part).stat().st_size for part in (FAISS_INDEX, DOCIDS))
-                if _fits(needed, recipe):
+                if _fits_memory(needed, recipe):
                     break
             problem = f"no index with recall@{cutoff} >= {recipe.min_recall:g} fits"
             problem += f"; {candidate.index_type} needs {console.size(needed)}"
@@ -177,24 +177,24 @@ def _by_size(recipe: VectorIndex, dim: int, count: int) -> list[tuple[int, Vecto
     return sorted(zip(sizes, candidates, strict=True), key=lambda pair: pair[0])
 
 
-def _fits(size: int, recipe: VectorIndex) -> bool:
+def _fits_memory(size: int, recipe: VectorIndex) -> bool:
     return recipe.memory is None or size <= recipe.memory
 
 
 def _measured(
-    places: Sequence[Path], recipe: VectorIndex, cutoff: int, least: float, advance: Callable[[int], None]
+    folders: Sequence[Path], recipe: VectorIndex, cutoff: int, least: float, advance: Callable[[int], None]
 ) -> list[Candidate]:
     """Measure a candidate in each folder, until a folder has too few vectors to train it or the recall is too low."""
-    found: list[Candidate] = []
-    for folder in places:
+    candidates: list[Candidate] = []
+    for folder in folders:
         measured = _measure(folder, recipe, cutoff)
         if measured is None:
             break
-        found.append(measured)
+        candidates.append(measured)
         advance(1)
         if measured.recall < least:
             break
-    return found
+    return candidates
 
 
 def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None:
@@ -205,7 +205,7 @@ def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None
         return None
     docids = read_ids(folder)
     recall = measure_recall(folder, factory, recipe.seed, cutoffs=(cutoff,)).get(f"recall@{cutoff}", 1.0)
-    index = unfinished(folder, docids, factory)
+    index = open_unfinished(folder, docids, factory)
     queries = index.vectors_of(np.arange(min(_TIMED, len(docids))))
     start = time.perf_counter()
     index.search(queries, [str(row) for row in range(len(queries))], cutoff)

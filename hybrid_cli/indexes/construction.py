@@ -30,11 +30,11 @@ from hybrid_cli.indexes.faiss import (
     is_binary,
     load_faiss,
     pick_gpus,
-    quiet,
     reason,
     same_graph,
     set_parameter,
     sign_bits,
+    suppress_output,
     table_size,
     training_on,
 )
@@ -85,14 +85,14 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     return factory
 
 
-def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written: int = 0) -> None:
+def check_recipe(recipe: VectorIndex, dim: int, count: int, folder: Path, written: int = 0) -> None:
     """Check that FAISS can build an index of `count` vectors of length `dim`, and that memory and disk hold it.
 
     Args:
         recipe: index type and parameters.
         dim: length of the vectors.
         count: number of vectors.
-        place: folder that is written.
+        folder: folder that is written.
         written: bytes of the vectors that are written next to the index.
 
     Raises:
@@ -106,7 +106,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, place: Path, written
             empty_index(factory, dim)
         console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", _REMEDY)
         written += index_bytes(factory, dim, count)
-    console.forecast(written, f"encode: {count:,} vectors and index", _SMALLER, place)
+    console.forecast(written, f"encode: {count:,} vectors and index", _SMALLER, folder)
 
 
 def construction_bytes(factory: str, dim: int, count: int) -> int:
@@ -123,7 +123,7 @@ def construction_bytes(factory: str, dim: int, count: int) -> int:
 
 
 def index_bytes(factory: str, dim: int, count: int) -> int:
-    """Return the bytes of an index: tables, codes, and ids (IVF) or links and places (HNSW; 1 link in 2 M above)."""
+    """Return the bytes of an index: tables, codes, and ids (IVF) or links and positions (HNSW; 1 link in 2 M above)."""
     bytes_per_vector = code_size(factory, dim) or 4 * dim
     if links := re.match(r"B?HNSW(\d+)", factory):
         bytes_per_vector += 4 * 2 * int(links[1]) + 4 * 2 + 8 + 4
@@ -145,7 +145,7 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
                 code="few-training-vectors", vectors=len(sample), recommended=wanted, factory=factory,
             )  # fmt: skip
         try:
-            with quiet(), training_on(gpus, index):
+            with suppress_output(), training_on(gpus, index):
                 index.train(sample)
         except RuntimeError as error:
             problem = f"{len(sample):,} vectors are too few to train {factory} ({reason(error)})"

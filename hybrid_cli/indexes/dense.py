@@ -270,10 +270,10 @@ class DenseIndex:
 
     def vectors_of(self, rows: np.ndarray) -> Vectors:
         """Return the stored vectors [n, d] of the given rows."""
-        found = np.empty((len(rows), self.dim), np.float32)
+        matrix = np.empty((len(rows), self.dim), np.float32)
         for mine, vectors in self._stored(rows):
-            found[mine] = vectors
-        return found
+            matrix[mine] = vectors
+        return matrix
 
     def _stored(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Vectors]]:
         """Yield positions in `rows` with their vectors, in limited blocks: of the flat index, else shard by shard."""

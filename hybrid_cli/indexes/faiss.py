@@ -241,7 +241,7 @@ def same_graph() -> Iterator[None]:
 
 
 @contextmanager
-def quiet(descriptor: int = 2) -> Iterator[None]:
+def suppress_output(descriptor: int = 2) -> Iterator[None]:
     """Suppress what FAISS prints from C++: warnings on stderr, of which `build` prints its own, or lines on stdout."""
     (sys.stderr if descriptor == 2 else sys.stdout).flush()
     kept = os.dup(descriptor)

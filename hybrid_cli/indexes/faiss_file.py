@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hybrid_cli import memory
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.indexes.faiss import check_metric, load_faiss, quiet, reason
+from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason, suppress_output
 
 Ids = npt.NDArray[np.int64]
 _AT_ONCE = 1 << 14  # vectors
@@ -198,7 +198,7 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 def main(path: str) -> None:
     """Write the vectors of a file, or the reason of a refusal, to the standard output, which FAISS must not use."""
-    with os.fdopen(os.dup(1), "wb") as out, quiet(1):
+    with os.fdopen(os.dup(1), "wb") as out, suppress_output(1):
         load_faiss()
         # a damaged count ends in an error before it fills the memory of the machine
         memory.limit_addresses(_ROOM + _OF_THREAD * memory.cpu_count() + 8 * os.stat(path).st_size)

@@ -75,7 +75,7 @@ class HybridIndex:
             yield pl.DataFrame(
                 {
                     "qid": part["qid"].gather(np.repeat(np.arange(len(part)), hits)),
-                    "docid": self._ranked_docids.gather(keyed.places_of(keys).ravel()),
+                    "docid": self._ranked_docids.gather(keyed.positions_of(keys).ravel()),
                     "rank": np.tile(np.arange(1, hits + 1, dtype=np.int32), len(part)),
                     "score": keyed.signed_scores_of(keys).ravel(),
                 }

@@ -220,7 +220,7 @@ class TextShards:
 
     def _blocks(self, started: deque[tuple[Path, pa.Array]]) -> Iterator[Block]:
         """Yield the texts of the shards that are to be encoded; `started` receives each shard before its blocks."""
-        for number, shard in enumerate(storage.regrouped(map(pa.table, self.texts), self.size), self.first):
+        for number, shard in enumerate(storage.regroup(map(pa.table, self.texts), self.size), self.first):
             path = self.path_of(number)
             if self.wanted is not None and number not in self.wanted:
                 if number > max(self.wanted, default=-1):

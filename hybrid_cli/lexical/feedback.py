@@ -56,7 +56,7 @@ def relevance_model(feedback: Iterable[tuple[Sequence[tuple[str, float]], float]
     return _unit(dict(_largest(model)[:fb_terms]))
 
 
-def interpolated(query: Mapping[str, float], relevance: Mapping[str, float], share: float) -> dict[str, float]:
+def interpolate(query: Mapping[str, float], relevance: Mapping[str, float], share: float) -> dict[str, float]:
     """Return the term weights of the expanded query.
 
     Args:
@@ -126,7 +126,7 @@ class FirstHits:
         expanded = [
             (number, term, weight)
             for number, (query, model) in enumerate(zip(self._queries, models, strict=True))
-            for term, weight in interpolated(query, model, share).items()
+            for term, weight in interpolate(query, model, share).items()
         ]
         schema = {"query": pl.Int64, "term": pl.String, "boost": pl.Float64}
         return pl.DataFrame(expanded, schema=schema, orient="row")

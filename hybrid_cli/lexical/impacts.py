@@ -50,7 +50,7 @@ def decode_length(byte: int) -> int:
 _DECODED = np.array([decode_length(byte) for byte in range(256)], np.int64)
 
 
-def quantized(lengths: npt.NDArray[np.integer]) -> Longs:
+def quantize_lengths(lengths: npt.NDArray[np.integer]) -> Longs:
     """Round lengths down to those that Lucene's length byte can represent."""
     decoded: Longs = _DECODED[np.searchsorted(_DECODED, lengths, side="right") - 1]
     return decoded
@@ -157,23 +157,23 @@ class Postings:
 
         df = kernels.kept_counts(self.indptr, self.rows, kept)
         terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
-        rows_of_terms, added_places = _places(self.terms, terms), _places(added.terms, terms)
-        counts = np.bincount(added_places, weights=added.df, minlength=len(terms)).astype(np.int64)
-        counts[rows_of_terms[df > 0]] += df[df > 0]
+        new_ids, added_ids = _positions(self.terms, terms), _positions(added.terms, terms)
+        counts = np.bincount(added_ids, weights=added.df, minlength=len(terms)).astype(np.int64)
+        counts[new_ids[df > 0]] += df[df > 0]
         indptr = np.concatenate(([0], np.cumsum(counts)))
         rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
         first, cursor = int(kept.sum()), indptr[:-1].copy()
         renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
         shifted = first + np.arange(len(added.lengths))
-        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, rows_of_terms, cursor, rows, tfs)
-        kernels.copy_postings((added.indptr, added.rows, added.tfs), shifted, added_places, cursor, rows, tfs)
+        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, new_ids, cursor, rows, tfs)
+        kernels.copy_postings((added.indptr, added.rows, added.tfs), shifted, added_ids, cursor, rows, tfs)
         return Postings(terms, indptr, rows, tfs, np.concatenate([self.lengths[kept], added.lengths]))
 
 
-def _places(terms: pl.Series, among: pl.Series) -> Longs:
+def _positions(terms: pl.Series, among: pl.Series) -> Longs:
     """Return the position of each term in `among`; -1 for absent ones."""
-    rows = pl.DataFrame({"term": among}).with_row_index("place", offset=0)
-    joined = pl.DataFrame({"term": terms}).join(rows, on="term", how="left", maintain_order="left")["place"]
+    rows = pl.DataFrame({"term": among}).with_row_index("position", offset=0)
+    joined = pl.DataFrame({"term": terms}).join(rows, on="term", how="left", maintain_order="left")["position"]
     ids: Longs = joined.cast(pl.Int64).fill_null(-1).to_numpy()
     return ids
 
@@ -281,7 +281,9 @@ class Impacts:
         df, counted = collection.df, collection.counted
         idf = np.log(1 + (counted - df + 0.5) / (df + 0.5)).astype(np.float32)
         average = np.float32(collection.tokens / counted) if counted else one
-        lengths = quantized(postings.lengths if postings.positions is None else postings.positions).astype(np.float32)
+        lengths = quantize_lengths(postings.lengths if postings.positions is None else postings.positions).astype(
+            np.float32
+        )
         k1_, b_ = np.float32(k1), np.float32(b)
         with np.errstate(divide="ignore"):  # k1 = 0 makes BM25 binary
             scale = one / (k1_ * ((one - b_) + b_ * lengths / average))

@@ -239,7 +239,7 @@ class LexicalIndex:
         """
         counts, keys = self.keys(bags, hits, threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.ids.ids.gather(keyed.places_of(kept)), keyed.scores_of(kept)
+        return counts, self._shared.ids.ids.gather(keyed.positions_of(kept)), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -338,7 +338,7 @@ class LexicalIndex:
         """Return the first hits of queries, for pseudo-relevance feedback."""
         counts, keys = self.keys(self.bags_of(weighted, queries), documents, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
-        rows = np.argsort(self._shared.order)[keyed.places_of(keys[kept])]
+        rows = np.argsort(self._shared.order)[keyed.positions_of(keys[kept])]
         return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))
 
 

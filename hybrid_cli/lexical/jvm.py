@@ -109,7 +109,9 @@ def start(heap: str | None = None) -> None:
         raise option_error("java_heap", heap, "needs a size such as 800m or 4g", code="invalid-value")
     most = memory.of_machine()
     if heap is not None and most is not None and _bytes(heap) > most:  # a JVM that cannot reserve it ends the process
-        raise option_error("java_heap", heap, f"this machine has {memory.shown(most)} of memory; pass less", limit=most)
+        raise option_error(
+            "java_heap", heap, f"this machine has {memory.format_bytes(most)} of memory; pass less", limit=most
+        )
     import jnius_config
 
     if jnius_config.vm_running:

@@ -67,27 +67,27 @@ def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, row
 
 
 @jit
-def copy_postings(source: Any, renumbered: Any, places: Any, cursor: Any, rows: Any, tfs: Any) -> None:
+def copy_postings(source: Any, renumbered: Any, new_ids: Any, cursor: Any, rows: Any, tfs: Any) -> None:
     """Write postings at the `cursor` of each term, and advance it.
 
     Args:
         source: arrays `indptr`, `rows` and `tfs` of the postings to copy.
         renumbered: [N] new row of each document; -1 leaves it out.
-        places: [V] new id of each term; -1 for a term whose documents are all left out.
+        new_ids: [V] new id of each term; -1 for a term whose documents are all left out.
         cursor: [new V] first free posting of each new term.
         rows, tfs: receive the postings.
     """
     indptr, old_rows, old_tfs = source
-    for term in range(len(places)):
-        at = cursor[places[term]]
+    for term in range(len(new_ids)):
+        at = cursor[new_ids[term]]
         for posting in range(indptr[term], indptr[term + 1]):
             row = renumbered[old_rows[posting]]
             if row >= 0:
                 rows[at] = row
                 tfs[at] = old_tfs[posting]
                 at += 1
-        if places[term] >= 0:
-            cursor[places[term]] = at
+        if new_ids[term] >= 0:
+            cursor[new_ids[term]] = at
 
 
 @jit
@@ -132,21 +132,21 @@ def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
 
 
 @jit
-def count(places: Any, rows: Any, counts: Any) -> None:
-    """Add the number of postings of each document to `counts` at the document's place; places below 0 are skipped."""
+def count(positions: Any, rows: Any, counts: Any) -> None:
+    """Add the number of postings of each document to `counts` at the document's position; -1 skips a document."""
     for at in range(len(rows)):
-        position = places[rows[at]]
+        position = positions[rows[at]]
         if position >= 0:
             counts[position] += 1
 
 
 @jit
-def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impacts: Any) -> None:
-    """Write term and impact of each posting at the `cursor` of its document's place, and advance it."""
+def transpose(positions: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impacts: Any) -> None:
+    """Write term and impact of each posting at the `cursor` of its document's position, and advance it."""
     indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     for term in range(len(idf)):
         for at in range(indptr[term], indptr[term + 1]):
-            position = places[rows[at]]
+            position = positions[rows[at]]
             if position >= 0:
                 terms[cursor[position]] = term
                 impacts[cursor[position]] = share(idf[term], tfs[at], scale, rows[at])
@@ -154,12 +154,12 @@ def transpose(places: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impac
 
 
 @jit
-def keep_largest(keys: Any, found: int, hits: int) -> None:
-    """Move the `hits` largest of the first `found` keys to the front: the smallest of them first, others in any order.
+def keep_largest(keys: Any, number: int, hits: int) -> None:
+    """Move the `hits` largest of the first `number` keys to the front: the smallest of them first, others in any order.
 
-    Requires found > hits. (`_select_largest` is up to 3 times as fast, but does not change the duration of a search.)
+    Requires number > hits. (`_select_largest` is up to 3 times as fast, but does not change the duration of a search.)
     """
-    keys[:hits] = np.partition(keys[:found], found - hits)[found - hits :]
+    keys[:hits] = np.partition(keys[:number], number - hits)[number - hits :]
 
 
 @jit
@@ -262,7 +262,7 @@ def keep_best(
     Args:
         dense: row of the block's first document, and [Q, B] float32 scores of its documents.
         weight: weight of BM25.
-        order: [N] place of each document in the tie order.
+        order: [N] position of each document in the tie order.
         hits: documents kept per query.
         queries: `keys.Queries`.
         cursors: [T] first unread posting of each term of each query; advanced.
@@ -286,13 +286,13 @@ def keep_best(
                 posting += 1
             cursors[at] = posting
         count_kept, floor, mine = counts[query], floors[query], keys[query]
-        for place in range(size):
-            score = np.float32(scores[query, place] + weight * np.float64(np.float32(sums[place])))
-            sums[place] = 0
+        for column in range(size):
+            score = np.float32(scores[query, column] + weight * np.float64(np.float32(sums[column])))
+            sums[column] = 0
             if score >= floor:
                 one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
                 mine[count_kept] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(
-                    0xFFFFFFFF - order[first + place]
+                    0xFFFFFFFF - order[first + column]
                 )
                 count_kept += 1
                 if count_kept == len(mine):
@@ -347,7 +347,7 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
     Args:
         block: first document, first document after the block, and whether all sums are read, or only those of postings.
         rows: documents of the postings.
-        order: [N] place of each document in the tie order.
+        order: [N] position of each document in the tie order.
         sums: [B] scores.
         cursors: [terms, 2] postings of the block; see `_add`.
         keys: keys so far.
@@ -376,19 +376,19 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
 
 @jit
 def _candidates(block: Any, rows: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
-    """Write places and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
+    """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
-    least, number_found = floor * _BELOW - limit, 0
+    least, count_kept = floor * _BELOW - limit, 0
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
             if sums[row] >= least and sums[row] > 0:
-                candidate_rows[number_found], scores[number_found] = row, sums[row]
-                number_found += 1
+                candidate_rows[count_kept], scores[count_kept] = row, sums[row]
+                count_kept += 1
             sums[row] = 0
-    return number_found
+    return count_kept
 
 
 @jit
@@ -412,15 +412,15 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
                 sums[row - np.uint32(first)] = share(weight, tfs[posting], scale, row)
         least, kept = floor * _BELOW - limits[mine + 1], 0
         for number in range(some):
-            place, score = np.uint32(candidate_rows[number]), scores[number]
+            candidate, score = np.uint32(candidate_rows[number]), scores[number]
             if whole:
-                score += sums[place]
+                score += sums[candidate]
             else:
-                posting = first_from(rows, begin, stop, first + place)
-                if posting < stop and rows[posting] == first + place:
+                posting = first_from(rows, begin, stop, first + candidate)
+                if posting < stop and rows[posting] == first + candidate:
                     score += share(weight, tfs[posting], scale, rows[posting])
             if score >= least:
-                candidate_rows[kept], scores[kept] = place, score
+                candidate_rows[kept], scores[kept] = candidate, score
                 kept += 1
         some = kept
         if whole:
@@ -430,7 +430,7 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
 
 
 @jit
-def _collect_some(first: int, places: Any, order: Any, sums: Any, keys: Any, kept: Any) -> Any:
+def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any, kept: Any) -> Any:
     """Turn the sums of some documents of a block into keys, as `_collect` does, and reset these sums to 0.
 
     The loops are written twice: a shared function for one key made a search at 1,000 hits 6 to 8% slower.
@@ -438,7 +438,7 @@ def _collect_some(first: int, places: Any, order: Any, sums: Any, keys: Any, kep
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
     count_kept, floor, hits = kept
-    for row in places:
+    for row in candidates:
         if np.float32(sums[row]) >= floor:
             score[0] = np.float32(sums[row])
             keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
@@ -556,7 +556,7 @@ def search(
 
     Args:
         hits: documents kept per query.
-        order: [N] place of each document in the tie order.
+        order: [N] position of each document in the tie order.
         queries: `keys.Queries`.
         matrix: `keys.Matrix`.
         barred_ends, barred: rows of the documents excluded from the hits of a query: `barred` from barred_ends[i] to

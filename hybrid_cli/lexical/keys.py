@@ -1,6 +1,6 @@
 """Keys of hits, and the search for a few queries in numpy: importing numba would take longer than their search.
 
-A key is the score's bits, then the complement of the document's place in the tie order. The bits of positive floats
+A key is the score's bits, then the complement of the document's position in the tie order. The bits of positive floats
 order as the floats do, so the largest key is the best hit.
 """
 
@@ -78,8 +78,8 @@ def signed_scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     return np.where(bits & SIGN, bits ^ SIGN, ~bits).view(np.float32)
 
 
-def places_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Return the places in the tie order in keys of `search` or `kernels.keep_best`."""
+def positions_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Return the positions in the tie order in keys of `search` or `kernels.keep_best`."""
     return (LOWEST - (keys & LOWEST)).astype(np.int64)
 
 

@@ -42,7 +42,9 @@ def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[str]:
     Raises:
         InputError: the judgments cannot be read.
     """
-    parts = {name: [part for part in lineage.made_of(path) if part[2].kind in _PARTS] for name, path in runs.items()}
+    parts = {
+        name: [part for part in lineage.sources_of_run(path) if part[2].kind in _PARTS] for name, path in runs.items()
+    }
     if qrels is None or not any(parts.values()):
         return []
     judged = collections.read_qrels(qrels)
@@ -110,7 +112,7 @@ def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
         indexes: the manifests of each index; several for one of shards.
     """
     recorded = [_of_shards(manifests) for manifests in indexes]
-    return min((each for each in recorded if each), key=lambda each: len(_lost(each)), default=[])
+    return min((corpora for corpora in recorded if corpora), key=lambda corpora: len(_lost(corpora)), default=[])
 
 
 def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
@@ -190,7 +192,7 @@ def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
         InputError: names both indexes, and how they differ.
     """
     known = [(index, _of_shards(shards), _only_corpus(shards)) for index, shards in indexes.items()]
-    known = [each for each in known if each[1]]
+    known = [(index, corpora, corpus) for index, corpora, corpus in known if corpora]
     for index, corpora, corpus in known[1:]:
         first, corpora_of_first, corpus_of_first = known[0]
         if corpus is None or corpus_of_first is None:
@@ -398,7 +400,7 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
     for path, qids in given.items():
         if path in recorded and len(recorded) > 1:
             continue
-        others = [other for each, other in given.items() if each != path]
+        others = [other for run, other in given.items() if run != path]
         if others and not qids.is_in(pl.concat(others).unique().implode()).any():
             raise InputError(
                 f"{path}: has no query of the other runs: it starts with query '{qids[0]}', they with "

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts import Manifest, read_manifest
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
-from hybrid_cli.json_files import read_json, typed
+from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -78,7 +78,7 @@ def read_retriever(folder: Path) -> StoredRetriever:
     """
     read_manifest(folder, Kind.RETRIEVER)
     storage.check_parts(folder, layout.RETRIEVER)
-    stored = typed(StoredRetriever, read_json(folder / layout.RETRIEVER), folder / layout.RETRIEVER)
+    stored = make_typed(StoredRetriever, read_json(folder / layout.RETRIEVER), folder / layout.RETRIEVER)
     if stored.method not in METHODS:
         problem = f"is fused by {stored.method}, which is not installed; install its package, or compose again"
         raise path_error(folder, problem, code="missing-plugin", group="fusion_methods", name=stored.method)

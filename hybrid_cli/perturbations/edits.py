@@ -66,12 +66,12 @@ def of_words(start: Callable[[Inputs], Edit], needs: tuple[Need, ...] = ()) -> A
 
     def begin(inputs: Inputs) -> Rewrite:
         edit = start(inputs)
-        return lambda qid, text, draw: Attacked(edited(text, edit, inputs.options.word_fraction, draw))
+        return lambda qid, text, draw: Attacked(edit_words(text, edit, inputs.options.word_fraction, draw))
 
     return Attack(begin, needs, start)
 
 
-def edited(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
+def edit_words(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
     """Return the text with a fraction of its words edited, rounded down, but at least one where possible."""
     pieces = _SPLIT.split(text)
     words = pieces[1::2]
@@ -101,7 +101,7 @@ def _close(pieces: list[str], gap: int) -> None:
         pieces[gap + 1] = after[1:]
 
 
-def unedited(words: Sequence[str], edits: Edits) -> list[int]:
+def unedited_positions(words: Sequence[str], edits: Edits) -> list[int]:
     """Return the positions of the words without an edit."""
     return [position for position in range(len(words)) if position not in edits]
 
@@ -111,14 +111,14 @@ def unedited(words: Sequence[str], edits: Edits) -> list[int]:
 
 def delete_word(words: Sequence[str], edits: Edits, draw: Draw) -> None:
     """Delete any word, stop words included, as long as another remains."""
-    left = unedited(words, edits)
+    left = unedited_positions(words, edits)
     if len(left) > 1:
         edits[left[draw("which") % len(left)]] = ""
 
 
 def swap_words(words: Sequence[str], edits: Edits, draw: Draw) -> None:
     """Swap any word with any other, at any distance."""
-    left = unedited(words, edits)
+    left = unedited_positions(words, edits)
     if not left or len(words) < 2:
         return
     first = left[draw("which") % len(left)]
@@ -133,7 +133,7 @@ def shuffle(text: str, draw: Draw) -> str:
     All orders are equally likely, the original order included. The bag of words does not change.
     """
     pairs = spans(text, pairs=True)
-    order = sorted(range(len(pairs)), key=lambda place: draw(str(place)))
+    order = sorted(range(len(pairs)), key=lambda position: draw(str(position)))
     pieces, last = [], 0
     for (begin, end), new in zip(pairs, order, strict=True):
         pieces += [text[last:begin], text[slice(*pairs[new])]]
@@ -150,7 +150,7 @@ def swap_characters(words: Sequence[str], edits: Edits, draw: Draw) -> None:
     Stop words and words of one character are kept; a proposal that does not change its word is discarded.
     """
     proposals = []
-    for position in unedited(words, edits):
+    for position in unedited_positions(words, edits):
         word = words[position]
         letters = characters(word)
         if len(letters) > 1 and not is_stop_word(word):

@@ -16,7 +16,7 @@ from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
-from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited
+from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited_positions
 from hybrid_cli.perturbations.wordnet import WordNet
 
 TRIES = 7  # words to look up; if none has a synonym, the query remains unchanged
@@ -81,7 +81,7 @@ def replacement(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def replace(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        positions = [position for position in unedited(words, edits) if not is_stop_word(words[position])]
+        positions = [position for position in unedited_positions(words, edits) if not is_stop_word(words[position])]
         pairs = [(position, synonym) for position in positions for synonym in find(words[position].lower())]
         if pairs:
             position, synonym = pairs[draw("pair") % len(pairs)]
@@ -95,7 +95,7 @@ def insertion(inputs: Inputs) -> Edit:
     find = _single_words(inputs)
 
     def insert(words: Sequence[str], edits: Edits, draw: Draw) -> None:
-        positions = unedited(words, edits)
+        positions = unedited_positions(words, edits)
         if not positions:
             return
         tried = (find(words[draw(f"word {number}") % len(words)].lower()) for number in range(TRIES))
@@ -176,18 +176,18 @@ def replace_matches(
     """
     matched = replaced = 0
 
-    def substitute(found: regex.Match[str]) -> str:
+    def substitute(match: regex.Match[str]) -> str:
         nonlocal matched, replaced
-        word = found[0].lower()
+        word = match[0].lower()
         if word in FUNCTION_WORDS or terms(word).isdisjoint(relevant):
-            return found[0]
+            return match[0]
         matched += 1
         usable = [synonym for synonym in synonyms(word) if _is_new(terms(synonym), relevant)]
         if not usable:
-            return found[0]
+            return match[0]
         replaced += 1
         chosen = usable[draw(word) % len(usable)]
-        return chosen[0].upper() + chosen[1:] if found[0][0].isupper() else chosen
+        return chosen[0].upper() + chosen[1:] if match[0][0].isupper() else chosen
 
     attacked = _WORD.sub(substitute, text)
     counts = {"matched": matched, "replaced": replaced, "without_synonym": matched - replaced}

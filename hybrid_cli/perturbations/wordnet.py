@@ -44,14 +44,14 @@ def find(named: Path | None = None) -> Path:
                 named, f"contains no WordNet (index.noun, data.noun); {_HOW_TO_INSTALL}", code="no-wordnet"
             )
         return named
-    for path in places():
+    for path in search_paths():
         if _database(path):
             return path
     raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}", code="missing-resource")
 
 
-def places() -> Iterator[Path]:
-    """Yield the places where nltk searches its data, then that of Debian."""
+def search_paths() -> Iterator[Path]:
+    """Yield the paths where nltk searches its data, then that of Debian."""
     listed = [Path(folder) for folder in os.environ.get("NLTK_DATA", "").split(os.pathsep) if folder]
     prefixes = [Path(sys.prefix), *(Path(sys.prefix, name) for name in ("share", "lib")), Path.home()]
     system = [Path(name) for name in ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib")]

@@ -34,8 +34,8 @@ class Figure:
         title: subject of the chart.
         spec: Vega-Lite with data, without configuration.
         caption: how to read the chart.
-        legend: names of the runs, or of `places`, whose colors the chart uses.
-        places: color numbers of names that are no runs.
+        legend: names of the runs, or of `colour_numbers`, whose colors the chart uses.
+        colour_numbers: color numbers of names that are no runs.
         wide: spans the width of the page.
     """
 
@@ -45,7 +45,7 @@ class Figure:
     caption: str = ""
     legend: Sequence[str] = ()
     wide: bool = False
-    places: Mapping[str, int] = field(default_factory=dict)
+    colour_numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------------ specifications
@@ -61,11 +61,11 @@ def colours(names: Sequence[str], field: str = "run") -> alt.Color:
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names)))
 
 
-def colours_at(places: Mapping[str, int], field: str) -> alt.Color:
+def colours_at(numbers: Mapping[str, int], field: str) -> alt.Color:
     """Return the color of the given number for each name, and a legend of these names only."""
-    named = {number: name for name, number in places.items()}
+    named = {number: name for name, number in numbers.items()}
     domain = [named.get(number, f"\u200b{number}") for number in range(max(named, default=-1) + 1)]
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=alt.Legend(values=list(places)))
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=alt.Legend(values=list(numbers)))
 
 
 def plain(

@@ -184,13 +184,13 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()
     }
 
-    def listed(run: str, qid: str) -> Listed:
+    def list_hits(run: str, qid: str) -> Listed:
         ranks, docids = (frame.filter(qid=qid)[name] for frame, name in ((first[run], "rank"), (tops[run], "docid")))
         hits = [Hit(docid, *texts_by_id.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
         return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
 
     halves = buckets.easy_hard(first[sparse], sparse)
-    groups = [halves, *grouped(targets, queries, documents)]
+    groups = [halves, *group_queries(targets, queries, documents)]
     return Complement(
         dense=dense,
         sparse=sparse,
@@ -205,11 +205,13 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
             for run, base in (plan.pair, *((run, base) for run in others for base in plan.pair))
         ],
         changed=[
-            Changed(run, qid, asked.get(qid, ""), change, {name: listed(name, qid) for name in (*plan.pair, run)})
+            Changed(run, qid, asked.get(qid, ""), change, {name: list_hits(name, qid) for name in (*plan.pair, run)})
             for run, qid, change in changed
         ],
         groups=[(group, buckets.means(values, group, measure)) for group in groups],
-        above={name: buckets.above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse},
+        above={
+            name: buckets.share_above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse
+        },
     )
 
 
@@ -269,7 +271,7 @@ def no_texts() -> tuple[pl.DataFrame, pl.DataFrame]:
     return queries, documents
 
 
-def grouped(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
+def group_queries(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.DataFrame) -> list[Buckets]:
     """Group the queries by length and by terms shared with the relevant document, if texts are available."""
     if not len(queries):
         return []
@@ -442,7 +444,7 @@ def bar(cut: Sets, cells: int) -> list[int]:
 
 def _changed_in_groups(complement: Complement) -> Iterator[tuple[str, list[Changed]]]:
     """Yield a title with the queries that one run hurts, or helps."""
-    for (run, hurt), changed in groupby(complement.changed, lambda each: (each.run, each.change < 0)):
+    for (run, hurt), changed in groupby(complement.changed, lambda query: (query.run, query.change < 0)):
         sign, verb = ("below", "hurts") if hurt else ("above", "helps")
         better = f"the better of {complement.dense} and {complement.sparse}"
         yield f"queries that {run} {verb} most: {complement.measure} {sign} {better}", list(changed)

@@ -17,7 +17,7 @@ from hybrid_cli.reporting.complement import (
     Complement,
     Texts,
     complement,
-    grouped,
+    group_queries,
     known_texts,
     no_texts,
     relevant_documents,
@@ -157,17 +157,17 @@ def _texts(
     plan: EvaluationPlan, summary: Summary, compared: Complement | None, texts: Texts | None, shown: pl.Series
 ) -> tuple[pl.DataFrame, pl.DataFrame, Groups]:
     """Return qid, text of the queries; docid, title, text of the documents; and the groups of queries."""
-    found = compared.groups if compared else ()
+    groups_of_pair = compared.groups if compared else ()
     if texts is None:
-        return *no_texts(), found
+        return *no_texts(), groups_of_pair
     qids = summary.values["qid"].unique()
     if compared or plan.qrels is None:
-        return *known_texts(texts, qids, shown), found
+        return *known_texts(texts, qids, shown), groups_of_pair
     judged = plan.judged()
     assert judged is not None
     targets = buckets.targets(judged, plan.level, collection.docids(texts.corpus))
     queries, documents = known_texts(texts, qids, pl.concat([shown, targets["docid"]]))
-    groups = grouped(targets, queries.join(targets, on="qid", how="semi"), documents)
+    groups = group_queries(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]
 
 

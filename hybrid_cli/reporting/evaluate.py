@@ -13,33 +13,33 @@ from hybrid_cli.settings.analysis import Evaluate
 Result = Summary | Robustness | OverSeeds | Aggregate
 
 
-def show(found: Result, settings: Evaluate) -> None:
+def show(result: Result, settings: Evaluate) -> None:
     """Print the result of `evaluate`."""
     if settings.form == "table":
-        show_tables(found)
+        show_tables(result)
     else:
-        console.result(text(found, settings.form))
+        console.result(text(result, settings.form))
 
 
-def show_tables(found: Result) -> None:
+def show_tables(result: Result) -> None:
     """Print the tables with their legend, then the comparison of two runs if there is one."""
-    for table in found.tables("table"):
+    for table in result.tables("table"):
         tables.show(table)
-    tables.prose(found.legend())
-    if isinstance(found, Summary) and found.complement:
-        complement.show(found.complement)
+    tables.prose(result.legend())
+    if isinstance(result, Summary) and result.complement:
+        complement.show(result.complement)
 
 
-def text(found: Result, form: str) -> str:
+def text(result: Result, form: str) -> str:
     """Return the result as `json`, `csv`, `markdown` or `latex`."""
     if form == "json":
-        return console.json_text(found.content(), indent=2)
+        return console.json_text(result.content(), indent=2)
     if form == "csv":
-        return tables.csv_text(found.csv_rows())
+        return tables.csv_text(result.csv_rows())
     write, escape = {"markdown": (tables.markdown_table, tables.markdown), "latex": (tables.latex_table, tables.latex)}[
         form
     ]
-    parts = [*map(write, found.tables(form)), *map(escape, found.legend())]
-    if form == "markdown" and isinstance(found, Summary) and found.complement:
-        parts.append(complement.as_markdown(found.complement))
+    parts = [*map(write, result.tables(form)), *map(escape, result.legend())]
+    if form == "markdown" and isinstance(result, Summary) and result.complement:
+        parts.append(complement.as_markdown(result.complement))
     return "\n\n".join(parts)

@@ -173,25 +173,28 @@ def _tree(inputs: list[Description]) -> Tree:
     return grow(Tree(console.styled("\ninputs", "bold")), inputs)
 
 
-def show_verified(found: Sequence[dict[str, Any]], settings: Verify) -> None:
+def show_verified(descriptions: Sequence[dict[str, Any]], settings: Verify) -> None:
     """Print the state of every artifact and of its inputs.
 
     Raises:
         HybridError: files are damaged; a warning names each of them.
     """
     if settings.form == "json":
-        console.result_json(found, indent=2)
+        console.result_json(descriptions, indent=2)
     else:
-        rows = [[artifact["path"], artifact["kind"], f"{artifact['files']:,}", artifact["state"]] for artifact in found]
+        rows = [
+            [artifact["path"], artifact["kind"], f"{artifact['files']:,}", artifact["state"]]
+            for artifact in descriptions
+        ]
         console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))
         inputs = [
             [artifact["path"], source["role"], source["path"], source["state"]]
-            for artifact in found
+            for artifact in descriptions
             for source in artifact["inputs"]
         ]
         if inputs:
             console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
-    if problems := list(dict.fromkeys(line for artifact in found for line in artifact["problems"])):
+    if problems := list(dict.fromkeys(line for artifact in descriptions for line in artifact["problems"])):
         for line in problems:
             console.warn(line, code="damaged")
         problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
-from hybrid_cli.reporting.snippets import matching
+from hybrid_cli.reporting.snippets import match_words
 from hybrid_cli.reporting.tables import figure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class View:
 
     Attributes:
         query: text of the query.
-        place: position of the hit in the pool, from 1.
+        position: position of the hit in the pool, from 1.
         pooled: number of hits in the pool.
         title, text: of the hit; the title is the document id if the document has none.
         judged: number of judged queries.
@@ -42,7 +42,7 @@ class View:
     """
 
     query: str
-    place: int
+    position: int
     pooled: int
     title: str
     text: str
@@ -54,7 +54,7 @@ class View:
 
 
 @contextmanager
-def window() -> Iterator[None]:
+def alternate_screen() -> Iterator[None]:
     """Use the second screen of the terminal, so that its contents are as before at the end."""
     out = console.stdout()
     out.set_alt_screen(True)
@@ -76,7 +76,7 @@ def draw(view: View) -> None:
 def show_plain(view: View) -> None:
     """Print the hit without its grades and keys, for answers that come from a file or a pipe."""
     title = console.one_line(view.title)
-    console.result(f"query: {console.one_line(view.query)}\nhit {view.place} of {view.pooled}: {title}")
+    console.result(f"query: {console.one_line(view.query)}\nhit {view.position} of {view.pooled}: {title}")
     console.result("\n".join(view.text.splitlines()) + "\n")
 
 
@@ -116,7 +116,7 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
 
 
 def _head(view: View, width: int) -> list[Text]:
-    position = f"hit {view.place} of {view.pooled}"
+    position = f"hit {view.position} of {view.pooled}"
     number = f"Query {view.judged + 1}"
     first = styled(number, "bold").append(position.rjust(width - len(number)), "dim")
     title = _wrapped(view.title, width, 2, view.query, "bold")
@@ -128,7 +128,7 @@ def _wrapped(text: str, width: int, most: int | None, mark: str = "", style: str
     from rich.console import Console
 
     whole = styled("\n".join(text.expandtabs(4).splitlines()), style)
-    for begin, end in matching(mark).spans(whole.plain) if mark else ():
+    for begin, end in match_words(mark).spans(whole.plain) if mark else ():
         whole.stylize(_MARK, begin, end)
     lines = list(whole.wrap(Console(width=width), width))
     if most is not None and len(lines) > most:

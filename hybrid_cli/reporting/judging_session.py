@@ -75,10 +75,10 @@ class JudgingSession:
 
     @classmethod
     def of(
-        cls, settings: Judge, opened: dict[str, Run], judgments: Judgments, texts: JudgedTexts, found: list[Pool]
+        cls, settings: Judge, opened: dict[str, Run], judgments: Judgments, texts: JudgedTexts, pools: list[Pool]
     ) -> JudgingSession:
         """Continue with the queries that an earlier call began."""
-        session = cls(settings, opened, judgments, texts, found)
+        session = cls(settings, opened, judgments, texts, pools)
         begun = {qid for qid, _ in judgments.grades}
         session.pools.sort(key=lambda pool: not (pool.qid in begun and session.waiting(pool)))  # stable
         return session
@@ -124,7 +124,7 @@ class JudgingSession:
         title, text = self.texts.of(docid, self.pools[begin : begin + _QUERIES_AT_ONCE])
         return View(
             query=self.texts.queries[pool.qid],
-            place=pool.docids.index(docid) + 1,
+            position=pool.docids.index(docid) + 1,
             pooled=len(pool.docids),
             title=title or docid,
             text=text,
@@ -146,7 +146,7 @@ class JudgingSession:
     def _prior(self) -> np.ndarray | None:
         from hybrid_cli.fusion.tuning import prior_values
 
-        return prior_values(lineage.dense_side(runs.named(self.settings.runs)), self.settings.measure)
+        return prior_values(lineage.dense_side(runs.name_runs(self.settings.runs)), self.settings.measure)
 
     def _values(self, qid: str) -> np.ndarray:
         grades = self.judgments.of_query(qid)

@@ -41,11 +41,11 @@ def keys(redraw: Callable[[], None]) -> Iterator[Callable[[], str]]:
     terminal = sys.stdin.fileno()
     saved = termios.tcgetattr(terminal)
 
-    def again(*_: object) -> None:
+    def resume(*_: object) -> None:
         tty.setcbreak(terminal, termios.TCSADRAIN)
         redraw()
 
-    before = {number: signal.signal(number, again) for number in _REDRAW}
+    before = {number: signal.signal(number, resume) for number in _REDRAW}
     try:
         with interrupts.waiting() as wait:
             tty.setcbreak(terminal, termios.TCSADRAIN)

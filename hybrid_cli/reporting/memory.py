@@ -34,7 +34,7 @@ def _figure(
     held: Mapping[str, Sequence[Held]], means: Mapping[str, float], measure: str, runs: Sequence[str]
 ) -> Figure:
     sizes = {run: sum(index.size for index in indexes) for run, indexes in held.items()}
-    best = front(sizes, means)
+    best = pareto_front(sizes, means)
     rows = [
         {"run": run, "bytes": size, "size": console.size(size), "mean": means[run], "shown": figure(means[run])}
         | {"front": run in best}
@@ -60,14 +60,14 @@ def _figure(
     )
 
 
-def front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
+def pareto_front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
     """Return the Pareto front: no other run has an equal mean with fewer bytes, or a higher mean with equal bytes."""
 
-    def beaten(run: str, by: str) -> bool:
+    def is_dominated(run: str, by: str) -> bool:
         no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]
         return no_worse and (sizes[by], means[by]) != (sizes[run], means[run])
 
-    return {run for run in sizes if not any(beaten(run, other) for other in sizes)}
+    return {run for run in sizes if not any(is_dominated(run, other) for other in sizes)}
 
 
 def _table(held: Mapping[str, Sequence[Held]]) -> Table:

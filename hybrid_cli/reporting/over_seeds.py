@@ -59,10 +59,10 @@ class OverSeeds:
     def _table(self, between: str) -> Table:
         letters = marks(self.comparisons, self.baselines, self.test, self.alpha)
         cells: dict[tuple[str, str], str] = {}
-        for each in self.table.iter_rows(named=True):
-            key = each["row"], each["measure"]
-            deviation = "" if each["deviation"] is None else f"{between}± {figure(each['deviation'])}"
-            mean = "undefined" if each["mean"] is None else figure(each["mean"])
+        for cell in self.table.iter_rows(named=True):
+            key = cell["row"], cell["measure"]
+            deviation = "" if cell["deviation"] is None else f"{between}± {figure(cell['deviation'])}"
+            mean = "undefined" if cell["mean"] is None else figure(cell["mean"])
             cells[key] = f"{mean}{letters.get(key, '')}{deviation}"
         seeds = dict(self.table.select("row", "seeds").iter_rows())
         rows = [
@@ -171,15 +171,15 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
     if not success:
         reason = f"needs Success@k, such as Success@10; --measures is {', '.join(names)}"
         raise option_error("roc_against", None, reason, code="missing-measure")
-    successes = values.filter(measure=success[0].name).select("run", "qid", found=pl.col("value") > 0)
-    theirs = successes.filter(run=sparse).select("qid", known="found")
+    successes = values.filter(measure=success[0].name).select("run", "qid", successful=pl.col("value") > 0)
+    theirs = successes.filter(run=sparse).select("qid", known="successful")
     if not len(theirs):
         raise option_error("roc_against", sparse, "needs one run of that name, without a seed", code="unknown-choice")
     dense = successes.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
         theirs, on="qid"
     )
     ratio = dense.group_by("run", maintain_order=True).agg(
-        value=((pl.col("found") & ~pl.col("known")).sum() / pl.col("found").sum()).fill_nan(None)
+        value=((pl.col("successful") & ~pl.col("known")).sum() / pl.col("successful").sum()).fill_nan(None)
     )
     fused = ratio.with_columns(run=f"{sparse}+" + pl.col("run")).filter(
         pl.col("run").is_in(values["run"].unique().implode())

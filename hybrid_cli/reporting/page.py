@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
-from hybrid_cli.reporting.tables import Table, figure, signed
+from hybrid_cli.reporting.tables import Table, figure, with_sign
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
     """
     figures = [figure for section in sections for figure in section.figures]
     content = {
-        "specs": {each.name: {**each.spec, "datasets": {}, "description": each.title} for each in figures},
-        "datasets": {name: rows for each in figures for name, rows in each.spec["datasets"].items()},  # may be shared
+        "specs": {figure.name: {**figure.spec, "datasets": {}, "description": figure.title} for figure in figures},
+        "datasets": {name: rows for figure in figures for name, rows in figure.spec["datasets"].items()},
         "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
     }
     # in JavaScript, `<\/` in a string or pattern is `</`, which would end the script element
@@ -106,12 +106,12 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         allowed=[_digest(script) for script in scripts],
         content=Markup(as_data(content)),
         figure=figure,
-        signed=signed,
+        signed=with_sign,
     )
 
 
-def _colour(place: int) -> str:
-    return f"var(--run-{place % charts.RUN_COLOURS})"
+def _colour(number: int) -> str:
+    return f"var(--run-{number % charts.RUN_COLOURS})"
 
 
 def as_data(content: Any) -> str:

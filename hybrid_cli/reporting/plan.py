@@ -194,7 +194,7 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
     Runs of `--complement`, each given by its name among the inputs or as a path, are added to the inputs.
     """
     judged, given = judgments(settings), list(settings.inputs if settings.qrels else settings.inputs[1:])
-    known = runs.named(given)
+    known = runs.name_runs(given)
     pair = {
         name_of_run: runs.pick(name_of_run, known, "--complement").resolve()
         for name_of_run in settings.complement or ()
@@ -205,7 +205,7 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
     given += [name_of_run for name_of_run, path in pair.items() if path not in present]
     if not given:
         raise InputError(_USAGE, code="missing-option", option="inputs")
-    named = runs.named(given)
+    named = runs.name_runs(given)
     names = {path.resolve(): name for name, path in named.items()}
     dense, sparse = (names[path] for path in pair.values()) if pair else ("", "")
     return judged, named, (dense, sparse) if pair else None

@@ -15,7 +15,7 @@ from hybrid_cli.reporting.complement import contest
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Case, Hit, RankedList, Section
 from hybrid_cli.reporting.snippets import snippet
-from hybrid_cli.reporting.tables import Table, signed
+from hybrid_cli.reporting.tables import Table, with_sign
 
 _TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
@@ -28,27 +28,27 @@ Analyze = Callable[[Sequence[str]], list[list[str]]]
 Parts = list[tuple[str, bool]]
 
 
-def dots_section(found: Findings, most: int) -> Section:
+def dots_section(findings: Findings, most: int) -> Section:
     """Return a scatter plot for each match, and a table of wins.
 
     Args:
-        found: result of `data.find`.
+        findings: result of `data.find`.
         most: maximum number of dots; more queries are sampled.
     """
-    values, runs, measure = found.summary.values, found.summary.runs, found.measure
+    values, runs, measure = findings.summary.values, findings.summary.runs, findings.measure
     wide = values.filter(measure=measure).pivot(on="run", index="qid", values="value", maintain_order=True)
-    drawn = wide.sample(most, seed=found.summary.settings["seed"]) if len(wide) > most else wide
-    dots = _dots(drawn, found.matches, found.queries, runs)
+    drawn = wide.sample(most, seed=findings.summary.settings["seed"]) if len(wide) > most else wide
+    dots = _dots(drawn, findings.matches, findings.queries, runs)
     sampled = f" A random sample of {most:,} of {len(wide):,} queries is shown." if len(wide) > most else ""
-    figures = [_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(found.matches)]
-    return Section("queries", "Per query", figures=figures, tables=[_table(values, found.matches, measure)])
+    figures = [_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(findings.matches)]
+    return Section("queries", "Per query", figures=figures, tables=[_table(values, findings.matches, measure)])
 
 
 def _table(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
     rows = []
     for match in matches:
         *counts, mean = contest(values, match.run, match.bases, measure)
-        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), signed(mean)])
+        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), with_sign(mean)])
     columns = ["run", "against", "wins", "ties", "losses", "difference"]
     return Table(columns, rows, f"Queries won and lost by {measure}", left=2)
 
@@ -63,7 +63,7 @@ def _dots(
     columns: dict[str, Any] = {
         "q": wide["qid"].to_list(),
         "t": [words.head(texts.get(qid) or qid, _TEXT_CHARACTERS) for qid in wide["qid"]],
-        **{f"v{place}": wide[run].round(4).to_list() for place, run in enumerate(runs)},
+        **{f"v{position}": wide[run].round(4).to_list() for position, run in enumerate(runs)},
     }
     for number, match in enumerate(matches):
         names = [match.run, *match.bases, None]
@@ -74,7 +74,7 @@ def _dots(
         columns |= {
             f"x{number}": (best + right).round(4).tolist(),
             f"y{number}": (ours + up).round(4).tolist(),
-            f"w{number}": [names[place] for place in winner],
+            f"w{number}": [names[position] for position in winner],
         }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -126,42 +126,42 @@ def _figure(
 # -------------------------------------------------------------------------------------------------------- ranked lists
 
 
-def lists_section(found: Findings, analyze: Analyze) -> Section:
+def lists_section(findings: Findings, analyze: Analyze) -> Section:
     """Return the queries that change most in the last match, each with the lists of all its runs.
 
     Args:
-        found: result of `data.find`.
+        findings: result of `data.find`.
         analyze: function from texts to BM25's terms.
     """
-    match, marker = found.matches[-1], Marker(analyze)
+    match, marker = findings.matches[-1], Marker(analyze)
     cases = {
-        heading: [_case(found, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
+        heading: [_case(findings, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
         for heading, queries in (
-            (f"Where {match.run} gains most", found.helped),
-            (f"Where {match.run} loses most", found.hurt),
+            (f"Where {match.run} gains most", findings.helped),
+            (f"Where {match.run} loses most", findings.hurt),
         )
     }
     text = (
-        f"Queries whose {found.measure} differs most between {match.run} and {match.base}. Open a query to compare the "
-        "lists. Words with the stem of a query word, which BM25 matches, are highlighted."
+        f"Queries whose {findings.measure} differs most between {match.run} and {match.base}. Open a query to compare "
+        "the lists. Words with the stem of a query word, which BM25 matches, are highlighted."
     )
     return Section("changed", "Queries that change most", text=[text], cases=cases)
 
 
-def _case(found: Findings, marker: Marker, match: Match, qid: str, change: float) -> Case:
-    query = found.queries.get(qid, "")
-    values = dict(found.summary.values.filter(qid=qid, measure=found.measure).select("run", "value").iter_rows())
-    lists = [_list(found, marker, run, qid, query, values[run]) for run in match.runs]
+def _case(findings: Findings, marker: Marker, match: Match, qid: str, change: float) -> Case:
+    query = findings.queries.get(qid, "")
+    values = dict(findings.summary.values.filter(qid=qid, measure=findings.measure).select("run", "value").iter_rows())
+    lists = [_list(findings, marker, run, qid, query, values[run]) for run in match.runs]
     return Case(qid, query or qid, change, lists)
 
 
-def _list(found: Findings, marker: Marker, run: str, qid: str, query: str, value: float) -> RankedList:
-    judged = found.kept[run].judged.filter(qid=qid)
-    head = found.kept[run].head.filter(qid=qid)
+def _list(findings: Findings, marker: Marker, run: str, qid: str, query: str, value: float) -> RankedList:
+    judged = findings.kept[run].judged.filter(qid=qid)
+    head = findings.kept[run].head.filter(qid=qid)
     grades = dict(judged.select("docid", "relevance").iter_rows())
     hits = []
     for docid, rank, score in head.select("docid", "rank", "score").iter_rows():
-        title, text = found.documents.get(docid, ("", ""))
+        title, text = findings.documents.get(docid, ("", ""))
         grade = grades.get(docid)
         hits.append(
             Hit(
@@ -171,14 +171,14 @@ def _list(found: Findings, marker: Marker, run: str, qid: str, query: str, value
                 title=marker.marked(query, title or docid),
                 text=marker.marked(query, marker.snippet(query, text)),
                 grade=grade,
-                relevant=grade is not None and grade >= found.plan.level,
+                relevant=grade is not None and grade >= findings.plan.level,
             )
         )
-    relevant = judged.filter(pl.col("relevance") >= found.plan.level).join(head, on="docid", how="anti")
-    return RankedList(run, value, hits, [] if found.by_answers else _elsewhere(relevant))
+    relevant = judged.filter(pl.col("relevance") >= findings.plan.level).join(head, on="docid", how="anti")
+    return RankedList(run, value, hits, [] if findings.by_answers else _other_ranks(relevant))
 
 
-def _elsewhere(relevant: pl.DataFrame) -> list[str]:
+def _other_ranks(relevant: pl.DataFrame) -> list[str]:
     """Return the ranks of relevant documents that are not among the hits shown."""
     hits = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
     others = [

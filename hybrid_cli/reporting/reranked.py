@@ -55,13 +55,13 @@ def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDe
         runs = {0: first, **runs}
     named = {f"{first_stage}, {depth} rescored": path for depth, path in runs.items()}
     values, _ = measure(replace(plan, runs=named, pair=None, overlap_with=None))
-    found = []
+    depths = []
     for name, depth in zip(named, runs, strict=True):
         own = values.filter(run=name)
         counts = artifacts.read_manifest(runs[depth]).counts if depth else {"pairs": 0, "tokens": 0}
         share = counts["tokens"] / max(made.counts["tokens"], 1)
         per_query = 1 / max(made.counts["queries"], 1)
-        found.append(
+        depths.append(
             AtDepth(
                 depth,
                 {column: mean_of(own, column) for column in plan.columns if column in own["measure"]},
@@ -70,7 +70,7 @@ def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDe
                 made.counts["seconds"] * share * per_query,
             )
         )
-    return found
+    return depths
 
 
 def section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequence[str]) -> Section:
@@ -107,7 +107,7 @@ def section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequen
 
 
 def _figure(
-    name: str, rows: Sequence[Mapping[str, object]], places: Mapping[str, int], field: str, title: str, caption: str
+    name: str, rows: Sequence[Mapping[str, object]], numbers: Mapping[str, int], field: str, title: str, caption: str
 ) -> Figure:
     """Return a chart of one value by depth."""
     base = chart(name).encode(
@@ -115,7 +115,7 @@ def _figure(
             values=[0, 10, 20, 50, 100, 200, 500, 1000], format="~s"
         ),
         alt.Y(f"{field}:Q", title=title).scale(zero=field == "ms").axis(tickCount=5),
-        colours_at(places, "stage"),
+        colours_at(numbers, "stage"),
         tooltip=[
             alt.Tooltip("stage:N", title="first stage"),
             alt.Tooltip("depth:Q", title="k"),
@@ -125,7 +125,9 @@ def _figure(
     )
     drawn = base.mark_line(strokeWidth=2) + base.mark_circle(size=36, opacity=1)
     heading = f"{title[:1].upper()}{title[1:]} by rescored hits"
-    return Figure(name, heading, plain(drawn, {name: rows}, height=300), caption, legend=list(places), places=places)
+    return Figure(
+        name, heading, plain(drawn, {name: rows}, height=300), caption, legend=list(numbers), colour_numbers=numbers
+    )
 
 
 def _table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:

@@ -139,7 +139,7 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     attacks = [*(attack for attack in ATTACKS if attack in seen), *(attack for attack in seen if attack not in ATTACKS)]
     wanted = [
         *(system for system, _, _ in attacked),
-        *(f"{system}{MARK}{each}" for system in systems for each in attacks),
+        *(f"{system}{MARK}{attack}" for system in systems for attack in attacks),
     ]
     if missing := list(dict.fromkeys(name for name in wanted if name not in runs)):
         reason = (

@@ -30,7 +30,7 @@ _BAR, _GAP = 8, 14  # pixels
 
 
 def sections(
-    found: Findings,
+    findings: Findings,
     curves: Mapping[str, tuple[str | None, pl.DataFrame]],
     held: Mapping[str, Sequence[Held]],
     language: str,
@@ -39,46 +39,46 @@ def sections(
     """Yield all sections except the provenance.
 
     Args:
-        found: result of `data.find`.
+        findings: result of `data.find`.
         curves: encoder -> its run, if it has one, and step, name, value.
         held: run -> its indexes.
         language: language of the documents.
         studies: name of a first stage -> its reranked runs.
     """
-    runs = found.summary.runs
-    yield overview_section(found.summary, found.reused)
-    yield depth_section(found)
+    runs = findings.summary.runs
+    yield overview_section(findings.summary, findings.reused)
+    yield depth_section(findings)
     if studies:
-        yield reranked.section(studies, found.measure, runs)
-    if found.complement:
-        yield venn.section(found.complement, runs, DRAWN)
-    if found.matches:
-        yield queries.dots_section(found, DOTS)
-    if len(found.helped) or len(found.hurt):
-        yield queries.lists_section(found, _analyzer(language))
-    if found.groups:
-        yield groups_section(found.groups, found.measure, runs)
+        yield reranked.section(studies, findings.measure, runs)
+    if findings.complement:
+        yield venn.section(findings.complement, runs, DRAWN)
+    if findings.matches:
+        yield queries.dots_section(findings, DOTS)
+    if len(findings.helped) or len(findings.hurt):
+        yield queries.lists_section(findings, _analyzer(language))
+    if findings.groups:
+        yield groups_section(findings.groups, findings.measure, runs)
     if curves:
         yield training_section(curves, runs)
     if held:
-        means = {run: found.summary.means[run, found.measure] for run in held}
-        yield memory.section(held, means, found.measure, runs)
-    if reasons := list(_absent(found, bool(curves), bool(held))):
+        means = {run: findings.summary.means[run, findings.measure] for run in held}
+        yield memory.section(held, means, findings.measure, runs)
+    if reasons := list(_absent_sections(findings, bool(curves), bool(held))):
         yield Section("absent", "Absent sections", text=reasons)
 
 
-def _absent(found: Findings, curves: bool, held: bool) -> Iterator[str]:
+def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[str]:
     """Yield the reason for each section that is left out."""
-    if not found.complement:
+    if not findings.complement:
         yield (
             "Complementarity: needs two runs to compare. Without --complement DENSE SPARSE these are the only run of a "
             "dense index and the only run of a lexical index, by their manifests."
         )
-    if not found.matches:
+    if not findings.matches:
         yield "Per query, and queries that change most: need two runs."
-    elif not len(found.helped) and not len(found.hurt):
+    elif not len(findings.helped) and not len(findings.hurt):
         yield "Queries that change most: no query changes, or --show-queries is 0."
-    if not found.groups:
+    if not findings.groups:
         yield "Query groups: need the texts of queries and documents, that is a collection, or two compared runs."
     if not curves:
         yield "Learning curves: no manifest of a run leads to an encoder with a learning curve; pass --model FOLDER."
@@ -98,17 +98,17 @@ def _analyzer(language: str) -> queries.Analyze:
 # ---------------------------------------------------------------------------------------------------- recall by depth
 
 
-def depth_section(found: Findings) -> Section:
+def depth_section(findings: Findings) -> Section:
     """Return the curves of all runs."""
-    runs, count = list(found.kept), f"{found.summary.queries(found.measure):,}"
+    runs, count = list(findings.kept), f"{findings.summary.queries(findings.measure):,}"
     caption = (
         f"Fraction of the {count} questions that are answered in the top k hits (acc@k)."
-        if found.by_answers
+        if findings.by_answers
         else f"Fraction of the relevant documents in the top k hits (R@k), mean over {count} judged queries."
     )
     rows = [
         {"run": run, "depth": depth, "recall": round(recall, 5), "shown": figure(recall)}
-        for run, kept in found.kept.items()
+        for run, kept in findings.kept.items()
         for depth, recall in kept.curve.select("depth", "recall").iter_rows()
     ]
     base = chart("recall").encode(
@@ -120,7 +120,7 @@ def depth_section(found: Findings) -> Section:
     drawn = base.mark_line(strokeWidth=2, interpolate="monotone") + base.mark_circle(size=36, opacity=1)
     drawing = Figure(
         "recall-by-depth",
-        "Questions answered by depth k" if found.by_answers else "Recall at depth k",
+        "Questions answered by depth k" if findings.by_answers else "Recall at depth k",
         plain(drawn, {"recall": rows}, height=340),
         f"{caption} A curve that is higher at small k and lower at large k ranks better, but retrieves fewer relevant "
         "documents.",
@@ -189,7 +189,7 @@ def training_section(curves: Mapping[str, tuple[str | None, pl.DataFrame]], runs
         curves: encoder -> its run, if it has one, and step, name, value.
         runs: all runs, in the order of their colors.
     """
-    numbers = _places({model: run for model, (run, _) in curves.items()}, runs)
+    numbers = _colour_numbers({model: run for model, (run, _) in curves.items()}, runs)
     steps = [curve.with_columns(pl.lit(model).alias("model")) for model, (_, curve) in curves.items()]
     together = pl.concat([step_values.select("model", "step", "name", "value") for step_values in steps])
     parts = together.partition_by("name", maintain_order=True)
@@ -197,7 +197,7 @@ def training_section(curves: Mapping[str, tuple[str | None, pl.DataFrame]], runs
     return Section("training", "Learning curves", figures=figures)
 
 
-def _places(owners: Mapping[str, str | None], runs: Sequence[str]) -> dict[str, int]:
+def _colour_numbers(owners: Mapping[str, str | None], runs: Sequence[str]) -> dict[str, int]:
     """Return the color number of each encoder: that of its run, or one that no run has."""
     numbers: dict[str, int] = {}
     for model, run in owners.items():
@@ -206,23 +206,23 @@ def _places(owners: Mapping[str, str | None], runs: Sequence[str]) -> dict[str, 
     return numbers
 
 
-def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -> Figure:
+def _curve_figure(number: int, curve: pl.DataFrame, numbers: Mapping[str, int]) -> Figure:
     name, name_of_figure = curve["name"][0], f"training-{number + 1}"
     rows = [
         {"model": model, "step": step, "value": value}
-        for model, step, value in thinned(curve).select("model", "step", "value").iter_rows()
+        for model, step, value in thin_curve(curve).select("model", "step", "value").iter_rows()
     ]
     base = chart(name_of_figure).encode(
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
         alt.Y("value:Q", title=name).scale(zero=False).axis(tickCount=5),
-        colours_at(places, "model"),
+        colours_at(numbers, "model"),
         tooltip=[
             alt.Tooltip("model:N"),
             alt.Tooltip("step:Q", format=","),
             alt.Tooltip("value:Q", title=name, format=".4f"),
         ],
     )
-    dense = len(rows) > MOST_POINTS // 4 * len(places)
+    dense = len(rows) > MOST_POINTS // 4 * len(numbers)
     drawn = base.mark_line(strokeWidth=1.5) + base.mark_circle(size=12 if dense else 40, opacity=1)
     thin = curve.group_by("model").len()["len"].max() or 0
     averaged = (
@@ -232,15 +232,15 @@ def _curve_figure(number: int, curve: pl.DataFrame, places: Mapping[str, int]) -
     )
     kind = "A measure on the dev queries" if name.startswith("dev") else "A term of the training loss"
     spec = plain(drawn, {name_of_figure: rows}, height=220)
-    return Figure(name_of_figure, name, spec, f"{kind}.{averaged}", legend=list(places), places=places)
+    return Figure(name_of_figure, name, spec, f"{kind}.{averaged}", legend=list(numbers), colour_numbers=numbers)
 
 
-def thinned(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
+def thin_curve(curve: pl.DataFrame, most: int = MOST_POINTS) -> pl.DataFrame:
     """Return model, step, value: at most `most` rows per model, each the mean of neighboring steps."""
     bucket = pl.int_range(pl.len()).over("model") * most // pl.len().over("model").clip(lower_bound=most)
     return (
         curve.sort("model", "step", maintain_order=True)
-        .group_by("model", bucket.alias("place"), maintain_order=True)
+        .group_by("model", bucket.alias("bucket"), maintain_order=True)
         .agg(pl.col("step").mean().round().cast(pl.Int64), pl.mean("value"))
     )
 
@@ -303,14 +303,14 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
 # -------------------------------------------------------------------------------------------------------------- summary
 
 
-def in_words(found: Findings) -> list[str]:
+def in_words(findings: Findings) -> list[str]:
     """Return the summary: the best run, the significance of the difference, and the complementarity of two runs."""
-    sentences = [" ".join(_best(found.summary))]
-    if found.complement is not None:
-        sentences.append(" ".join(_sets(found, found.complement)))
-    if found.matches:
-        match, measure = found.matches[-1], found.measure
-        wins, ties, losses, _ = contest(found.summary.values, match.run, match.bases, measure)
+    sentences = [" ".join(_best(findings.summary))]
+    if findings.complement is not None:
+        sentences.append(" ".join(_sets(findings, findings.complement)))
+    if findings.matches:
+        match, measure = findings.matches[-1], findings.measure
+        wins, ties, losses, _ = contest(findings.summary.values, match.run, match.bases, measure)
         better = console.counted(query=wins)
         sentences.append(
             f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."
@@ -357,26 +357,26 @@ def _p(p: float) -> str:
     return "p < .001" if p < 0.001 else f"p = {figure(p, 3)}"
 
 
-def _sets(found: Findings, complement: Complement) -> Iterator[str]:
+def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
     cut = next(
         (set_of_cutoff for set_of_cutoff in complement.sets if set_of_cutoff.cutoff == SUMMARY_CUTOFF),
         complement.sets[-1],
     )
     dense, sparse = complement.dense, complement.sparse
     yield (
-        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_of(cut.dense, cut.queries)} queries, "
-        f"{sparse} for {cut.sparse:,}."
+        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_count_of(cut.dense, cut.queries)} "
+        f"queries, {sparse} for {cut.sparse:,}."
     )
     if cut.dense:
         yield (
             f"Only {dense} answers {cut.dense_only:,} (RoC {figure(cut.roc, 2)}), only {sparse} "
             f"{cut.sparse_only:,}, neither {cut.fail:,}."
         )
-    run = found.matches[-1].run
-    reached = sets(found.kept[run].first, found.kept[sparse].first, cut.cutoff).dense
+    run = findings.matches[-1].run
+    reached = sets(findings.kept[run].first, findings.kept[sparse].first, cut.cutoff).dense
     ours = "" if run == dense else f"; {run} answers {reached:,}"
-    yield f"An oracle that chooses between the two answers {_of(cut.queries - cut.fail, cut.queries)}{ours}."
+    yield f"An oracle that chooses between the two answers {_count_of(cut.queries - cut.fail, cut.queries)}{ours}."
 
 
-def _of(count: int, queries: int) -> str:
+def _count_of(count: int, queries: int) -> str:
     return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")

@@ -36,7 +36,7 @@ class Matching:
         return [text[begin:end] for begin, end in self.spans(text)]
 
 
-def matching(query: str) -> Matching:
+def match_words(query: str) -> Matching:
     """Return the words of a query that are marked in texts."""
     asked = {word.casefold() for word in words.plain_words(query)}
     return Matching(frozenset(map(_stem, asked - english.STOP_WORDS)), words.common(query))
@@ -60,12 +60,12 @@ def snippet(text: str, query: str, size: int = CHARACTERS) -> str:
     return ("... " if begin else "") + line[begin:end] + (" ..." if end < len(line) else "")
 
 
-def _densest(found: Sequence[tuple[int, str]], size: int) -> int:
+def _densest(occurrences: Sequence[tuple[int, str]], size: int) -> int:
     """Return the first position after which `size` letters contain most different words; 0 without words."""
     counts, ahead, best, most = Counter[str](), 0, 0, 0
-    for start, word in found:
-        while ahead < len(found) and found[ahead][0] < start + size:
-            counts[found[ahead][1]] += 1
+    for start, word in occurrences:
+        while ahead < len(occurrences) and occurrences[ahead][0] < start + size:
+            counts[occurrences[ahead][1]] += 1
             ahead += 1
         if len(counts) > most:
             best, most = start, len(counts)
@@ -91,7 +91,7 @@ def cells(text: str, room: int) -> str:
     return "".join(kept) + "…"
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_lines(text: str, width: int) -> list[str]:
     """Return the lines of a text, at most `width` columns wide, cut between words."""
     if not words.has_unspaced(text):
         return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

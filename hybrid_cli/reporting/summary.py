@@ -180,7 +180,7 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
 def summarize(
     plan: EvaluationPlan,
     values: pl.DataFrame,
-    found: Mapping[str, Any],
+    facts: Mapping[str, Any],
     settings: Comparison,
     baselines: Sequence[str],
     complement: Complement | None = None,
@@ -200,7 +200,7 @@ def summarize(
     estimates = significance.intervals(values, resamples=RESAMPLES, confidence=CONFIDENCE, seed=settings.seed)
     shown = {
         "relevance_level": plan.level,
-        "nothing_relevant": found["nothing_relevant"],
+        "nothing_relevant": facts["nothing_relevant"],
         "test": settings.test,
         "correction": settings.correction,
         "alpha": ALPHA,
@@ -212,7 +212,7 @@ def summarize(
         **({"pseudo_queries": kind} if (kind := pseudo_queries(plan.qrels)) else {}),
     }
     counts = {
-        run: {name: found["runs"][run][name] for name in _COUNTS if name in found["runs"][run]} for run in plan.runs
+        run: {name: facts["runs"][run][name] for name in _COUNTS if name in facts["runs"][run]} for run in plan.runs
     }
     return Summary(values, counts, comparisons, estimates, baselines, shown, complement)
 

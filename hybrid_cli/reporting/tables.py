@@ -38,7 +38,7 @@ def figure(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
-def signed(value: float, digits: int = 3) -> str:
+def with_sign(value: float, digits: int = 3) -> str:
     """Format a difference: `+.250`, `-.250`, and `.000` if it rounds to 0."""
     value = round(value, digits) + 0.0  # no negative zero
     return ("+" if value > 0 else "") + figure(value, digits)
@@ -188,7 +188,7 @@ def latex(text: str) -> str:
     """Return a text for LaTeX in one line: special characters escaped, raised letters as superscripts."""
     escaped = "".join(_SPECIAL.get(character, character) for character in console.one_line(text))
     escaped = f"{{*}}{escaped[1:]}" if escaped.startswith("*") else escaped  # a star after a line break has a meaning
-    return _MARKS.sub(lambda found: f"$^{{{''.join(_LETTERS[mark] for mark in found[0])}}}$", escaped)
+    return _MARKS.sub(lambda match: f"$^{{{''.join(_LETTERS[mark] for mark in match[0])}}}$", escaped)
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -211,4 +211,4 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = f"'{value}" if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value) else value
-    return console.escaped(text)
+    return console.escape(text)

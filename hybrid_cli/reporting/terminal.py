@@ -13,26 +13,26 @@ from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
 from hybrid_cli.encoders.checkpoints.presets import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
-from hybrid_cli.reporting.snippets import Matching, matching, snippet, wrapped
-from hybrid_cli.reporting.tables import figure, prose, pseudo_note, signed
+from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
+from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import TunedWeight
 
 
-def show_hits(found: Any, settings: Search) -> None:
+def show_hits(result: Any, settings: Search) -> None:
     """Print the hits of one query, or of each query that is read.
 
     Args:
-        found: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
+        result: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
             the path of a run, for which nothing is printed.
         settings: settings of the search.
     """
     if settings.prints:
         show = _show_json if settings.form == "json" else _show_text
         heads = settings.interactive and show is _show_text and not console.asks()
-        for query, hits in [(settings.query, found)] if settings.query is not None else found:
+        for query, hits in [(settings.query, result)] if settings.query is not None else result:
             if heads:
                 console.result(f"query: {console.one_line(query)}")
             show(query, hits.rows(named=True))
@@ -55,7 +55,7 @@ def _sides(hit: Mapping[str, Any]) -> list[str]:
 def _show_text(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
     if not hits:
         console.result("no hits")
-    marked = matching(query)
+    marked = match_words(query)
     for hit in hits:
         ranks = [f"{name} {hit[f'{name}_rank'] or '-'}" for name in _sides(hit)]
         details = ", ".join([f"{hit['score']:.4f}", *ranks])
@@ -75,7 +75,7 @@ def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None
         return
     out = console.stdout()
     room = max(out.width - len(start), 20)
-    for line in wrapped(text, room):
+    for line in wrap_lines(text, room):
         shown = console.styled(start + line)
         for begin, end in marked.spans(line) if marked else ():
             shown.stylize("bold", len(start) + begin, len(start) + end)
@@ -144,8 +144,8 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         fair = figure(tuned["score" if kept else "held_out"])
         yield (
-            f"Held-out score: {fair} [{ends}]. Gain over {best} alone: {signed(tuned['gain'], 4)} "
-            f"[{signed(low, 4)}, {signed(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
+            f"Held-out score: {fair} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
+            f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]
     if needed is not None and needed > queries and not tuned["gain_distinguishable"]:
@@ -159,7 +159,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
     worth = tuned["worth_of_ten_more"]
     if worth is not None:
-        gain = f"{signed(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
+        gain = f"{with_sign(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
         yield f"Expected from ten more judged queries: {gain}."
 
 
@@ -199,7 +199,7 @@ def show_tuned_weight(tuned: TunedWeight, combine: str, measure: str, depth: int
     if tuned.gain is None:
         said.append("One judged query: there is no held-out score.")
     else:
-        gain, low, high = (signed(value, 4) for value in tuned.gain)
+        gain, low, high = (with_sign(value, 4) for value in tuned.gain)
         said.append(f"Gain over {tuned.best_single} alone on held-out queries: {gain} [{low}, {high}] (95% interval).")
     prose(said)
 

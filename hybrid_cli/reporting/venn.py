@@ -23,22 +23,22 @@ _CHARACTER, _PADDING, _HALF_A_LINE = 7.5, 6, 8
 _NEITHER = "neither"
 
 
-def section(found: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> Section:
+def section(complement: Complement, runs: Sequence[str], cutoffs: Sequence[int]) -> Section:
     """Return diagrams at some cutoffs, and a table of all cutoffs."""
-    drawn = [sets for sets in found.sets if sets.cutoff in cutoffs]
-    pair = (found.dense, found.sparse)
+    drawn = [sets for sets in complement.sets if sets.cutoff in cutoffs]
+    pair = (complement.dense, complement.sparse)
     text = (
         f"A query counts as answered if its top k hits include a relevant document. D are the queries that "
-        f"{found.dense} answers, S those that {found.sparse} answers. The ratio of complementarity RoC(D;S) is the "
-        f"fraction of D that is not in S. All areas, including the "
-        "intersections, are proportional to the numbers of queries, on one scale."
+        f"{complement.dense} answers, S those that {complement.sparse} answers. The ratio of complementarity RoC(D;S) "
+        "is the fraction of D that is not in S. All areas, including the intersections, are proportional to the "
+        "numbers of queries, on one scale."
     )
     return Section(
         "complement",
         "Complementarity",
         text=[text],
         figures=[_figure(sets, pair, runs, scale(drawn)) for sets in drawn],
-        tables=[_table(found)],
+        tables=[_table(complement)],
     )
 
 
@@ -55,21 +55,21 @@ def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float
     )
 
 
-def _table(found: Complement) -> Table:
+def _table(complement: Complement) -> Table:
     columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
     rows = []
-    for sets, common in zip(found.sets, found.overlap, strict=True):
+    for sets, common in zip(complement.sets, complement.overlap, strict=True):
         oracle = sets.queries - sets.fail
         counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail, oracle)
         cells = (f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts)
         rows.append([str(sets.cutoff), ratio_text(sets.roc), ratio_text(sets.mirror), *cells, figure(common, 3)])
     notes = [
         "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
-        f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(found.rbo, 3)}."
+        f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(complement.rbo, 3)}."
     ]
-    empty = [str(sets.cutoff) for sets in found.sets if not sets.dense]
+    empty = [str(sets.cutoff) for sets in complement.sets if not sets.dense]
     if empty:
-        notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {found.dense} answers no query.")
+        notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {complement.dense} answers no query.")
     return Table(columns, rows, "Complementarity at every cutoff", notes, bold={(row, 1) for row in range(len(rows))})
 
 

@@ -21,7 +21,7 @@ import polars.selectors as cs
 
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import DOCIDS, QIDS, folded
+from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
 from hybrid_cli.lexical.options import BM25Options, field_weight
 from hybrid_cli.runs import frame_of, table_of
 
@@ -95,7 +95,7 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
         frame = frame_of(given, name)
     else:
         frame = _of_list(list(given), key, name)
-    by_name = {folded(column): column for column in reversed(frame.columns)}
+    by_name = {fold_name(column): column for column in reversed(frame.columns)}
     usual = next((by_name[spelling] for spelling in names if spelling in by_name), None)
     if usual is None or "text" not in by_name:
         raise InputError(f"{name}: no column {'text' if usual else key}", code="no-such-column")

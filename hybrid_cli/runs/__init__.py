@@ -2,9 +2,9 @@
 
 from hybrid_cli.runs.files import open_run, read_run
 from hybrid_cli.runs.given import RunLike, frame_of, of_dictionary, run_table, table_of
-from hybrid_cli.runs.names import named, named_once, pick
+from hybrid_cli.runs.names import name_runs, named_once, pick
 from hybrid_cli.runs.run import Run
-from hybrid_cli.runs.tables import SCHEMA, SortedIds, empty, positions, ranked, reranked
+from hybrid_cli.runs.tables import SCHEMA, SortedIds, empty, positions, ranked, rerank_hits
 
 __all__ = [
     "SCHEMA",
@@ -13,7 +13,7 @@ __all__ = [
     "SortedIds",
     "empty",
     "frame_of",
-    "named",
+    "name_runs",
     "named_once",
     "of_dictionary",
     "open_run",
@@ -21,7 +21,7 @@ __all__ = [
     "positions",
     "ranked",
     "read_run",
-    "reranked",
+    "rerank_hits",
     "run_table",
     "table_of",
 ]

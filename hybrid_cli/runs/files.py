@@ -71,14 +71,14 @@ def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
     rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * storage.row_count(path)
     memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
-    table = checked(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
+    table = check_run(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
             "make it again",
             code="damaged", path=path,
         )  # fmt: skip
-    return ordered(table, path)
+    return sort_hits(table, path)
 
 
 def _work_bytes() -> int:
@@ -170,7 +170,7 @@ def _parquet_rows(
         return rows.select(expressions[name].alias(name) for name in fields).collect()
 
 
-def checked(run: pl.DataFrame, path: object) -> pl.DataFrame:
+def check_run(run: pl.DataFrame, path: object) -> pl.DataFrame:
     """Check the ids and scores of a run, and return the run."""
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
@@ -198,7 +198,7 @@ def checked(run: pl.DataFrame, path: object) -> pl.DataFrame:
     return run
 
 
-def ordered(run: pl.DataFrame, path: object) -> pl.DataFrame:
+def sort_hits(run: pl.DataFrame, path: object) -> pl.DataFrame:
     """Order a run by rank, and the hits of a query with missing or repeated ranks by score.
 
     Raises:

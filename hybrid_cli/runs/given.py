@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.runs.files import checked, ordered, read_run
+from hybrid_cli.runs.files import check_run, read_run, sort_hits
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns
 
@@ -46,8 +46,8 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
         table = frame.select(**texts, rank=rank, score=score.cast(SCHEMA["score"]))
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{name}: {str(error).splitlines()[0]}", code="other-type") from None
-    table = checked(table, name)
-    in_order = ordered(table, name) if "rank" in columns else ranked(table.drop("rank"))
+    table = check_run(table, name)
+    in_order = sort_hits(table, name) if "rank" in columns else ranked(table.drop("rank"))
     return in_order.sort("qid", "rank", maintain_order=True)
 
 
@@ -70,8 +70,8 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
 def of_dictionary(values: Mapping[Any, Any], column: str, name: str) -> pl.DataFrame:
     """Return qid, docid and a column of a dictionary `{qid: {docid: value}}`."""
     rows = [(qid, docid, value) for qid, hits in values.items() for docid, value in _items(hits, qid, name)]
-    qids, docids, found = zip(*rows, strict=True) if rows else ((), (), ())
-    return table_of({"qid": qids, "docid": docids, column: found}, name)
+    qids, docids, cells = zip(*rows, strict=True) if rows else ((), (), ())
+    return table_of({"qid": qids, "docid": docids, column: cells}, name)
 
 
 def table_of(columns: Mapping[str, Any], name: str) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hybrid_cli.errors import InputError
 
 
-def named(paths: Sequence[str | Path]) -> dict[str, Path]:
+def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
     """Name runs: by the name of `name=path`, or by the file's stem, with parent folders where stems are equal.
 
     Raises:
@@ -31,12 +31,12 @@ def named(paths: Sequence[str | Path]) -> dict[str, Path]:
 
 
 def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Name runs that are combined; see `named`.
+    """Name runs that are combined; see `name_runs`.
 
     Raises:
         InputError: two runs have the same name, or one file has two names.
     """
-    by_name = named(paths)
+    by_name = name_runs(paths)
     for path in by_name.values():
         if list(by_name.values()).count(path) > 1:
             raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
@@ -49,7 +49,7 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     Raises:
         InputError: no such run or file; the message names `option`.
     """
-    path = known[given] if given in known else next(iter(named([given]).values()))
+    path = known[given] if given in known else next(iter(name_runs([given]).values()))
     if not path.exists():
         raise InputError(
             f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}",

@@ -38,7 +38,7 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 
-def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
+def rerank_hits(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Put the rescored hits of each query first, in the order of their new scores.
 
     The other hits follow in their order. Their scores have the previous distances to the last rescored hit, but are
@@ -55,13 +55,13 @@ def reranked(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     first = ranked(hits.filter(known).select("qid", "docid", score="new_score"))
     lowest = pl.col("new_score").filter(known).min().over("qid")
     fall = (pl.col("score") - pl.col("score").filter(known).last().over("qid")).clip(upper_bound=0)
-    below = lowest.map_batches(lambda found: np.nextafter(found.to_numpy(), np.float32(-np.inf)), pl.Float32)
+    below = lowest.map_batches(lambda scores: np.nextafter(scores.to_numpy(), np.float32(-np.inf)), pl.Float32)
     score = pl.min_horizontal(lowest + fall.cum_min().over("qid"), below)
     score = pl.when(lowest.is_null()).then("score").otherwise(score)
     rest = hits.with_columns(score=score).filter(~known).select(SCHEMA.names()).cast(dict(SCHEMA))  # type: ignore[arg-type]
-    order = hits.select("qid").unique(maintain_order=True).with_row_index("place")
+    order = hits.select("qid").unique(maintain_order=True).with_row_index("position")
     both = pl.concat([first, rest]).join(order, on="qid", maintain_order="left")
-    return both.sort("place", "rank").drop("place")
+    return both.sort("position", "rank").drop("position")
 
 
 def positions(ids: pl.Series, known: pl.Series, complaint: str) -> npt.NDArray[np.int64]:

@@ -20,16 +20,16 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import (
     DOCIDS,
     QIDS,
-    Place,
+    Location,
     byte_lines,
-    decoded,
-    folded,
+    decode_text,
+    fold_name,
     is_compressed,
     limits,
     open_binary,
     plain_suffix,
 )
-from hybrid_cli.json_rows import is_json, is_nested, kind_of, nested, records
+from hybrid_cli.json_rows import is_json, is_nested, kind_of, named_objects, records
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
@@ -93,7 +93,7 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
             rows = _decoded(data, path, above)
             if form is None and not data.isspace():
                 first = next(number for number, row in enumerate(rows) if row and not row.isspace())
-                form = _form_of(rows[first], Place(path, above + first + 1))
+                form = _form_of(rows[first], Location(path, above + first + 1))
                 if form.header:
                     rows[first] = ""
                 if form.score is None:
@@ -105,11 +105,11 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
         raise InputError(f"{path}: not a TREC run: the file is empty", code="empty-run", path=path)
 
 
-def _form_of(line: str, place: Place) -> _Form:
+def _form_of(line: str, location: Location) -> _Form:
     """Return the form of a run by its first line."""
     tabs = "\t" in line
     fields = line.split("\t") if tabs else line.split()
-    positions = named_columns(fields, place)
+    positions = named_columns(fields, location)
     if positions is not None:  # a hit has numbers in place of these names
         qid, docid, rank, score = (positions.get(name) for name in _KINDS)
         assert qid is not None
@@ -120,14 +120,14 @@ def _form_of(line: str, place: Place) -> _Form:
         return _MSMARCO._replace(tabs=tabs)
     if (count := len(line.split())) != _TREC.width:
         raise InputError(
-            f"{place}: {count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names "
+            f"{location}: {count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names "
             "qid, docid, rank and score",
-            code="other-width", **place.fields, found=count, expected=_TREC.width,
+            code="other-width", **location.fields, found=count, expected=_TREC.width,
         )  # fmt: skip
     return _TREC
 
 
-def named_columns(names: Sequence[str], place: object) -> dict[str, int] | None:
+def named_columns(names: Sequence[str], location: object) -> dict[str, int] | None:
     """Return the positions of qid, docid, rank and score in the names of columns; rank or score may lack.
 
     Returns:
@@ -136,10 +136,10 @@ def named_columns(names: Sequence[str], place: object) -> dict[str, int] | None:
     Raises:
         InputError: the columns of BEIR's judgments, or neither ranks nor scores.
     """
-    positions = {folded(name): at for at, name in reversed(list(enumerate(names)))}
+    positions = {fold_name(name): at for at, name in reversed(list(enumerate(names)))}
     if set(positions) == _BEIR_JUDGMENTS:
         raise InputError(
-            f"{place}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
+            f"{location}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
             code="is-judgments",
         )
     known = dict(zip(_KINDS, (QIDS, DOCIDS, _RANKS, _SCORES), strict=True))
@@ -148,34 +148,34 @@ def named_columns(names: Sequence[str], place: object) -> dict[str, int] | None:
         return None
     if usual["rank"] is None and usual["score"] is None:
         raise InputError(
-            f"{place}: has no column of ranks and none of scores (columns: {', '.join(islice(names, 50))})",
+            f"{location}: has no column of ranks and none of scores (columns: {', '.join(islice(names, 50))})",
             code="no-scores",
         )
     return {field: at for field, at in usual.items() if at is not None}
 
 
-def _json_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a JSON file."""
     if is_nested(path):
-        for place, qid, scores in nested(path):
+        for location, qid, scores in named_objects(path):
             for docid, score in scores.items():
-                yield place, {"qid": qid, "docid": docid, "score": score}
+                yield location, {"qid": qid, "docid": docid, "score": score}
         return
-    for place, record in records(path):
+    for location, record in records(path):
         names = list(record)
-        positions = named_columns(names, place)
+        positions = named_columns(names, location)
         if positions is None:
             raise InputError(
-                f"{place}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
-                code="no-such-field", path=path, line=place.number,
+                f"{location}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
+                code="no-such-field", path=path, line=location.number,
             )  # fmt: skip
-        yield place, {field: record[names[at]] for field, at in positions.items()}
+        yield location, {field: record[names[at]] for field, at in positions.items()}
 
 
-def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _csv_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a CSV file, whose first line names them; ids may be in double quotes."""
     lines = (
-        decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
+        decode_text(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
         for number, raw in enumerate(byte_lines(path), 1)
     )
     reader = csv.reader(lines, strict=True)
@@ -189,30 +189,30 @@ def _csv_hits(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
                 code="no-header", path=path, line=1,
             )  # fmt: skip
         for fields in reader:
-            place = Place(path, reader.line_num)
+            location = Location(path, reader.line_num)
             if fields and len(fields) != len(header):
                 raise InputError(
-                    f"{place}: {console.counted(column=len(fields))}, the first line has {len(header)}",
-                    code="other-width", path=path, line=place.number,
+                    f"{location}: {console.counted(column=len(fields))}, the first line has {len(header)}",
+                    code="other-width", path=path, line=location.number,
                 )  # fmt: skip
             if fields:
-                yield place, {field: fields[at] for field, at in positions.items()}
+                yield location, {field: fields[at] for field, at in positions.items()}
     except csv.Error as error:
         raise InputError(
             f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path, line=reader.line_num
         ) from None
 
 
-def _named_parts(path: Path, hits: Iterator[tuple[Place, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:
+def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:
     """Yield hits with named fields in blocks; see `text_parts`."""
     first = True
     while block := list(islice(hits, _ROWS)):
-        for place, hit in block:
+        for location, hit in block:
             for field, value in hit.items():
                 if not isinstance(value, str):
                     raise InputError(
-                        f"{place}: the {field} is {kind_of(value)}; a text or a number is needed", code="not-a-text",
-                        path=path, line=place.number, column=field,
+                        f"{location}: the {field} is {kind_of(value)}; a text or a number is needed", code="not-a-text",
+                        path=path, line=location.number, column=field,
                     )  # fmt: skip
         columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
         table = pl.DataFrame(columns, schema=_KINDS)

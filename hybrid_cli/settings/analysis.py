@@ -93,7 +93,7 @@ class Comparison(Budgeted, Seeded):
 
 _SINGLE = when(aggregate=False)  # one collection
 _DRAWS = (when(over_seeds=False, aggregate=False), when(baseline=GIVEN))
-_TESTED = tuple(when(**each.allowed, compared=SEVERAL_RUNS) for each in _DRAWS)
+_TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
 _TEXTS = (when(measured=ACC, aggregate=False), when(complement=GIVEN))
 
 

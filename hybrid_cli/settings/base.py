@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from hybrid_cli import plugins
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.conversion import bare_type, converted, is_pair, plain
+from hybrid_cli.settings.conversion import bare_type, converted, is_pair, json_value
 from hybrid_cli.settings.options import (
     GIVEN,
     KEY,
@@ -67,7 +67,7 @@ class Settings:
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Record the names of the set options; the dataclass constructor then assigns the values."""
         made = super().__new__(cls)
-        positional = [each.name for each in fields(cls) if each.init and not each.kw_only]
+        positional = [field.name for field in fields(cls) if field.init and not field.kw_only]
         named = {**dict(zip(positional, args, strict=False)), **values}
         declared = cls.declared()
         given = (name for name, value in named.items() if not _is_unset(value, declared.get(name)))
@@ -103,9 +103,9 @@ class Settings:
         values = self.values()
 
         def holding(conditions: Iterable[Condition]) -> Iterator[tuple[Condition, list[str], list[str]]]:
-            for each in conditions:
-                if each.allowed.keys() <= values.keys() and each.holds(values):
-                    yield each, *self._in_words(each)
+            for condition in conditions:
+                if condition.allowed.keys() <= values.keys() and condition.holds(values):
+                    yield condition, *self._in_words(condition)
 
         for name, declared in self.declared().items():
             flag = name.upper() if declared.positional else spelling(name, declared)
@@ -177,7 +177,7 @@ class Settings:
         """Return the current values of the options in the condition, for the message."""
         if subject:
             return f"; {subject}"
-        others = {other for each in self.declared()[name].applies for other in each.allowed}
+        others = {other for condition in self.declared()[name].applies for other in condition.allowed}
         known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
         texts = ((other, ",".join(map(str, value)) if isinstance(value, tuple) else value) for other, value in known)
         return "".join(
@@ -200,7 +200,7 @@ class Settings:
         """Return the options that apply, as JSON values, for the manifest."""
         self.check_facts(**facts)
         return {
-            name: plain(getattr(self, name))
+            name: json_value(getattr(self, name))
             for name, declared in self.declared().items()
             if declared.recorded and self.applies(name, **facts)
         }
@@ -228,24 +228,24 @@ def _is_unset(value: Any, declared: Option | None) -> bool:
 
 @cache
 def _declared(kind: Any) -> Mapping[str, Option]:
-    found, types = _in_order(kind), _types(kind)
+    options, types = _in_order(kind), _types(kind)
     for mixin, condition in kind.restricted.items():
         for name, inherited in _in_order(mixin).items():
-            if found[name] is inherited:
-                both = [Condition({**each.allowed, **condition.allowed}) for each in inherited.applies]
-                found[name] = replace(inherited, applies=tuple(both) or (condition,))
+            if options[name] is inherited:
+                both = [Condition({**original.allowed, **condition.allowed}) for original in inherited.applies]
+                options[name] = replace(inherited, applies=tuple(both) or (condition,))
     recorded = {
-        name: not _is_path(kind) if (own := found[name].recorded) is None else own
+        name: not _is_path(kind) if (own := options[name].recorded) is None else own
         for name, kind in types.items()
-        if name in found
+        if name in options
     }
-    return {name: replace(declared, recorded=recorded[name]) for name, declared in found.items()}
+    return {name: replace(declared, recorded=recorded[name]) for name, declared in options.items()}
 
 
 def _in_order(kind: type[Settings]) -> dict[str, Option]:
     """Return the declarations in the order of the settings classes, which inherit fields of the library too."""
-    declared: dict[str, Option] = {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
-    names = (name for each in reversed(kind.__mro__) if issubclass(each, Settings) for name in get_annotations(each))
+    declared: dict[str, Option] = {field.name: field.metadata[KEY] for field in fields(kind) if KEY in field.metadata}
+    names = (name for base in reversed(kind.__mro__) if issubclass(base, Settings) for name in get_annotations(base))
     return {name: declared[name] for name in dict.fromkeys(names) if name in declared}
 
 
@@ -261,9 +261,9 @@ def _types(kind: Any) -> Mapping[str, Any]:
 
 def _inherited(kind: type[Settings], name: str, changes: Mapping[str, Any]) -> Option:
     """Return an option that a base class declares, with changes; a default of the library takes precedence."""
-    libraries = [each for each in kind.__bases__ if not issubclass(each, Settings) and hasattr(each, name)]
+    libraries = [parent for parent in kind.__bases__ if not issubclass(parent, Settings) and hasattr(parent, name)]
     default = {"default": getattr(libraries[0], name)} if libraries else {}
-    bases = (each for each in kind.__mro__[1:] if issubclass(each, Settings) and name in each.declared())
+    bases = (parent for parent in kind.__mro__[1:] if issubclass(parent, Settings) and name in parent.declared())
     if (base := next(bases, None)) is None:
         return Option(**{**default, **changes})
     return replace(base.declared()[name], **{**default, **changes})
@@ -288,8 +288,8 @@ def command_line(settings: Settings) -> str:
 def _words(name: str, value: Any, pair: bool) -> Iterator[str]:
     """Yield the words of one option."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from (name, f"{key}={each}")
+        for key, item in value.items():
+            yield from (name, f"{key}={item}")
     elif isinstance(value, bool):
         yield name
     elif pair:

@@ -48,7 +48,7 @@ class ReadsFiles(Settings):
     limits: Mapping[str, int] = option(
         {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
         "compressed file after 256 MiB of its content (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
-        metavar="NAME=N", recorded=False, choices=[each.name for each in fields(input_files.Limits)]
+        metavar="NAME=N", recorded=False, choices=[field.name for field in fields(input_files.Limits)]
     )  # fmt: skip
 
 

@@ -78,9 +78,9 @@ def converted(name: str, declared: Option, kind: Any, value: Any) -> Any:
             return tuple(_item(declared, arm, item) for arm, item in zip(arms, value, strict=True))
         if is_mapping(kind):
             return _mapping(declared, get_args(kind)[1], value)
-        return _one(declared, kind, value)
+        return _convert_value(declared, kind, value)
     except (ValueError, TypeError) as error:
-        known = _about(value, error)
+        known = _value_error(value, error)
         text = f"{spelling(name, declared)} {_text(known.fields['value'])}: {error}"
         raise InputError(text, code=known.code, option=name, **known.fields) from None
 
@@ -96,7 +96,7 @@ class Unusable(ValueError):
         self.code, self.fields = code, fields
 
 
-def _about(value: Any, error: Exception) -> Unusable:
+def _value_error(value: Any, error: Exception) -> Unusable:
     """Return the error of a value; that of an item of a list quotes only the item."""
     known = error if isinstance(error, Unusable) else Unusable(str(error))
     known.fields.setdefault("value", value)
@@ -105,16 +105,16 @@ def _about(value: Any, error: Exception) -> Unusable:
 
 def _item(declared: Option, kind: Any, item: Any) -> Any:
     try:
-        return _one(declared, kind, item)
+        return _convert_value(declared, kind, item)
     except (ValueError, TypeError) as error:
-        raise _about(item, error) from None
+        raise _value_error(item, error) from None
 
 
 def _distinct(declared: Option, kind: Any, items: list[Any]) -> tuple[Any, ...]:
     """Refuse a repeated choice or whole number; texts and paths may repeat, such as two processes on one device."""
     if kind is int or get_origin(kind) is Literal or declared.choices is not None:
-        for place, item in enumerate(items):
-            if item in items[:place]:
+        for position, item in enumerate(items):
+            if item in items[:position]:
                 raise Unusable("is listed twice; list each value once", code="repeated-value", value=item)
     return tuple(items)
 
@@ -130,12 +130,12 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         raise Unusable("needs a list", code="not-a-list")
     several = [value] if isinstance(value, str | Path) or not hasattr(value, "__iter__") else list(value)
-    found: list[Any] = []
-    for each in several:
-        found += [part.strip() for part in each.split(",") if part.strip()] if isinstance(each, str) else [each]
-    if not found:
+    parts: list[Any] = []
+    for item in several:
+        parts += [part.strip() for part in item.split(",") if part.strip()] if isinstance(item, str) else [item]
+    if not parts:
         raise Unusable("needs at least one value", code="missing-value")
-    return found
+    return parts
 
 
 def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
@@ -144,21 +144,21 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
         declared = replace(declared, choices=None)
         return {_chosen(name, names): item for name, item in _mapping(declared, kind, value).items()}
     if isinstance(value, Mapping):
-        return {str(name): _one(declared, kind, item) for name, item in value.items()}
+        return {str(name): _convert_value(declared, kind, item) for name, item in value.items()}
     what = (declared.metavar or "NAME=FILE").partition("=")[0]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for item in _items(value):
         name, equals, rest = str(item).partition("=")
         if not equals or not name or not rest:
             raise Unusable(f"needs {declared.metavar or 'NAME=FILE'}", code="needs-a-name", value=item)
-        if name in found:
+        if name in values:
             reason = f"{what.lower()} '{name}' is given twice; concatenate the files, or use another name"
             raise Unusable(reason, code="repeated-value")
-        found[name] = _item(declared, kind, rest)
-    return found
+        values[name] = _item(declared, kind, rest)
+    return values
 
 
-def _one(declared: Option, kind: Any, value: Any) -> Any:
+def _convert_value(declared: Option, kind: Any, value: Any) -> Any:
     """Convert one value to `kind` and check its range or choices."""
     choices = get_args(kind) if get_origin(kind) is Literal else declared.allowed()
     if declared.parse is not None and isinstance(value, str):
@@ -240,11 +240,11 @@ def range_text(declared: Option) -> str:
 
 def byte_count(text: str) -> int:
     """Return the bytes of `500M`, `2G`, `1.5GiB`; `M`, `G`, `T` are decimal units, with an `i` binary ones."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip(), re.ASCII)
+    if match is None:
         raise Unusable("needs bytes, such as 500M, 2G or 1.5GiB", code="not-a-number")
-    power: int = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ")
-    bytes_ = float(found[1]) * power
+    power: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2].replace("K", "k") or " ")
+    bytes_ = float(match[1]) * power
     if bytes_ >= 2**63:
         raise Unusable("needs fewer than 2**63 bytes", code="out-of-range")
     return int(bytes_)
@@ -279,10 +279,10 @@ def has_url(value: Any) -> bool:
     return isinstance(value, str | Path) and URL.fullmatch(str(value)) is not None
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON."""
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     return str(value) if isinstance(value, Path) else value

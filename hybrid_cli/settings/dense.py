@@ -117,8 +117,12 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
 
     def recorded(self, **facts: Any) -> dict[str, Any]:
         """Return the options for the manifest; a budget changes the result only with index type `auto`."""
-        found = super().recorded(**facts)
-        return found if self.index_type == "auto" else {name: each for name, each in found.items() if name != "memory"}
+        options = super().recorded(**facts)
+        return (
+            options
+            if self.index_type == "auto"
+            else {name: value for name, value in options.items() if name != "memory"}
+        )
 
 
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))

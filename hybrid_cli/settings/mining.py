@@ -150,9 +150,9 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     def _sources_of(self, number: int) -> list[str]:
         """Return the items of `--sources` for a collection: of the training files of several ones, its own."""
-        files = [place for place, item in enumerate(self.sources) if _is_given(item)]
+        files = [position for position, item in enumerate(self.sources) if _is_given(item)]
         others = {*files} - {*files[number : number + 1]} if len(self.collections) > 1 else set()
-        return [item for place, item in enumerate(self.sources) if place not in others]
+        return [item for position, item in enumerate(self.sources) if position not in others]
 
     def with_depth(self, documents: int) -> MineNegatives:
         """Return the settings with the depth for a collection of `documents` documents, if none is set.
@@ -180,7 +180,7 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         text, items = ",".join(self.sources), self._sources_of(0)
         default = (self.num_negatives or NUM_NEGATIVES) if len(items) == 1 else None
         sources = [_source(item, default) for item in items]
-        if len(items) < len(self.sources) and len({_numbered(each)[1] for each in self.sources if _is_given(each)}) > 1:
+        if len(items) < len(self.sources) and len({_numbered(item)[1] for item in self.sources if _is_given(item)}) > 1:
             reason = "needs the same number of negatives for each file"
             raise option_error("sources", text, reason, code="number-of-values")
         name, times = Counter(source.name for source in sources).most_common(1)[0]

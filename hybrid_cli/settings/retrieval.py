@@ -102,7 +102,7 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
         super().check()
-        names = [field_weight(each)[0] for each in self.fields]
+        names = [field_weight(field)[0] for field in self.fields]
         if len(set(names)) < len(names):
             raise option_error("fields", self.fields, "list each field once", code="repeated-value")
         if self.expansion is not None and "text" not in names:

@@ -63,7 +63,7 @@ def options_of(function: Callable[..., Any], besides: Set[str] = frozenset()) ->
         ValueError: a parameter without type or description.
     """
     described, types = _descriptions(function), _types(function)
-    found = {}
+    options = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in besides:
             continue
@@ -74,13 +74,13 @@ def options_of(function: Callable[..., Any], besides: Set[str] = frozenset()) ->
         if name not in described:
             raise ValueError(f"parameter {name}: needs a line `{name}: MEANING` below `Args:` in the docstring")
         required = parameter.default is parameter.empty
-        found[name] = Option(
+        options[name] = Option(
             REQUIRED if required else parameter.default,
             described[name],
             recorded=Path not in _parts(types[name]),
             positional=required and parameter.kind is not parameter.KEYWORD_ONLY,
         )
-    return found
+    return options
 
 
 def values_of(function: Callable[..., Any], texts: Mapping[str, Any], option: str, besides: Set[str]) -> dict[str, Any]:
@@ -95,14 +95,18 @@ def values_of(function: Callable[..., Any], texts: Mapping[str, Any], option: st
     Raises:
         InputError: no such parameter, one without a value, or a value of another type.
     """
-    known = {name: each for name, each in inspect.signature(function).parameters.items() if name not in besides}
+    known = {
+        name: parameter for name, parameter in inspect.signature(function).parameters.items() if name not in besides
+    }
     if unknown := [name for name in texts if name not in known]:
         choices = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(
             f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}", code="unknown-parameter",
             name=unknown[0], choices=[*known],
         )  # fmt: skip
-    if missing := [name for name, each in known.items() if each.default is each.empty and name not in texts]:
+    if missing := [
+        name for name, parameter in known.items() if parameter.default is parameter.empty and name not in texts
+    ]:
         raise InputError(
             f"{option}: {function.__name__} needs {missing[0]}; pass {option} {missing[0]}=VALUE",
             code="missing-parameter", name=missing[0],

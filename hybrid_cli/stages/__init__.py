@@ -60,9 +60,9 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             with (
                 stage_scope(),
                 naming_plugins(),
-                plugins.noting_use(),
-                memory.limited(getattr(settings, "memory", None)),
-                input_files.limited(getattr(settings, "limits", {})),
+                plugins.record_use(),
+                memory.limit_budget(getattr(settings, "memory", None)),
+                input_files.change_limits(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
             ):
                 return function(local)
@@ -75,7 +75,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
 
 def call(settings: Settings) -> Any:
     """Call the stage of a settings object: `prepare trec` is the function `prepare` of `stages/prepare.py`."""
-    with plugins.noting_use():
+    with plugins.record_use():
         command = ALL_COMMANDS.get(settings.command)
         if command is not None and command.function is not None:
             return command.function(settings)

@@ -30,7 +30,7 @@ def auto(settings: Auto) -> Path:
         InputError: no such model, the documents cannot be read, the output folder has other artifacts of the same
             names, or a stage refuses its input.
     """
-    artifacts.check_place(settings.output, {"model": model_input(settings.model)})
+    artifacts.check_output_path(settings.output, {"model": model_input(settings.model)})
     if settings.layers is not None and (file := resolve(settings.model) / "config.json").is_file():
         check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
     path = RecommendedPath(settings, time.monotonic(), call)

@@ -104,7 +104,7 @@ def _tune(
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
             family, lists.blocks, lists.qids, qrels, 2 * settings.depth,
-            lambda places: evaluate_positions(places, [settings.measure])["value"].to_numpy(), advance,
+            lambda positions: evaluate_positions(positions, [settings.measure])["value"].to_numpy(), advance,
         )  # fmt: skip
     if not values.any():
         reason = (

@@ -68,7 +68,7 @@ def compose(settings: Compose) -> Path:
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
         fusion = _scaled(settings, manifests)
-    stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.place), **fusion)
+    stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), **fusion)
     if stored.missing == "exact":
         refuse_shards(settings.indexes)
     with output.folder() as (work, counts):

@@ -47,7 +47,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
                 code="duplicate-query", path=path, id=again[0], other=home[again[0]], count=len(again),
             )  # fmt: skip
         home |= dict.fromkeys(qids, path)
-    blocks = (_aggregated(block, settings) for part in parts for block in part.blocks())
+    blocks = (_aggregate(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
     console.note(
@@ -58,7 +58,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
     return output.path
 
 
-def _aggregated(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
+def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
     """Return the hits of whole queries, with documents in place of their passages."""
     if settings.max_per is None:
         return block

@@ -15,7 +15,7 @@ from hybrid_cli.encoders.checkpoints.layouts import LEARNERS, PLAIN, SIDES, find
 from hybrid_cli.encoders.checkpoints.pickles import convert
 from hybrid_cli.encoders.checkpoints.presets import PRESETS
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
-from hybrid_cli.encoders.loading import few
+from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import Tower
 from hybrid_cli.errors import InputError
@@ -44,7 +44,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         InputError: a file is damaged or needs unpickling of objects, or the checkpoint has no weights.
     """
     sources = [settings.checkpoint, *([settings.documents] if settings.documents else []), *settings.learners]
-    if len({_place(source).resolve() for source in sources}) < len(sources):
+    if len({_path_of(source).resolve() for source in sources}) < len(sources):
         problem = f"{settings.checkpoint}: a checkpoint is given twice; each tower or learner needs its own"
         raise InputError(problem, code="repeated-input", path=settings.checkpoint)
     inputs = {"checkpoint": _input(settings.checkpoint)}
@@ -84,7 +84,7 @@ def _advice(folder: Path) -> str:
     return f", form '{form}'; use it with --preset {' or '.join(names)}" if names and form != PLAIN else ""
 
 
-def _place(source: NameOrPath) -> Path:
+def _path_of(source: NameOrPath) -> Path:
     return Path(source) if Path(source).is_file() else resolve(source)
 
 
@@ -96,7 +96,7 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     """Write checkpoints, files or folders, to the folders they are named for; return the number of weights of each."""
     pickles: dict[Path, list[Path]] = {}
     for folder, source in sources.items():
-        pickles |= _copied(_place(source), folder, base)
+        pickles |= _copy_checkpoint(_path_of(source), folder, base)
     convert(pickles)
     counts = [len(shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
@@ -106,16 +106,16 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     return counts
 
 
-def _copied(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Path]]:
+def _copy_checkpoint(source: Path, folder: Path, base: Path | None) -> dict[Path, list[Path]]:
     """Copy all files but pickles of a checkpoint; return the pickles to convert, by target."""
     pickles: dict[Path, list[Path]] = {}
     if source.is_dir():
         modules = [module for module in sorted(source.iterdir()) if (module / "config.json").is_file()]
-        for place in (source, *modules):
-            target = folder / place.relative_to(source)
-            _copy([file for file in place.iterdir() if file.is_file() and file.suffix in _COPIED], target)
-            if not any(place.glob("*.safetensors")) and (found := sorted(place.glob(_PICKLES))):
-                pickles[target / layout.WEIGHTS] = found
+        for part in (source, *modules):
+            target = folder / part.relative_to(source)
+            _copy([file for file in part.iterdir() if file.is_file() and file.suffix in _COPIED], target)
+            if not any(part.glob("*.safetensors")) and (weights := sorted(part.glob(_PICKLES))):
+                pickles[target / layout.WEIGHTS] = weights
     else:
         if not (source.parent / "config.json").is_file() and base is None:
             problem = f"{source}: has no config.json next to it; pass --base, the model from which it was trained"
@@ -135,7 +135,7 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         InputError: a checkpoint is no transformer encoder, or the lengths of the vectors differ.
     """
     for source in sources:
-        if (folder := _place(source)).is_dir() and (kind := kind_of(folder)) != TRANSFORMER:
+        if (folder := _path_of(source)).is_dir() and (kind := kind_of(folder)) != TRANSFORMER:
             problem = f"{source}: is a {kind} encoder; --documents joins transformer encoders"
             raise InputError(problem, code="other-kind", path=source, kind=kind, expected=TRANSFORMER)
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
@@ -170,7 +170,9 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     names = shapes(work) if len(sources) == 1 else {}
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
-            problem = f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({few(unknown)})"
+            problem = (
+                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({first_names(unknown)})"
+            )
             raise InputError(problem, code="unknown-weights", path=sources[0], names=unknown)
         folders = composite.learners(work, len(numbers))
         _split(work, folders)

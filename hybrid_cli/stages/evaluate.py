@@ -46,10 +46,10 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     if plan.pair is None:
         return summarize(plan, *_measured(plan, settings), settings, baselines)
-    values, found = _measured(plan.with_reciprocal_rank(), settings)
+    values, facts = _measured(plan.with_reciprocal_rank(), settings)
     values = values.filter(pl.col("measure").is_in(plan.columns))
     compared = complement(plan, values, Texts.of(settings), settings.show_queries)
-    return summarize(plan, values, found, settings, baselines, compared)
+    return summarize(plan, values, facts, settings, baselines, compared)
 
 
 def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:

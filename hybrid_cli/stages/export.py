@@ -157,7 +157,7 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
 _SMALLEST = 0x00800000  # bits of the smallest normal float32; some readers flush smaller numbers to 0
 
 
-def _written(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
+def _write_hits(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
     """Write the columns of every hit, block by block; return the number of queries and hits."""
     with disk.create(scratch) as file:
         for block in run.blocks():
@@ -184,7 +184,7 @@ def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
         _refuse_ids(hits, r"\s", path, "trec")
         return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
 
-    return _written(runs.open_run(path).top(settings.hits), scratch, " ", lines)
+    return _write_hits(runs.open_run(path).top(settings.hits), scratch, " ", lines)
 
 
 def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
@@ -192,7 +192,7 @@ def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
         _refuse_ids(hits, r"[\t\r\n]", path, "msmarco")
         return hits.select("qid", "docid", "rank")
 
-    return _written(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
+    return _write_hits(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
 
 
 def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
@@ -296,7 +296,7 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             raise InputError(problem, code="no-such-file", path=path, expected=layout.MODULES)
     storage.check_parts(path)
     ignored = shutil.ignore_patterns(storage.MANIFEST, ".*")
-    with disk.noted(scratch):  # copytree collects the errors of all files
+    with disk.note_path(scratch):  # copytree collects the errors of all files
         shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
         contract = read_contract(path)
@@ -330,7 +330,7 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     return f"{console.counted(vector=len(index.docids))} of {index.dim}"
 
 
-def _served(path: Path, scratch: Path, settings: Export) -> str:
+def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and of a dense one, for a search engine."""
     from hybrid_cli.exports import serving
     from hybrid_cli.opening.exact import query_encoder
@@ -387,8 +387,8 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
-    (Kind.LEXICAL_INDEX, "opensearch"): _served,
-    (Kind.LEXICAL_INDEX, "vespa"): _served,
-    (Kind.LEXICAL_INDEX, "parquet"): _served,
+    (Kind.LEXICAL_INDEX, "opensearch"): _write_documents,
+    (Kind.LEXICAL_INDEX, "vespa"): _write_documents,
+    (Kind.LEXICAL_INDEX, "parquet"): _write_documents,
     (Kind.LEXICAL_INDEX, "anserini"): _anserini,
 }

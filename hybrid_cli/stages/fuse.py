@@ -133,7 +133,7 @@ class FusionInputs:
             recipes = [family.recipe for family in self.families]
             used = {
                 "methods": [_parameters(recipe) for recipe in recipes],
-                "grid": [each.grid for each in self.families],
+                "grid": [family.grid for family in self.families],
                 "choice": "middle of the plateau",  # before, sometimes a single run
             } | ({"remove_query": True} if self.remove_query else {})
         else:
@@ -310,10 +310,10 @@ def _alone(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> pl.Da
 
 def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: int) -> pl.DataFrame:
     """Return the value of every judged query, and note a range over the orders of equal scores."""
-    found, measures = retrieved(run, qrels, 0, job.remove_query), [job.settings.measure]
-    judged = found.judged.filter(pl.col("position") <= hits)
+    hits_of_run, measures = retrieved(run, qrels, 0, job.remove_query), [job.settings.measure]
+    judged = hits_of_run.judged.filter(pl.col("position") <= hits)
     note_ties(name, judged, qrels, measures)
-    return evaluate_hits(judged, found.lengths["qid"], qrels, measures)
+    return evaluate_hits(judged, hits_of_run.lengths["qid"], qrels, measures)
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning

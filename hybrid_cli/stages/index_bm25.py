@@ -25,7 +25,7 @@ from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shard
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.reporting.tables import figure, signed
+from hybrid_cli.reporting.tables import figure, with_sign
 from hybrid_cli.settings import IndexBm25
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
@@ -102,16 +102,16 @@ def _inputs(settings: IndexBm25) -> dict[str, Path]:
 
 def _differs_in_parameters(settings: IndexBm25, inputs: Mapping[str, Path]) -> bool:
     """Return whether the existing index differs only in k1, b or their tuning."""
-    found = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
-    if found is None or found.kind != Kind.LEXICAL_INDEX or found.stage != "index-bm25":
+    manifest = artifacts.find_manifest(settings.output) if settings.output.is_dir() else None
+    if manifest is None or manifest.kind != Kind.LEXICAL_INDEX or manifest.stage != "index-bm25":
         return False
     fingerprints = {role: storage.fingerprint(path) for role, path in inputs.items()}
-    recorded = {role: source["fingerprint"] for role, source in found.inputs.items()}
+    recorded = {role: source["fingerprint"] for role, source in manifest.inputs.items()}
     options = settings.recorded()
     if not settings.tune and not {"k1", "b"} & settings.given:  # nothing to change was asked for
         return False
     same_corpus = all(recorded.get(role) == fingerprints.get(role) for role in ("corpus", "expansion"))
-    existing = artifacts.options_of(found, options)
+    existing = artifacts.options_of(manifest, options)
     same_build = all(existing[name] == options[name] for name in _CORPUS_OPTIONS)
     return same_corpus and same_build and (existing, recorded) != (options, fingerprints)
 
@@ -156,7 +156,7 @@ def _names(settings: IndexBm25) -> list[str]:
     return [field_weight(field)[0] for field in settings.fields]
 
 
-def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, place: Path) -> None:
+def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, folder: Path) -> None:
     """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
     postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
     needed, fixed, purpose = memory_of(postings / shards), 0, f"index-bm25: {documents:,} documents"
@@ -165,7 +165,7 @@ def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, 
         needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + fixed
     helps = all(free > fixed for free, _, _ in memory.available())
     console.forecast(needed, purpose, ("use --shards" if shards == 1 else "use more --shards") if helps else "")
-    console.forecast(disk_of(postings), purpose, place=place)
+    console.forecast(disk_of(postings), purpose, path=folder)
 
 
 def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:
@@ -215,8 +215,8 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         console.note(
             f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
-            f"held-out gain {signed(tuning.held_out_gain, 4)} (of two halves: {signed(gains[0], 4)}, "
-            f"{signed(gains[1], 4)})",
+            f"held-out gain {with_sign(tuning.held_out_gain, 4)} (of two halves: {with_sign(gains[0], 4)}, "
+            f"{with_sign(gains[1], 4)})",
             code="tuned", measure=settings.tune_measure, queries=tuning.queries, gain=tuning.held_out_gain,
         )  # fmt: skip
         if tuning.held_out_gain <= 0 and best != tuning.baseline:

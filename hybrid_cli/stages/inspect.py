@@ -294,7 +294,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
     from hybrid_cli.opening import latency
 
-    named = runs.named(as_names(settings.paths))
+    named = runs.name_runs(as_names(settings.paths))
     refuse_other_corpus(named.values(), collections.corpus_path(collection))
     opened_runs = {name: runs.open_run(path) for name, path in named.items()}
     behind = {name: _indexes(path) for name, path in named.items()}
@@ -338,10 +338,10 @@ def _indexes(run: Path) -> list[Held]:
     return indexes
 
 
-def _fused(found: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Fuse as `fuse --method minmax` does."""
     from hybrid_cli.opening.latency import HITS
 
-    joined = lists.Lists.of(list(found))
-    recipe = FusionRecipe("minmax", (1.0,) * len(found), "zero")
+    joined = lists.Lists.of(list(runs))
+    recipe = FusionRecipe("minmax", (1.0,) * len(runs), "zero")
     return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))

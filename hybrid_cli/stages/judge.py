@@ -37,7 +37,7 @@ def judge(settings: Judge) -> Path:
         )
     queries = collection.queries_path(settings.collection, settings.split)
     corpus = collection.corpus_path(settings.collection)
-    named = runs.named(settings.runs)
+    named = runs.name_runs(settings.runs)
     refuse_other_corpus(named.values(), corpus)
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpus)
@@ -80,7 +80,7 @@ def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[
 def _in_terminal(session: JudgingSession) -> None:
     """Show one hit at a time, and read keys."""
     shown: list[View] = []
-    with judging.window(), keyboard.keys(lambda: judging.draw(shown[-1]) if shown else None) as key:
+    with judging.alternate_screen(), keyboard.keys(lambda: judging.draw(shown[-1]) if shown else None) as key:
         notice, page, before = "", 0, None
         while (hit := session.hit()) is not None:
             page, before = (page, hit) if hit == before else (0, hit)

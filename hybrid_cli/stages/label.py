@@ -120,7 +120,7 @@ def _write(
         counts["shards"] += 1
 
     def missing() -> Iterator[pl.DataFrame]:
-        for number, shard in enumerate(storage.regrouped((block.to_arrow() for block in queries.blocks), size)):
+        for number, shard in enumerate(storage.regroup((block.to_arrow() for block in queries.blocks), size)):
             path = labels.shard_path(work, number)
             if path.exists():
                 count(path, len(shard))
@@ -130,7 +130,7 @@ def _write(
 
     workers = min(SHARDS_AT_ONCE, settings.threads or cpu_count())
     with progress("label", partial(labels.shard_path, work), queries.total, size, "queries") as advance:
-        for table in cluster.ordered(settings, start, missing(), local=workers):
+        for table in cluster.map_blocks(settings, start, missing(), local=workers):
             path, asked = started.popleft()
             labels.write_shard(path, table, output.manifest, hits=len(table["docids"].combine_chunks().flatten()))
             count(path, asked)

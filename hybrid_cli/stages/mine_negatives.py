@@ -50,7 +50,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         counts = {name: value + part.counts()[name] for name, value in counts.items()}
     tally = Tally.sum(part.miner.tally for part in parts)
     named = (
-        _kept_apart(table, name, shared) if name else table
+        _prefix_ids(table, name, shared) if name else table
         for name, part in zip(names, parts, strict=True)
         for table in part.miner.rows(part.examples, part.chosen)
     )
@@ -62,7 +62,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     return output.path
 
 
-def _kept_apart(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
+def _prefix_ids(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
     """Return examples with the name of their collection before their ids; documents of a shared corpus keep theirs."""
     rows = pl.DataFrame(pl.from_arrow(table)).with_columns(pl.format("{}:{}", pl.lit(name), "qid").alias("qid"))
     if not shared_corpus:

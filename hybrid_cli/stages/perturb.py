@@ -89,7 +89,7 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
                     output.manifest,
                     kind=Kind.QUERIES,
                     options=_options(name, settings),
-                    inputs=artifacts.describe_inputs(own, output.place / path.name),  # relative to the folder
+                    inputs=artifacts.describe_inputs(own, output.target / path.name),  # relative to the folder
                     counts=counted,
                     location=path.resolve(),
                 )

@@ -14,7 +14,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.collections.distributed import on_cluster
 from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
-from hybrid_cli.collections.source import QUERY_ROLES, Source, in_passages, sampled, without_empty_files
+from hybrid_cli.collections.source import QUERY_ROLES, Source, draw_sample, split_into_passages, without_empty_files
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
@@ -39,7 +39,9 @@ def prepare(settings: Prepare) -> Path:
     """
     local = _source(settings)
     read = on_cluster(local, settings) if isinstance(settings, PrepareDocumentFiles) else local
-    source = in_passages(with_pseudo_queries(sampled(without_empty_files(read), settings), settings), settings)
+    source = split_into_passages(
+        with_pseudo_queries(draw_sample(without_empty_files(read), settings), settings), settings
+    )
     options = {**source.options, **settings.recorded(**source.known)}
     output = artifacts.output_of(settings, Kind.COLLECTION, source.files, options)
     if output.up_to_date:

@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
-from hybrid_cli.training.batches import ahead
+from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner, Spans
@@ -63,7 +63,7 @@ def pretrain(settings: Pretrain) -> Path:
     validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
 
     def batches(done: int) -> Iterator[Spans]:
-        return ahead(corpus.batches(done))
+        return prefetch(corpus.batches(done))
 
     state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
     console.note(

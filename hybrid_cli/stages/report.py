@@ -41,9 +41,9 @@ def report(settings: Report) -> Path:
     plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     texts = Texts.of(settings)
-    held, curves = _held(plan.runs, settings.index), _curves(plan.runs, settings.model)
+    held, curves = _indexes_of_runs(plan.runs, settings.index), _curves(plan.runs, settings.model)
     inputs = plan.inputs() | ({"queries": texts.queries, "corpus": texts.corpus} if texts else {})
-    reranked = runs.named(settings.reranked)
+    reranked = runs.name_runs(settings.reranked)
     inputs |= {f"reranked {name}": folder for name, folder in reranked.items()}
     folders = dict.fromkeys(index.index for indexes in held.values() for index in indexes)
     inputs |= {f"index {number}": folder for number, folder in enumerate(folders, 1)}
@@ -84,7 +84,7 @@ def report(settings: Report) -> Path:
 # -------------------------------------------------------------------------------------------------------------- inputs
 
 
-def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Held]]:
+def _indexes_of_runs(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Held]]:
     """Return run -> indexes, from `--index` or from the manifest of the run."""
     held = {name: list(lineage.indexes_of(path).values()) for name, path in named.items()}
     chosen: dict[str, list[Held]] = {}
@@ -94,15 +94,15 @@ def _held(named: Mapping[str, Path], given: Sequence[str]) -> dict[str, list[Hel
             reason = f"needs RUN=FOLDER; the runs are {', '.join(named)}"
             raise option_error("index", text, reason, code="unknown-choice", choices=list(named))
         lineage.refuse_other_index(named[name], Path(folder))
-        chosen.setdefault(name, []).append(lineage.held(Path(folder)))
+        chosen.setdefault(name, []).append(lineage.index_parts(Path(folder)))
     return {name: indexes for name, indexes in (held | chosen).items() if indexes}
 
 
 def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str, Path]:
     """Return name -> folder of every encoder whose learning curve is shown."""
-    known = {folder.resolve() for folder in runs.named(given).values()}
+    known = {folder.resolve() for folder in runs.name_runs(given).values()}
     folders = dict.fromkeys(folder for path in named.values() for folder in lineage.curves(path))
-    models = runs.named([*given, *(folder for folder in folders if folder.resolve() not in known)])
+    models = runs.name_runs([*given, *(folder for folder in folders if folder.resolve() not in known)])
     for folder in models.values():
         if not (folder / layout.CURVE).is_file():
             reason = f"has no {layout.CURVE}; pass an encoder of a training command"
@@ -113,7 +113,7 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Section]) -> None:
+def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.Section]) -> None:
     """Write the page, or the figures."""
     drawn = [figure for part in parts for figure in part.figures]
     if output.manifest.kind == Kind.FIGURES:
@@ -123,10 +123,10 @@ def _write(output: Output, title: str, found: Findings, parts: Sequence[page.Sec
             f"report: {output.path}: {len(drawn)} figures", code="written", path=output.path, figures=len(drawn)
         )
         return
-    summary, queries = found.summary, found.summary.queries(found.measure)
+    summary, queries = findings.summary, findings.summary.queries(findings.measure)
     count = console.counted(run=len(summary.runs))
     parts = [*parts, sections.provenance_section(output.manifest)]
-    text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(found), parts, summary.runs)
+    text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(findings), parts, summary.runs)
     output.write_html(text, runs=len(summary.runs), queries=queries, figures=len(drawn))
     console.note(
         f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}",

@@ -114,9 +114,9 @@ def _write(
 ) -> None:
     """Write the run with `depth` rescored hits per query."""
     manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
-    if path.parent != output.place.parent and output.manifest.kind == Kind.RERANKED:
+    if path.parent != output.target.parent and output.manifest.kind == Kind.RERANKED:
         options = manifest.options | {"depths": [], "top_k": depth}
-        described = artifacts.describe_inputs(inputs, output.place / path.name)
+        described = artifacts.describe_inputs(inputs, output.target / path.name)
         manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
     with storage.replacing(path) as scratch:
         storage.write_parquet(scratch, job.blocks(depth), SCHEMAS[Kind.RUN], manifest)

@@ -70,9 +70,9 @@ def search(settings: Search) -> Any:
     if retrievers := [path for path in settings.indexes if is_retriever(path)]:
         return _in_retriever(settings, retrievers[0])
     shards = [shards_of(path) for path in settings.indexes]
-    parts = [[index_manifest(shard) for shard in each] for each in shards]
-    manifests = [each[0] for each in parts]
-    several = [path for path, each in zip(settings.indexes, shards, strict=True) if len(each) > 1]
+    parts = [[index_manifest(shard) for shard in paths] for paths in shards]
+    manifests = [part[0] for part in parts]
+    several = [path for path, paths in zip(settings.indexes, shards, strict=True) if len(paths) > 1]
     if settings.exact and several:
         reason = f"{several[0]} has shards; build one index of all documents"
         raise option_error("exact", None, reason, code="conflicting-options", path=several[0])
@@ -80,7 +80,7 @@ def search(settings: Search) -> Any:
     settings.check_facts(", ".join(map(kind_in_words, settings.indexes, manifests)), index_kind=kinds)
     refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
     if path := weights_path(settings.weights):
-        check_systems(path, [System(each.kind, encoder=each.counts.get("encoder")) for each in manifests])
+        check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
     if settings.prints:
         one = len(settings.indexes) == 1
         searcher = (
@@ -98,7 +98,7 @@ def search(settings: Search) -> Any:
     )  # fmt: skip
     if output.up_to_date:
         return output.path
-    warn_changed([shard for each in parts for shard in each])
+    warn_changed([manifest for part in parts for manifest in part])
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
@@ -185,7 +185,7 @@ def _write(
         start = partial(_opened, settings.of_worker(), source, recipe, shards)
         some = list(queries.iter_slices(QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
-            for asked, runs in zip(some, cluster.ordered(settings, start, some, gpu), strict=True):
+            for asked, runs in zip(some, cluster.map_blocks(settings, start, some, gpu), strict=True):
                 for run in runs:
                     answered.append(run["qid"].n_unique())
                     yield run.to_arrow()
@@ -295,7 +295,7 @@ def _printed(
 def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:
     """Return the corpora with the titles and texts of hits; warn if they are not those of the indexes."""
     if settings.collection:
-        warn_other_corpus(settings.collection, [shard for each in parts for shard in each])
+        warn_other_corpus(settings.collection, [manifest for part in parts for manifest in part])
         return [settings.collection]
     recorded = corpora_of(parts)
     if not recorded:

@@ -28,7 +28,7 @@ from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
@@ -169,7 +169,7 @@ def _batches(
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
     if not settings.dynamic_negatives:
-        return lambda done: ahead(map(learner.prepare, examples.batches(settings, done)))
+        return lambda done: prefetch(map(learner.prepare, examples.batches(settings, done)))
     texts = mapped_texts(work, examples.documents())
     pool = settings.dynamic_negatives, DYNAMIC_POOL, relevant(texts)
     negatives = StudentNegatives(learner.model, texts, settings, learner.precision, *pool, fusion)

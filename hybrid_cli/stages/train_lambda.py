@@ -30,7 +30,7 @@ from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
-from hybrid_cli.training.batches import ahead
+from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.lambda_data import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
@@ -154,7 +154,7 @@ def _batches(
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from a step on, with the student's own negatives if requested."""
     if not settings.student_negatives:
-        return lambda done: ahead(map(learner.prepare, queries.batches(done)))
+        return lambda done: prefetch(map(learner.prepare, queries.batches(done)))
     negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.student_negatives)
     return lambda done: map(learner.prepare, negatives.added(queries.batches(done), done))
 

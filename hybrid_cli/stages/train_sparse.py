@@ -19,7 +19,7 @@ from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses
-from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
@@ -92,7 +92,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
 
     def batches(done: int) -> Iterator[Batch]:
-        return ahead(map(learner.prepare, examples.batches(settings, done)))
+        return prefetch(map(learner.prepare, examples.batches(settings, done)))
 
     validation = validator(encoder, dev_validation(settings, steps, whole=False))
     return Job(learner, batches, steps, save, validation, diagnostics.HARDER)

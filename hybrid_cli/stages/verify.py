@@ -76,13 +76,13 @@ def _has_manifest(path: Path) -> bool:
         return path.suffix == ".parquet" or b'"fingerprint"' in read_bytes(path)
 
 
-def _verify(path: Path, label: str, found: dict[Path, Description]) -> Description:
-    """Verify an artifact and its inputs; add them to `found`, by their resolved path."""
+def _verify(path: Path, label: str, descriptions: dict[Path, Description]) -> Description:
+    """Verify an artifact and its inputs; add them to `descriptions`, by their resolved path."""
     resolved = path.resolve()
-    if resolved in found:
-        return found[resolved]
+    if resolved in descriptions:
+        return descriptions[resolved]
     described: Description = {"path": label, "kind": "file", "files": 1, "state": INTACT, "problems": [], "inputs": []}
-    found[resolved] = described
+    descriptions[resolved] = described
     try:
         manifest = artifacts.read_manifest(path, any_format=True)
         described["kind"] = str(manifest.kind)
@@ -96,11 +96,11 @@ def _verify(path: Path, label: str, found: dict[Path, Description]) -> Descripti
         return described
     if described["problems"]:
         described["state"] = DAMAGED
-    described["inputs"] = [_input(origin, role, found) for role in sorted(origin.inputs)]
+    described["inputs"] = [_input(origin, role, descriptions) for role in sorted(origin.inputs)]
     return described
 
 
-def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Description:
+def _input(manifest: Manifest, role: str, descriptions: dict[Path, Description]) -> Description:
     """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
     recorded, path = manifest.inputs[role], input_path(manifest, role)
     label = manifest.input_label(role)
@@ -109,7 +109,7 @@ def _input(manifest: Manifest, role: str, found: dict[Path, Description]) -> Des
         return described
     if "path" in recorded:
         path = Path(label)  # relative to the working directory
-    if _has_manifest(path) and _verify(path, described["path"], found)["problems"]:
+    if _has_manifest(path) and _verify(path, described["path"], descriptions)["problems"]:
         return {**described, "state": DAMAGED}
     unchanged = storage.fingerprint(path) == recorded["fingerprint"]
     return {**described, "state": UNCHANGED if unchanged else CHANGED}

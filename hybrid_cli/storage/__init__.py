@@ -9,7 +9,7 @@ from hybrid_cli.storage.integrity import (
     one_version,
     refuse_lost,
     refuse_lost_rows,
-    replaced,
+    replaced_error,
 )
 from hybrid_cli.storage.records import (
     FORMAT,
@@ -26,7 +26,7 @@ from hybrid_cli.storage.tables import (
     check_table,
     column_names,
     reading,
-    regrouped,
+    regroup,
     row_count,
     stored_bytes,
     validate_parquet,
@@ -55,8 +55,8 @@ __all__ = [
     "reading",
     "refuse_lost",
     "refuse_lost_rows",
-    "regrouped",
-    "replaced",
+    "regroup",
+    "replaced_error",
     "replacing",
     "restore",
     "row_count",

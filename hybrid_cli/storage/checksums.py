@@ -55,7 +55,7 @@ class Hashing:
 
 def seal(path: Path, digest: str) -> None:
     """Write the checksum into a Parquet file whose footer contains the key with the value `EMPTY`."""
-    checksum = _place(path)
+    checksum = _checksum_of(path)
     assert checksum is not None, f"{path}: no checksum to fill in"
     disk.patch(path, checksum[0], digest.encode())
 
@@ -73,12 +73,12 @@ def check(path: Path) -> None:
     Raises:
         DamageError: they differ.
     """
-    checksum = _place(path)
+    checksum = _checksum_of(path)
     if _digest(path, checksum[0]) != checksum[1] if checksum else has_key(path):
-        raise changed(path)
+        raise changed_error(path)
 
 
-def changed(path: Path) -> DamageError:
+def changed_error(path: Path) -> DamageError:
     """Return the error about a file that differs from its checksum."""
     return DamageError(
         f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
@@ -100,18 +100,18 @@ def _tail(path: Path) -> tuple[int, bytes]:
         return begin, file.read()
 
 
-def _place(path: Path) -> tuple[int, str] | None:
-    """Return the place and the value of the checksum in a file; None if the file has none."""
+def _checksum_of(path: Path) -> tuple[int, str] | None:
+    """Return the position and the value of the checksum in a file; None if the file has none."""
     begin, tail = _tail(path)
     matches = deque(_ENTRY.finditer(tail), maxlen=1)
     return (begin + matches[0].start(1), matches[0][1].decode()) if matches else None
 
 
-def _digest(path: Path, place: int) -> str:
+def _digest(path: Path, position: int) -> str:
     """Return the hash of a file with zeros in place of its checksum."""
     digest = new_hash()
     with opened(path) as file:
-        for begin, size in ((0, place), (place + len(EMPTY), None)):
+        for begin, size in ((0, position), (position + len(EMPTY), None)):
             file.seek(begin)
             if begin:
                 digest.update(EMPTY.encode())

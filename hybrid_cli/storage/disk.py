@@ -77,7 +77,7 @@ class _File(io.RawIOBase):
     def __init__(self, path: Path):
         remove(path)  # a file that is replaced may be hard-linked from another artifact
         self._path, self.failed = path, False
-        with noted(path):
+        with note_path(path):
             self._file = io.FileIO(path, "xb")
 
     def writable(self) -> bool:
@@ -86,7 +86,7 @@ class _File(io.RawIOBase):
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
         try:
-            with noted(self._path):
+            with note_path(self._path):
                 _write_all(self._file, view)
         except BaseException:
             self.failed = True
@@ -105,7 +105,7 @@ def _write_all(file: io.FileIO, data: memoryview) -> None:
 
 
 @contextmanager
-def noted(path: Path, doing: str = WRITTEN) -> Iterator[None]:
+def note_path(path: Path, doing: str = WRITTEN) -> Iterator[None]:
     """Note the path in an error of the block, which names none or another one, such as that of a scratch file."""
     try:
         yield
@@ -143,7 +143,7 @@ class Growing:
     """A file that grows at its end; an addition is on the disk when `add` returns."""
 
     def __init__(self, path: Path):
-        with noted(path):
+        with note_path(path):
             self._path, self._file = path, io.FileIO(path, "ab")
         sync_names(path.parent)
 
@@ -156,7 +156,7 @@ class Growing:
         """Append a text (UTF-8); an error of the disk leaves the file unchanged."""
         before = self.size
         try:
-            with noted(self._path):
+            with note_path(self._path):
                 _write_all(self._file, memoryview(text.encode()))
                 device.sync(self._file.fileno())
         except OSError:
@@ -165,7 +165,7 @@ class Growing:
 
     def cut(self, size: int) -> None:
         """Remove all bytes after the first `size`."""
-        with noted(self._path):
+        with note_path(self._path):
             self._file.truncate(size)
             device.sync(self._file.fileno())
 
@@ -174,17 +174,17 @@ class Growing:
         self._file.close()
 
 
-def patch(path: Path, place: int, data: bytes) -> None:
+def patch(path: Path, position: int, data: bytes) -> None:
     """Replace some bytes of a new file."""
-    with noted(path), io.FileIO(path, "r+b") as file:
-        file.seek(place)
+    with note_path(path), io.FileIO(path, "r+b") as file:
+        file.seek(position)
         _write_all(file, memoryview(data))
 
 
 @contextmanager
 def by_name(path: Path) -> Iterator[Any]:
     """Yield `path` as text, for a library that opens the file, or the files of a folder, itself."""
-    with noted(path):
+    with note_path(path):
         device.write_by_library(path)
         yield str(path)
     for file in [path, *path.rglob("*")]:
@@ -205,7 +205,7 @@ def _mode_of_new_files() -> int:
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder, if it exists."""
-    with noted(path, REMOVED):
+    with note_path(path, REMOVED):
         device.remove(path)
 
 
@@ -231,7 +231,7 @@ def sync_names(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    with noted(path):
+    with note_path(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             device.sync(descriptor)

@@ -54,7 +54,7 @@ def rename(scratch: Path, path: Path) -> None:
     old = old_path(path)
     remove(old)
     folders = path.is_dir() or (path.exists() and scratch.is_dir())
-    with disk.noted(path):
+    with disk.note_path(path):
         if not (folders and disk.device.exchange(scratch, path)):
             if folders:
                 disk.device.rename(path, old)
@@ -73,14 +73,14 @@ def refuse_planted(path: Path) -> None:
     scratch, lock = scratch_path(path), lock_file(path)
     inside = (Path(folder, name) for folder, *names in os.walk(scratch) for name in (*names[0], *names[1]))
     for file in (lock, old_path(path), scratch, *(() if scratch.is_symlink() else inside)):
-        if os.path.lexists(file) and (reason := _strange(file, file == lock)):
+        if os.path.lexists(file) and (reason := _planted_reason(file, file == lock)):
             raise HybridError(
                 f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output",
                 code="planted-scratch-file", path=file,
             )  # fmt: skip
 
 
-def _strange(file: Path, is_lock: bool) -> str:
+def _planted_reason(file: Path, is_lock: bool) -> str:
     status = os.lstat(file)
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
@@ -115,7 +115,7 @@ def restore(path: Path) -> None:
 def restore_name(path: Path) -> None:
     """Give `path` its old content back if a replacement was killed between its two renames; keep its scratch path."""
     if old_path(path).exists() and not path.exists():
-        with disk.noted(path):
+        with disk.note_path(path):
             disk.device.rename(old_path(path), path)
     remove(old_path(path))
 
@@ -125,20 +125,20 @@ def old_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
-def hard_link(path: Path, place: Path, copy_manifest: Callable[[Path, Path], None] | None = None) -> None:
+def hard_link(path: Path, link: Path, copy_manifest: Callable[[Path, Path], None] | None = None) -> None:
     """Give a file or folder a second name, as a copy where the file system has no hard links.
 
     A file of another user is copied too: its owner could change it, and it would look like a planted scratch file.
     Files are replaced and never changed in place, so neither name can change the content of the other. Files that
-    exist under `place` are kept.
+    exist under `link` are kept.
 
     Args:
         path: the file or folder.
-        place: its second name.
+        link: its second name.
         copy_manifest: writes the manifest at the first path to the second one; None leaves out manifests.
     """
     for file in (path, *sorted(path.rglob("*"))):
-        target = place / file.relative_to(path)
+        target = link / file.relative_to(path)
         if file.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         elif file.name == MANIFEST:

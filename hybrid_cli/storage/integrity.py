@@ -60,12 +60,12 @@ def check_parts(folder: Path, *parts: str) -> None:
                 raise DamageError(problem, code="damaged", path=file)
 
 
-def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
+def check_listed(root: Path, parts: Sequence[Path], pattern: str) -> None:
     """Compare the parts of an artifact with the files that its manifest names.
 
     Args:
         root: folder of the artifact. Without a manifest that names parts, nothing is checked.
-        found: the parts that exist.
+        parts: the parts that exist.
         pattern: pattern of the names of parts, relative to `root`.
 
     Raises:
@@ -75,9 +75,9 @@ def check_listed(root: Path, found: Sequence[Path], pattern: str) -> None:
     if known is None or known.files is None:
         return
     listed = {root / name for name in known.files if PurePosixPath(name).match(pattern)}
-    if listed and (lost := sorted(listed - set(found))):
+    if listed and (lost := sorted(listed - set(parts))):
         raise DamageError(_missing(lost[0]), code="damaged", path=lost[0])
-    if listed and (foreign := sorted(set(found) - listed)):
+    if listed and (foreign := sorted(set(parts) - listed)):
         raise DamageError(
             f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact",
             code="foreign-file", path=foreign[0],
@@ -96,17 +96,17 @@ def refuse_lost(paths: Iterable[Path]) -> None:
         )
 
 
-def refuse_lost_rows(place: Path, what: str, found: int, expected: int) -> None:
+def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
     """Refuse to publish an output with another number of rows than the stage has read or computed.
 
     Raises:
         HybridError: the numbers differ.
     """
-    if found != expected:
+    if count != expected:
         raise HybridError(
-            f"{place}: {found:,} {what} instead of {expected:,}, because files were removed while the command ran; "
+            f"{path}: {count:,} {what} instead of {expected:,}, because files were removed while the command ran; "
             "repeat the command",
-            code="rows-lost", path=place, found=found, expected=expected,
+            code="rows-lost", path=path, found=count, expected=expected,
         )  # fmt: skip
 
 
@@ -139,10 +139,10 @@ def _refuse_other_version(folder: Path, record: Record | None) -> None:
     except InputError:
         now = None
     if now is None or now.fingerprint != record.fingerprint:
-        raise replaced(folder)
+        raise replaced_error(folder)
 
 
-def replaced(path: Path) -> HybridError:
+def replaced_error(path: Path) -> HybridError:
     """Return the error about an input that another command replaced while it was read."""
     return HybridError(
         f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_unsafe_name
-from hybrid_cli.json_files import NOT_JSON, parse_json, typed
+from hybrid_cli.json_files import NOT_JSON, make_typed, parse_json
 from hybrid_cli.storage import checksums
 from hybrid_cli.storage.checksums import new_hash
 from hybrid_cli.storage.layout import CURVE
@@ -169,7 +169,7 @@ def _text_in_json(path: Path) -> str | None:
     content = parse_json(text, path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        raise checksums.changed(path)
+        raise checksums.changed_error(path)
     return json.dumps(embedded) if embedded else None
 
 
@@ -208,7 +208,7 @@ def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> A
 def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
     if kind is Record and isinstance(values, dict):
         values = {declared.name: values[declared.name] for declared in fields(kind) if declared.name in values}
-    checked = typed(kind, values, MANIFEST)
+    checked = make_typed(kind, values, MANIFEST)
     for name in (*(checked.files or ()), *(checked.checksums or ())):
         refuse_unsafe_name(name, MANIFEST)
     return checked
@@ -296,10 +296,10 @@ def fingerprints(path: Path) -> dict[str, str]:
     return hashes
 
 
-def hash_names(found: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
-    """Return the fingerprint of a folder with the fingerprints `found` of its files; see `hash_folder`."""
+def hash_names(hashes: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
+    """Return the fingerprint of a folder with the fingerprints `hashes` of its files; see `hash_folder`."""
     digest = new_hash()
-    for name, value in found.items():
+    for name, value in hashes.items():
         if name.split("/")[0] not in ignore and name.rpartition("/")[2] != CURVE:
             digest.update(f"{name}\0{value}\n".encode(errors="surrogateescape"))  # names may not be UTF-8
     return str(digest.hexdigest())

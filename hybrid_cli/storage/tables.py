@@ -88,9 +88,9 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
     check_file(path)
     record = find_record(path)
     if path.is_dir():
-        found_kind = f"the folder of {record.kind.phrase}" if record else "a folder"
+        folder_kind = f"the folder of {record.kind.phrase}" if record else "a folder"
         raise InputError(
-            f"{path}: is {found_kind}; a {kind} file is needed here",
+            f"{path}: is {folder_kind}; a {kind} file is needed here",
             code="other-kind", path=path, kind=record and record.kind, expected=kind,
         )  # fmt: skip
     if record is not None and record.kind != kind:
@@ -110,25 +110,25 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
     return path
 
 
-def _check_column(path: Path, found: pa.Schema, kind: Kind, column: pa.Field, name: str) -> None:
+def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, name: str) -> None:
     """Check that a file has a column once, with the type of a field of its kind."""
-    if found.names.count(name) > 1:
+    if schema.names.count(name) > 1:
         raise InputError(
             f"{path}: has several columns '{name}'; rename or remove all but one",
             code="repeated-column", path=path, column=name,
         )  # fmt: skip
-    if name not in found.names:
+    if name not in schema.names:
         if name == "answers":
             return
         raise InputError(
-            f"{path}: has no column '{name}' (found: {', '.join(found.names[:50])}); a {kind} file needs "
+            f"{path}: has no column '{name}' (found: {', '.join(schema.names[:50])}); a {kind} file needs "
             + ", ".join(SCHEMAS[kind].names),
             code="no-such-column", path=path, column=name,
         )  # fmt: skip
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
-    if not (_fits(found.field(name).type, column.type) or (numbers and _is_integer(found, name))):
+    if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
         raise InputError(
-            f"{path}: column '{name}' is {found.field(name).type}, a {kind} file needs {column.type}",
+            f"{path}: column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}",
             code="other-type", path=path, column=name,
         )  # fmt: skip
 
@@ -137,7 +137,7 @@ def _is_integer(schema: pa.Schema, name: str) -> bool:
     return bool(pa.types.is_integer(schema.field(name).type))
 
 
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_compatible(file_type: pa.DataType, needed_type: pa.DataType) -> bool:
     def family(kind: pa.DataType) -> str:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return "string"
@@ -147,7 +147,9 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
             return "float"
         return "list" if pa.types.is_list(kind) or pa.types.is_large_list(kind) else str(kind)
 
-    return family(found) == family(wanted) or (family(wanted) == "float" and family(found) == "integer")
+    return family(file_type) == family(needed_type) or (
+        family(needed_type) == "float" and family(file_type) == "integer"
+    )
 
 
 def stored_bytes(table: pa.Table) -> int:
@@ -226,11 +228,11 @@ class _HashSink:
 def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the same rows in tables of `ROWS_PER_GROUP` (the last one shorter), cast to `schema`."""
     named = (pa.table(batch).select(schema.names) for batch in batches)
-    for table in regrouped(named, ROWS_PER_GROUP):
+    for table in regroup(named, ROWS_PER_GROUP):
         yield _compact(table.cast(schema))
 
 
-def regrouped(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def regroup(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """Yield the same rows in tables of `size` rows, the last one shorter."""
     waiting: list[pa.Table] = []
     count = 0

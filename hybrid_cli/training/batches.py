@@ -133,7 +133,7 @@ class Examples:
     def epoch(self, epoch: int, seed: int, negatives: int, skip: int = 0) -> Iterator[Group]:
         """Yield one epoch in shuffled order (row groups, then rows within each), from the `skip`-th example on."""
         starts = np.concatenate([[0], np.cumsum(self._sizes)]).tolist()
-        for part, rows in draws.shuffled(self._sizes, seed, epoch, skip=skip):
+        for part, rows in draws.shuffle_tables(self._sizes, seed, epoch, skip=skip):
             table = self._file.read_row_group(part)
             for row in rows:
                 rng = draws.rng(seed, epoch, starts[part] + row)
@@ -197,7 +197,7 @@ def batches(
             yield batch
 
 
-def ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
     """Yield items in order, and compute the next `count` of them in a background thread meanwhile."""
     with ThreadPool(1, "batches") as worker:
         end: Any = object()
@@ -210,7 +210,7 @@ def ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
             worker.shutdown(wait=False, cancel_futures=True)
 
 
-def allowed(groups: list[Group]) -> Tensor:
+def allowed_mask(groups: list[Group]) -> Tensor:
     """Return a mask [B, B * G]: False for another positive of the query in the batch (a false in-batch negative)."""
     columns = [docid for group in groups for docid in group.docids]
     mask = torch.tensor([[docid not in group.positives for docid in columns] for group in groups])

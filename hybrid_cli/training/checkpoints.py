@@ -106,8 +106,8 @@ def _best(work: Path, state: State) -> Path:
     return work / layout.BEST_WEIGHTS.format(state.best_step)
 
 
-def _refuse_damage(path: Path, written: str | None, found: str | None) -> None:
-    if written != found:
+def _refuse_damage(path: Path, written: str | None, current: str | None) -> None:
+    if written != current:
         raise DamageError(
             f"{path}: changed after it was written; restore it, or remove {path.parent}", code="damaged", path=path
         )

@@ -18,7 +18,7 @@ from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, batches_by_length
 from hybrid_cli.training import parallel
-from hybrid_cli.training.batches import Group, allowed
+from hybrid_cli.training.batches import Group, allowed_mask
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
@@ -136,7 +136,7 @@ class DenseLearner(Generic[Model]):
     def backward(self, prepared: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
         device, groups = self.model.device, prepared.groups
-        mask, constants = allowed(groups).to(device), self._constants(groups)
+        mask, constants = allowed_mask(groups).to(device), self._constants(groups)
         diagnostics: Terms = {}
 
         def loss(vectors: Sequence[Tensor]) -> tuple[Tensor, Terms]:

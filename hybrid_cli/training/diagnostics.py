@@ -35,7 +35,7 @@ def line(curve: Curve) -> str:
             break
         if name in values:
             values[name].append(value)
-    means = {name: sum(each) / len(each) for name, each in values.items() if each}
+    means = {name: sum(recent) / len(recent) for name, recent in values.items() if recent}
     return ", ".join(f"{NAMES[name][0]} {mean:{NAMES[name][1]}}" for name, mean in means.items())
 
 

@@ -22,7 +22,7 @@ from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import SCHEMAS, Kind
-from hybrid_cli.training.batches import Examples, ahead
+from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
 from hybrid_cli.training.loop import train as run
@@ -79,7 +79,7 @@ def train(
     with tempfile.TemporaryDirectory() as work:
         job = Job(
             learner,
-            lambda done: ahead(map(learner.prepare, known.batches(plan, done))),
+            lambda done: prefetch(map(learner.prepare, known.batches(plan, done))),
             steps_of(plan, len(known)),
             lambda folder: {},
             epoch_steps=epoch_steps(plan, len(known)),
@@ -95,11 +95,11 @@ class _Documents:
 
     numbers: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def row(self, given: Any, place: str) -> dict[str, Any]:
+    def row(self, given: Any, label: str) -> dict[str, Any]:
         """Return docid, title and text of a document."""
         document = {"text": given} if isinstance(given, str) else given
         if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
-            raise InputError(f"{_NAME}: {place} is no text, and no dictionary with a text", code="not-a-text")
+            raise InputError(f"{_NAME}: {label} is no text, and no dictionary with a text", code="not-a-text")
         title, text = str(document.get("title") or ""), document["text"]
         number = self.numbers.setdefault((title, text), str(len(self.numbers)))
         return {"docid": str(document.get("docid", number)), "title": title, "text": text}

@@ -21,14 +21,14 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.index import Barred, LexicalIndex
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
-from hybrid_cli.training.negatives import folded
+from hybrid_cli.training.negatives import fold_columns
 from hybrid_cli.training.options import Labeling
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
 
-_HASH = folded("text").hash().alias("hash")
+_HASH = fold_columns("text").hash().alias("hash")
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk
@@ -122,10 +122,10 @@ def given_queries(file: Path, options: Labeling, run: Run | None = None) -> Quer
     if run is None:
         return queries
     placed = pl.concat(queries.blocks).join(
-        run.queries.select("qid", place="begin"), on="qid", how="left", maintain_order="left"
+        run.queries.select("qid", position="begin"), on="qid", how="left", maintain_order="left"
     )
-    placed = placed.with_columns(pl.col("place").forward_fill()).sort("place", maintain_order=True)
-    return replace(queries, blocks=[placed.drop("place")])
+    placed = placed.with_columns(pl.col("position").forward_fill()).sort("position", maintain_order=True)
+    return replace(queries, blocks=[placed.drop("position")])
 
 
 def sentence_queries(corpus: Path, questions: Path | None, language: str, options: Labeling) -> Queries:
@@ -143,11 +143,11 @@ def sentence_queries(corpus: Path, questions: Path | None, language: str, option
     lengths: Sequence[int] = sentences.QUESTION_WORDS
     if questions is not None:
         lengths = sentences.word_counts(collections.read_queries(questions)["text"]) or lengths
-    found = Sentences(corpus, options.queries_from, options.seed, lengths=lengths, language=language)
-    counts = found.count()
+    source = Sentences(corpus, options.queries_from, options.seed, lengths=lengths, language=language)
+    counts = source.count()
     if not counts["queries"]:
         raise path_error(corpus, f"has no sentence of {sentences.LEAST_WORDS} words or more", code="no-text")
-    return _drawn(found.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, options)
+    return _drawn(source.blocks(), counts["queries"], {"available": counts.pop("queries"), **counts}, options)
 
 
 def _drawn(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], options: Labeling) -> Queries:

@@ -89,14 +89,14 @@ class SurrogatePool:
         scores = queries @ documents.T
         own = scores[np.arange(len(scores)), self.own]
         ranks = (scores >= own[:, None]).sum(1)
-        found = pl.DataFrame(
+        hits = pl.DataFrame(
             {
                 "qid": self.queries["qid"].gather(np.repeat(np.arange(len(scores)), scores.shape[1])),
                 "docid": pl.concat([self.documents["docid"]] * len(scores)),
                 "score": scores.ravel(),
             }
         )
-        overlap = rbo(runs.ranked(found, scores.shape[1]), self.teacher)
+        overlap = rbo(runs.ranked(hits, scores.shape[1]), self.teacher)
         agreement = self.queries.join(overlap, on="qid", how="left", maintain_order="left")["value"].fill_null(0.0)
         return {"dev_MRR": float((1 / ranks).mean()), "dev_RBO": float(agreement.to_numpy().mean())}
 
@@ -148,7 +148,7 @@ class LabeledQueries:
     def _epoch(self, epoch: int, skip: int) -> Iterator[Group]:
         """Yield one epoch in shuffled order: pieces of shards, so that a part of an epoch sees the whole collection."""
         seed = self._plan.seed
-        for shard, positions in draws.shuffled(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
+        for shard, positions in draws.shuffle_tables(self._sizes, seed, epoch, skip=skip, pieces=PIECES):
             texts, rows, scores = self._known(shard)
             for position in positions:
                 rng = draws.rng(seed, epoch, shard, position)

@@ -106,7 +106,7 @@ def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Object
     function = LOSSES[name]
     bound = {key: parameters[key] for key in signature(function).parameters if key in parameters}
     relevance: Objective = partial(_terms, name, partial(function, **bound))
-    return added(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
+    return sum_objectives(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
 
 
 def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
@@ -272,16 +272,16 @@ def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Ten
     return functional.kl_div(actual, wanted, log_target=True, reduction="batchmean")
 
 
-def distilled(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
+def with_distillation(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:
     """Return `relevance` of the first `dim` values plus `distillation` of the other values (LITE, eq. 11)."""
 
-    def together(vectors: LossInputs) -> Terms:
+    def objective(vectors: LossInputs) -> Terms:
         small = replace(vectors, queries=vectors.queries[..., :dim], documents=vectors.documents[..., :dim])
         large = replace(vectors, queries=vectors.queries[..., dim:], documents=vectors.documents[..., dim:])
         vectors.record(**small.similarities())
         return {**relevance(small), "distillation": weight * distillation(large)["distillation"]}
 
-    return together
+    return objective
 
 
 def distillation(vectors: LossInputs) -> Terms:
@@ -324,7 +324,7 @@ def matryoshka(relevance: Objective, dims: Sequence[int], unit: bool) -> Objecti
     def cut(vectors: Tensor, dim: int) -> Tensor:
         return functional.normalize(vectors[..., :dim], dim=-1) if unit else vectors[..., :dim]
 
-    def together(vectors: LossInputs) -> Terms:
+    def objective(vectors: LossInputs) -> Terms:
         totals: Terms = {}
         for dim in dims:
             part = replace(vectors, queries=cut(vectors.queries, dim), documents=cut(vectors.documents, dim))
@@ -332,7 +332,7 @@ def matryoshka(relevance: Objective, dims: Sequence[int], unit: bool) -> Objecti
                 totals[name] = totals.get(name, term.new_zeros(())) + term / len(dims)
         return totals
 
-    return together
+    return objective
 
 
 def with_prefixes(relevance: Objective, dims: Sequence[int], dim: int, unit: bool) -> Objective:
@@ -351,13 +351,13 @@ def check_prefixes(dims: Sequence[int], dim: int) -> None:
         raise option_error("matryoshka_dims", bad[0], f"the vectors have {dim} values", limit=dim)
 
 
-def added(*objectives: Objective) -> Objective:
+def sum_objectives(*objectives: Objective) -> Objective:
     """Return the sum of objectives, with the terms of all."""
 
-    def together(vectors: LossInputs) -> Terms:
+    def objective(vectors: LossInputs) -> Terms:
         return {name: term for part in objectives for name, term in part(vectors).items()}
 
-    return together
+    return objective
 
 
 def span_contrast(vectors: Tensor) -> Terms:

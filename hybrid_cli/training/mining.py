@@ -127,7 +127,7 @@ class Miner:
         with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
-                parts.append(frame.select("docid", negatives.folded("title", "text").hash().alias("hash")))
+                parts.append(frame.select("docid", negatives.fold_columns("title", "text").hash().alias("hash")))
                 advance(len(batch))
         corpus = pl.concat(parts)
         self.docids = corpus["docid"]
@@ -148,7 +148,7 @@ class Miner:
         chosen, tallies = [], []
         parts = list(examples.iter_slices(self._at_once()))
         with console.progress("mine", len(examples), "examples") as advance:
-            blocks = cluster.ordered(self.sources.where, partial(_block_miner, self), parts)
+            blocks = cluster.map_blocks(self.sources.where, partial(_block_miner, self), parts)
             for part, (drawn, tally) in zip(parts, blocks, strict=True):
                 chosen.append(drawn)
                 tallies.append(tally)
@@ -181,7 +181,7 @@ class Miner:
             candidates, positives = negatives.from_corpus(self.docids, examples, seeds, LOOK_AHEAD + keep), _NO_SCORES
         else:
             run, positives = self._retrieved(source, examples) if needed else (runs.empty(), _NO_SCORES)
-            candidates = negatives.retrieved(run, examples, how.skip_top, self.depth)
+            candidates = negatives.hits_of_examples(run, examples, how.skip_top, self.depth)
             if source == GIVEN_FILE:  # a sample of the corpus has only some of them
                 candidates = candidates.filter(pl.col("docid").is_in(self.docids.implode()))
         self.tally.add(source, "candidates", len(candidates))
@@ -251,11 +251,13 @@ class Miner:
             )
         return texts
 
-    def _scored(self, found: pl.DataFrame) -> pl.DataFrame:
+    def _scored(self, candidates: pl.DataFrame) -> pl.DataFrame:
         if self.index is None:
-            return found.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
+            return candidates.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
-        return found.with_columns(self.index.score(found.select("qid", "docid"), queries).alias("lexical_score"))
+        return candidates.with_columns(
+            self.index.score(candidates.select("qid", "docid"), queries).alias("lexical_score")
+        )
 
 
 def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]:

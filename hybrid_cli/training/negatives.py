@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hybrid_cli import draws
-from hybrid_cli.draws import GOLDEN, Keys, keys, mixed
+from hybrid_cli.draws import GOLDEN, Keys, keys, mix
 from hybrid_cli.training.options import RANDOM, Source
 
 SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
@@ -83,7 +83,7 @@ def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed:
 # ------------------------------------------------------------------------------------------------------ candidates
 
 
-def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: int) -> pl.DataFrame:
+def hits_of_examples(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: int) -> pl.DataFrame:
     """Return the hits at ranks `skip_top` + 1 to `depth` for each example.
 
     Args:
@@ -93,14 +93,14 @@ def retrieved(run: pl.DataFrame, examples: pl.DataFrame, skip_top: int, depth: i
         depth: lowest rank.
 
     Returns:
-        example, qid, docid, place (the rank), score.
+        example, qid, docid, position (the rank), score.
     """
     hits = run.lazy().filter(pl.col("rank").is_between(skip_top + 1, depth))
     return (
         examples.lazy()
         .select("example", "qid")
         .join(hits, on="qid", how="inner")
-        .select("example", "qid", "docid", pl.col("rank").cast(pl.Int64).alias("place"), "score")
+        .select("example", "qid", "docid", pl.col("rank").cast(pl.Int64).alias("position"), "score")
         .collect()
     )
 
@@ -115,7 +115,7 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         number: draws per example, with replacement; repeated documents count once.
 
     Returns:
-        example, qid, docid, place (number of the draw), score (null).
+        example, qid, docid, position (number of the draw), score (null).
     """
     if len(docids) <= 4 * number:
         positions, rows = (np.tile(np.arange(len(docids)), len(examples)) for _ in range(2))
@@ -125,7 +125,7 @@ def from_corpus(docids: pl.Series, examples: pl.DataFrame, example_seeds: Keys, 
         drawn_keys = keys(np.repeat(example_seeds, count) ^ GOLDEN, positions)
         rows = (drawn_keys % np.uint64(len(docids))).astype(np.int64)
     repeated = {name: examples[name].gather(np.repeat(np.arange(len(examples)), count)) for name in ("example", "qid")}
-    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "place": positions})
+    drawn = pl.DataFrame({**repeated, "docid": docids.gather(rows), "position": positions})
     return drawn.unique(["example", "docid"], keep="first", maintain_order=True).with_columns(
         score=pl.lit(None, dtype=pl.Float32)
     )
@@ -135,7 +135,7 @@ def admissible(candidates: pl.DataFrame, filters: Mapping[str, Filter], source: 
     """Return the candidates that every filter keeps.
 
     Args:
-        candidates: candidates of one source; see `retrieved`.
+        candidates: candidates of one source; see `hits_of_examples`.
         filters: name -> filter; applied in order.
         source: name of the source.
         tally: counts the candidates that each filter drops.
@@ -154,10 +154,10 @@ def pair_filters(forbidden: Mapping[str, pl.DataFrame]) -> dict[str, Filter]:
         forbidden: name of the filter -> the pairs (qid, docid) that it drops.
     """
 
-    def without(dropped: pl.DataFrame) -> Filter:
-        return lambda found: found.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
+    def filter_of(dropped: pl.DataFrame) -> Filter:
+        return lambda candidates: candidates.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
 
-    return {name: without(dropped) for name, dropped in forbidden.items()}
+    return {name: filter_of(dropped) for name, dropped in forbidden.items()}
 
 
 def score_filters(
@@ -172,20 +172,22 @@ def score_filters(
         relative_margin: highest fraction of the positive's score that passes.
     """
 
-    def passing(bound: pl.Expr) -> Filter:
-        def keep(found: pl.DataFrame) -> pl.DataFrame:
-            scored = found.join(positive_scores, on="example", how="left", maintain_order="left", suffix="_positive")
+    def filter_below(bound: pl.Expr) -> Filter:
+        def keep(candidates: pl.DataFrame) -> pl.DataFrame:
+            scored = candidates.join(
+                positive_scores, on="example", how="left", maintain_order="left", suffix="_positive"
+            )
             return scored.filter(pl.col("score").is_null() | (pl.col("score") <= bound)).drop("score_positive")
 
         return keep
 
     filters: dict[str, Filter] = {}
     if max_score is not None:
-        filters["max score"] = passing(pl.lit(max_score))
+        filters["max score"] = filter_below(pl.lit(max_score))
     if relative_margin is not None:
         positive = pl.coalesce("score_positive", pl.col("score").min().over("example"))
         # The bound is below the score of the positive, also if that is negative.
-        filters["relative margin"] = passing(positive - (1 - relative_margin) * positive.abs())
+        filters["relative margin"] = filter_below(positive - (1 - relative_margin) * positive.abs())
     return filters
 
 
@@ -193,14 +195,14 @@ def in_drawing_order(candidates: pl.DataFrame, example_seeds: Keys, keep: int) -
     """Return the first `keep` candidates of each example in the order of a draw without replacement.
 
     Args:
-        candidates: example, qid, docid, place.
+        candidates: example, qid, docid, position.
         example_seeds: random bits per example [E]; see `seeds`.
         keep: candidates per example.
 
     Returns:
         example, qid, docid, key.
     """
-    drawn = keys(example_seeds[candidates["example"].to_numpy()], candidates["place"].to_numpy())
+    drawn = keys(example_seeds[candidates["example"].to_numpy()], candidates["position"].to_numpy())
     return (
         candidates.lazy()
         .select("example", "qid", "docid")
@@ -248,11 +250,11 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
 
 def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
     """Return the draws with mixed sources in each list, so that a training with few negatives sees all sources."""
-    again = mixed(chosen["key"].to_numpy() ^ GOLDEN)
+    again = mix(chosen["key"].to_numpy() ^ GOLDEN)
     return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
-def folded(*columns: str) -> pl.Expr:
+def fold_columns(*columns: str) -> pl.Expr:
     """Return the concatenated columns, with each run of white space as one space, for the comparison of texts."""
     return pl.concat_str(*columns, separator=" ").str.replace_all(r"\s+", " ").str.strip_chars()
 

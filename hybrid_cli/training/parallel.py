@@ -27,7 +27,7 @@ BUCKET = 1 << 24  # values of gradients that are summed at once
 Item = TypeVar("Item")
 
 
-def requested() -> int:
+def requested_processes() -> int:
     """Return the number of processes that the launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -89,7 +89,7 @@ def start(name: str) -> bool:
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before NCCL starts, which else opens a context of each process on GPU 0
-    if requested() == 1 or distributed.is_initialized():
+    if requested_processes() == 1 or distributed.is_initialized():
         return False
     if device.type == "cuda":
         distributed.init_process_group("nccl", device_id=device, timeout=_PATIENCE)
@@ -122,11 +122,11 @@ def shares(count: int) -> list[int]:
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
     """Return the items of this process."""
-    return items[own(len(items))]
+    return items[own_slice(len(items))]
 
 
-def own(count: int) -> slice:
-    """Return the place of this process's items in `count` items."""
+def own_slice(count: int) -> slice:
+    """Return the slice of this process's items in `count` items."""
     counts = shares(count)
     begin = sum(counts[: rank()])
     return slice(begin, begin + counts[rank()])

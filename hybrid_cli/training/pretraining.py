@@ -229,7 +229,7 @@ class Corpus:
         The processes of a training count one block each at a time.
         """
         enough = (self._plan.max_steps or math.inf) * self._plan.batch_size * self._plan.accumulate
-        found: dict[int, np.ndarray] = {}
+        counts_by_block: dict[int, np.ndarray] = {}
         with console.progress("count spans", self.documents, "documents") as advance:
             order = self._blocks(0)
             for first in range(0, len(order), parallel.size()):
@@ -237,13 +237,13 @@ class Corpus:
                 own = [[len(units)] for block in blocks[parallel.rank() :][:1] for units in self._of_block(block)]
                 counted = parallel.gather(torch.tensor(own, dtype=torch.int64).view(-1, 1))
                 for block, counts in zip(blocks, counted, strict=False):  # the last blocks may be fewer than processes
-                    found[block] = counts.flatten().cpu().numpy()
+                    counts_by_block[block] = counts.flatten().cpu().numpy()
                     advance(min(BLOCK, self.documents - block * BLOCK))
-                if sum(int(counts.sum()) for counts in found.values()) >= enough:
+                if sum(int(counts.sum()) for counts in counts_by_block.values()) >= enough:
                     break
-        if not any(counts.any() for counts in found.values()):
+        if not any(counts.any() for counts in counts_by_block.values()):
             raise path_error(self._path, "has no words to train on; pretrain needs documents with text", code="no-text")
-        return found
+        return counts_by_block
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Unit | None]:
         """Yield the units of an epoch after the first `skip`; None for those of other processes, which stay text."""
@@ -259,13 +259,13 @@ class Corpus:
                 units = self._chosen(block, ends, order[self._own(positions) & (positions >= skip)], epoch)
                 yield from (units.get(unit) for unit in order[positions >= skip].tolist())
 
-    def _own(self, places: np.ndarray) -> np.ndarray:
-        """Return a mask [n] of the units of this process, for places in the sequence of an epoch."""
-        batch, position = np.divmod(places, self._plan.batch_size)
+    def _own(self, positions: np.ndarray) -> np.ndarray:
+        """Return a mask [n] of the units of this process, for positions in the sequence of an epoch."""
+        batch, position = np.divmod(positions, self._plan.batch_size)
         lengths = np.minimum(self._plan.batch_size, len(self) - batch * self._plan.batch_size)
-        mask = np.zeros(len(places), bool)
+        mask = np.zeros(len(positions), bool)
         for length in np.unique(lengths).tolist():
-            own = parallel.own(length)
+            own = parallel.own_slice(length)
             mask |= (lengths == length) & (position >= own.start) & (position < own.stop)
         return mask
 
@@ -273,8 +273,8 @@ class Corpus:
         """Return some units of a block by their number; other documents are not tokenized."""
         rows = np.unique(np.searchsorted(ends, chosen, "right"))
         begins = ends - self._counts[block]
-        found = zip(rows.tolist(), self._of_block(block, epoch, rows), strict=True)
-        units = {int(begins[row]) + number: unit for row, several in found for number, unit in enumerate(several)}
+        documents = zip(rows.tolist(), self._of_block(block, epoch, rows), strict=True)
+        units = {int(begins[row]) + number: unit for row, several in documents for number, unit in enumerate(several)}
         return {number: units[number] for number in chosen.tolist()}
 
     def _blocks(self, epoch: int) -> list[int]:
@@ -307,8 +307,8 @@ class Corpus:
             masked += [self._mask(span, rng) for span in unit or ()]
         return Spans([ids for ids, _ in masked], [labels for _, labels in masked])
 
-    def _rng(self, *place: int) -> np.random.Generator:
-        return draws.rng(self._plan.seed, *place)
+    def _rng(self, *key: int) -> np.random.Generator:
+        return draws.rng(self._plan.seed, *key)
 
 
 _HEAD_LAYERS = 2

@@ -96,8 +96,8 @@ class RerankerLearner:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
         recorded: Terms = {}
 
-        def loss(found: Sequence[Tensor]) -> tuple[Tensor, Terms]:
-            scores = torch.cat(list(found)).view(len(groups), -1)
+        def loss(chunks: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+            scores = torch.cat(list(chunks)).view(len(groups), -1)
             recorded.update(diagnostics(scores, self.loss))
             terms = LOSSES[self.loss](scores)
             return scale(torch.stack(list(terms.values())).sum()), terms

@@ -49,7 +49,7 @@ def sparse_objective(
         gated: train the gate of SparTerm.
     """
 
-    def together(vectors: LossInputs) -> Terms:
+    def objective(vectors: LossInputs) -> Terms:
         inputs = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
         documents, share = inputs.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
         counts = {"query_terms": inputs.queries, "document_terms": documents}
@@ -61,7 +61,7 @@ def sparse_objective(
             terms["gate"] = gate_loss(vectors.documents[:, 0, size : 2 * size], vectors.queries[:, 2 * size :])
         return terms
 
-    return together
+    return objective
 
 
 def gate_loss(scores: Tensor, wanted: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class TermRecall:
         """Yield the batches of all epochs from the `done`-th on."""
 
         def epoch(number: int, skip: int) -> Iterator[Passage]:
-            for _, rows in draws.shuffled([len(self)], self._plan.seed, number, skip=skip):
+            for _, rows in draws.shuffle_tables([len(self)], self._plan.seed, number, skip=skip):
                 yield from (self._passages[row] for row in rows)
 
         return batches(len(self), epoch, self._plan, done)
@@ -118,11 +118,11 @@ class TermRecall:
 
 def recall(queries: Sequence[set[str]]) -> dict[str, float]:
     """Return the share of the queries that contain each of their terms."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for terms in queries:
         for term in terms:
-            found[term] = found.get(term, 0.0) + 1 / len(queries)
-    return found
+            shares[term] = shares.get(term, 0.0) + 1 / len(queries)
+    return shares
 
 
 class RecallLearner:

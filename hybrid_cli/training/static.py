@@ -74,7 +74,7 @@ class BagsOfTerms:
         self._impacts = impacts
         self._rows = encoder.rows_of(index.impacts.postings.terms)
         self._scale = np.sqrt(encoder.idf[self._rows])
-        self._places = pl.DataFrame({"docid": index.docids}).with_row_index("row")
+        self._document_rows = pl.DataFrame({"docid": index.docids}).with_row_index("row")
         self._width = len(encoder.idf)
 
     def batches(self, done: int = 0) -> Iterator[Batch]:
@@ -102,7 +102,7 @@ class BagsOfTerms:
         bags = self._random_bags(rng, plan.batch_size - given)
         if given:
             bags = _joined(bags, self._text_bags(rng, given))
-        mine = parallel.own(len(bags))
+        mine = parallel.own_slice(len(bags))
         bags = bags.part(mine.start, mine.stop)
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
@@ -137,7 +137,7 @@ class BagsOfTerms:
         """Return the rows of the teacher's top-ranked documents of each query."""
         numbers = pl.Series("qid", range(len(bags)))
         hits = self._index.search_bags(numbers, bags, self._plan.hard_candidates)
-        return hits.join(self._places, on="docid")["row"].to_numpy()
+        return hits.join(self._document_rows, on="docid")["row"].to_numpy()
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""

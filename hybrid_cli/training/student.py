@@ -14,7 +14,7 @@ from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.batches import Group
-from hybrid_cli.training.negatives import folded
+from hybrid_cli.training.negatives import fold_columns
 from hybrid_cli.training.options import Optimization
 from hybrid_cli.training.teachers import Scorer, ScorerWeight
 
@@ -117,7 +117,7 @@ def relevant(texts: pl.DataFrame) -> Callable[[Group], Set[str]]:
     Args:
         texts: docid, title, text of all documents.
     """
-    hashes = texts.select("docid", folded("title", "text").hash().alias("hash"))
+    hashes = texts.select("docid", fold_columns("title", "text").hash().alias("hash"))
     alike = hashes.group_by("hash").agg("docid")
     same = dict(hashes.join(alike, on="hash", suffix="s").select("docid", "docids").iter_rows())
     return lambda group: {other for docid in group.positives for other in same.get(docid, [docid])}

@@ -57,7 +57,7 @@ class Bm25Scorer:
             raise InputError(
                 f"{error}; pass the --index of the examples", code="other-index", id=error.fields.get("id")
             ) from None
-        self._impacts, self._places = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
+        self._impacts, self._row_by_docid = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
         """Return exact BM25 scores [n, m] of every query and every document, by one sparse product."""
@@ -66,7 +66,7 @@ class Bm25Scorer:
 
     def rows(self, docids: Sequence[str]) -> Any:
         """Return the impacts of documents, scipy CSR [m, V]."""
-        return self._impacts[[self._places[docid] for docid in docids]]
+        return self._impacts[[self._row_by_docid[docid] for docid in docids]]
 
 
 class PostingsScorer:
@@ -90,9 +90,9 @@ class PostingsScorer:
         from hybrid_cli.lexical import kernels
 
         rows, columns = np.unique(self._rows_of(docids), return_inverse=True)
-        found = np.zeros((len(queries), len(rows)))
-        kernels.score_every(rows, *self.index.kernel_arguments(self.index.bags(queries)), found)
-        scores: Floats = found[:, columns].astype(np.float32)
+        matrix = np.zeros((len(queries), len(rows)))
+        kernels.score_every(rows, *self.index.kernel_arguments(self.index.bags(queries)), matrix)
+        scores: Floats = matrix[:, columns].astype(np.float32)
         return scores
 
 
@@ -165,14 +165,14 @@ class FrozenEncoder:
         self.dim = encoder.dim
         for _ in parallel.first_alone():
             with console.progress("encode with the frozen model", unit="texts") as advance:
-                self._queries, self._query_places = stored_vectors(
+                self._queries, self._query_rows = stored_vectors(
                     work,
                     "queries",
                     examples.queries(),
                     lambda part: encoder.encode_queries(part["text"].to_list()),
                     advance,
                 )
-                self._documents, self._document_places = stored_vectors(
+                self._documents, self._document_rows = stored_vectors(
                     work,
                     "documents",
                     examples.documents(),
@@ -182,17 +182,17 @@ class FrozenEncoder:
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
         """Return the scores [n, m] of every query and every document."""
-        rows = [self._document_places[docid] for docid in docids]
-        scores: Floats = self._queries[[self._query_places[query] for query in queries]] @ self._documents[rows].T
+        rows = [self._document_rows[docid] for docid in docids]
+        scores: Floats = self._queries[[self._query_rows[query] for query in queries]] @ self._documents[rows].T
         return scores
 
     def queries(self, groups: list[Group]) -> Floats:
         """Return vectors [B, dim]."""
-        return self._queries[[self._query_places[group.query] for group in groups]]
+        return self._queries[[self._query_rows[group.query] for group in groups]]
 
     def documents(self, groups: list[Group]) -> Floats:
         """Return vectors [B, G, dim]."""
-        return self._documents[[[self._document_places[docid] for docid in group.docids] for group in groups]]
+        return self._documents[[[self._document_rows[docid] for docid in group.docids] for group in groups]]
 
 
 def stored_vectors(

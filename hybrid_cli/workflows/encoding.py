@@ -28,7 +28,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import DENSE_INDEX, INT8, TEXTS, as_names
-from hybrid_cli.settings.conversion import plain
+from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
@@ -135,7 +135,9 @@ def _kind(settings: Encode, folders: Sequence[Path]) -> str:
     return OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else OF_DENSE_TRANSFORMER
 
 
-def opened(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> tuple[CombinationRecipe, Encoder]:
+def open_encoders(
+    settings: Encode, device: str, dtype: Any, changes: dict[str, Any]
+) -> tuple[CombinationRecipe, Encoder]:
     """Return the encoder of one or two models with a changed contract, and the recipe of a combination."""
     recipe = CombinationRecipe(settings.combine, settings.weight)
     models = as_names(settings.model)
@@ -175,13 +177,13 @@ def blocks_encoder(
     if settings.ray_address is None:
         return partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
     start = partial(_start, settings.of_worker(), of_queries, resolved)
-    return partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+    return partial(cluster.map_blocks, settings, start, gpu=settings.device.startswith("cuda"))
 
 
 def _start(settings: Encode, of_queries: bool, resolved: dict[str, Any]) -> Callable[[Block], Encoded]:
     """Open the encoder in a process of a cluster."""
     set_all_threads(settings.threads)
-    _, encoder = opened(settings, settings.device, resolved["dtype"], resolved["contract"])
+    _, encoder = open_encoders(settings, settings.device, resolved["dtype"], resolved["contract"])
     return block_encoder(encoder, of_queries, settings.batch_tokens)
 
 
@@ -235,7 +237,7 @@ def run_on(
     Raises:
         InputError, HybridError: see `workers.run`.
     """
-    given = {name: plain(getattr(settings, name)) for name in settings.given - {"devices"}}
+    given = {name: json_value(getattr(settings, name)) for name in settings.given - {"devices"}}
     given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
     missing = missing_shards(path_of, total, settings.shard_size)
     shares = [missing[number :: len(devices)] for number in range(len(devices))]
@@ -254,7 +256,7 @@ def encode_share() -> None:
         settings = Encode(**job["settings"])
         set_all_threads(settings.threads)
         source, kind = source_of(settings)
-        _, encoder = opened(settings, job["device"], job["dtype"], job["contract"])
+        _, encoder = open_encoders(settings, job["device"], job["dtype"], job["contract"])
         texts, _ = texts_in(source, kind)
         of_queries, wanted = kind == Kind.VECTORS, set(job["shards"])
         encoded = partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))

@@ -15,10 +15,10 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import PseudoQueries
-from hybrid_cli.collections.pseudo_queries import usable
-from hybrid_cli.collections.source import Document, Place, Source
+from hybrid_cli.collections.pseudo_queries import count_usable
+from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import read_json, typed
+from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.settings import (
     Auto,
     Compose,
@@ -197,7 +197,7 @@ class RecommendedPath:
         source = Source(documents.name, lambda: _documents(documents))
         counts: dict[PseudoQueries, int] = {}
         for kind in kinds:
-            counts[kind] = usable(source, self._source(self.at("pseudo"), kind))
+            counts[kind] = count_usable(source, self._source(self.at("pseudo"), kind))
             few = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count < FEWEST_QUERIES)
             if counts[kind] >= FEWEST_QUERIES:
                 if few:
@@ -291,7 +291,7 @@ class RecommendedPath:
             return self.settings.max_steps
         file, minutes = self.at(_STEPS_FILE), self.settings.minutes
         if file.is_file():
-            stored = typed(ChosenSteps, read_json(file), file)
+            stored = make_typed(ChosenSteps, read_json(file), file)
             if stored.minutes == minutes:
                 console.note(
                     f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})",
@@ -407,4 +407,4 @@ def _documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a collection."""
     for batch in collection.documents(path):
         for row in batch.to_pylist():
-            yield Document(row["docid"], row["title"], row["text"], Place(path, 0, "document"))
+            yield Document(row["docid"], row["title"], row["text"], Location(path, 0, "document"))

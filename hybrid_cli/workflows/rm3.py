@@ -59,9 +59,9 @@ class TunedFeedback:
         for documents, terms in product(SIZES, SIZES):
             models = self._first.models(documents, terms)
             for share in SHARES:
-                found = evaluate_run(self._run(models, share), known, [measure], remove_query=remove_query)
-                found = found.select("qid", "value")
-                ordered = self.judged.to_frame().join(found, on="qid", how="left", maintain_order="left")
+                results = evaluate_run(self._run(models, share), known, [measure], remove_query=remove_query)
+                results = results.select("qid", "value")
+                ordered = self.judged.to_frame().join(results, on="qid", how="left", maintain_order="left")
                 values.append(ordered["value"].fill_null(0.0).to_numpy())
                 advance(1)
         choices = [Choice(_FAMILY.format(docs, terms), (share, 1 - share)) for docs, terms, share in GRID]

@@ -103,7 +103,7 @@ def encode_documents(
             weighted = partial(map, _block_weights(encoder, resolved["steps"], settings.batch_tokens))
         else:
             start = partial(_start, settings.of_worker(), resolved, settings.device)
-            weighted = partial(cluster.ordered, settings, start, gpu=settings.device.startswith("cuda"))
+            weighted = partial(cluster.map_blocks, settings, start, gpu=settings.device.startswith("cuda"))
         encode_weights(folder, texts, weighted, settings.shard_size, advance)
         return
     path_of = partial(weight_shard, folder)
@@ -134,10 +134,10 @@ def _block_weights(encoder: SparseEncoder, steps: int, batch_tokens: int | None)
 
     def weighted(block: Block) -> Weighted:
         before = encoder.truncated
-        found = encoder.document_weights(*block, steps, tokens)
-        ends = pa.array([0, *found.distinct.cumsum()], pa.int32())
-        terms = pa.ListArray.from_arrays(ends, found.terms.cast(pa.string()))
-        weights = pa.ListArray.from_arrays(ends, pa.array(found.weights, pa.int32()))
+        lists = encoder.document_weights(*block, steps, tokens)
+        ends = pa.array([0, *lists.distinct.cumsum()], pa.int32())
+        terms = pa.ListArray.from_arrays(ends, lists.terms.cast(pa.string()))
+        weights = pa.ListArray.from_arrays(ends, pa.array(lists.weights, pa.int32()))
         return pa.table({"terms": terms, "weights": weights}), encoder.truncated - before
 
     return weighted

@@ -99,9 +99,9 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     if change.added:
         jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
-        for place, (shard, mask) in enumerate(kept.items()):
-            if not (work / layout.shard(place)).is_dir():
-                with storage.replacing(work / layout.shard(place)) as scratch:
+        for position, (shard, mask) in enumerate(kept.items()):
+            if not (work / layout.shard(position)).is_dir():
+                with storage.replacing(work / layout.shard(position)) as scratch:
                     _keep(shard, mask, scratch)
         if change.added:
             fields = options["fields"]
@@ -243,7 +243,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
 def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
     """Refuse an index that was replaced after its ids were read."""
     if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
-        raise storage.replaced(change.index)
+        raise storage.replaced_error(change.index)
 
 
 def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:

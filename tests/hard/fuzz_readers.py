@@ -44,7 +44,7 @@ from hybrid_cli.collections import collection, folds
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.fusion.weights import stored_recipe
-from hybrid_cli.json_files import typed
+from hybrid_cli.json_files import make_typed
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import PrepareRows
 from hybrid_cli.stages.prepare import prepare
@@ -360,7 +360,7 @@ def combination_json(content: dict[str, Any], edits: Edits) -> None:
     with folder_of({layout.CONTRACT: as_json(content, edits)}) as folder:
         found = accepted(lambda: composite.read_recipe(folder), False)
         if found is not None:
-            assert typed(composite.CombinationRecipe, json.loads(json.dumps(asdict(found))), "again") == found
+            assert make_typed(composite.CombinationRecipe, json.loads(json.dumps(asdict(found))), "again") == found
 
 
 _MODEL: dict[str, Any] = {

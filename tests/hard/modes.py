@@ -133,7 +133,7 @@ def with_clock(attempt: Attempt) -> Ended:
 
 def with_budget(attempt: Attempt) -> Ended:
     """Give a budget of memory that makes blocks small; the work is refused if it does not fit."""
-    budget = memory.used() + (1 << attempt.draw.randint(14, 28))
+    budget = memory.used_bytes() + (1 << attempt.draw.randint(14, 28))
     first = partial(_set_rows, attempt.draw.randint(1, 5)) if attempt.draw.random() < 0.7 else None
     ended = run([*attempt.words, "--memory", str(budget if first is None else 1 << 40)], first=first)
     without = [line for line in ended.lines if "--memory: only with" in line or "no option --memory" in line]

@@ -32,9 +32,9 @@ def source(options: Beir) -> Source:
         splits: dict[str, dict[str, None]] = {}
         for row in judgments():
             splits.setdefault(row.qid, {})[row.split] = None
-        for place, qid, text, answers in query_rows(queries):
+        for location, qid, text, answers in query_rows(queries):
             for split in splits.get(qid, (UNJUDGED,)):
-                yield Query(split, qid, text, answers, place)
+                yield Query(split, qid, text, answers, location)
 
     files = {"corpus": corpus, "queries": queries, **roles("qrels", qrels)}
     return Source("beir", documents, split_queries, judgments, files)

@@ -18,7 +18,7 @@ from hybrid_cli.collections.readers.text_files import (
     quoted_columns,
     text_of,
 )
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import is_json, records
 
@@ -38,35 +38,37 @@ def source(options: Dpr) -> Source:
         )  # fmt: skip
 
     def documents() -> Iterator[Document]:
-        for number, (place, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):
+        for number, (location, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):
             if number == 0 and fields[:2] == ["id", "text"]:
                 continue
-            yield Document(checked_id(fields[0], place), fields[2], fields[1], place)
+            yield Document(checked_id(fields[0], location), fields[2], fields[1], location)
 
     def queries() -> Iterator[Query]:
         for split, path in options.questions.items():
-            for number, (place, text, answers) in enumerate(_questions(path)):
-                yield Query(split, str(number), text, answers, place)
+            for number, (location, text, answers) in enumerate(_questions(path)):
+                yield Query(split, str(number), text, answers, location)
         for split, path in options.training.items():
-            for number, (place, record) in enumerate(records(path)):
-                yield Query(split, str(number), text_of(record, QUERY_FIELDS, place), answers_of(record, place), place)
+            for number, (location, record) in enumerate(records(path)):
+                yield Query(
+                    split, str(number), text_of(record, QUERY_FIELDS, location), answers_of(record, location), location
+                )
 
     def judgments() -> Iterator[Judgment]:
         for split, path in options.training.items():
             without = 0
-            for number, (place, record) in enumerate(records(path)):
-                positives = _positives(record, place)
+            for number, (location, record) in enumerate(records(path)):
+                positives = _positives(record, location)
                 without += not positives
                 for docid in positives:
-                    yield Judgment(split, str(number), docid, 1, place)
+                    yield Judgment(split, str(number), docid, 1, location)
             result.facts.setdefault("questions_without_positive", {})[split] = without
 
     def contexts() -> Iterator[str]:
         """Yield the hard negatives of all questions, best-ranked first."""
         lists = [
-            [id_of(passage, _PASSAGE_ID, place) for passage in passages(record, "hard_negative_ctxs", place)]
+            [id_of(passage, _PASSAGE_ID, location) for passage in passages(record, "hard_negative_ctxs", location)]
             for path in options.training.values()
-            for place, record in records(path)
+            for location, record in records(path)
         ]
         for rank in range(max(map(len, lists), default=0)):
             yield from (docids[rank] for docids in lists if rank < len(docids))
@@ -80,15 +82,15 @@ def source(options: Dpr) -> Source:
     return replace(result, preferred=contexts) if options.sample_from == "contexts" else result
 
 
-def _questions(path: Path) -> Iterator[tuple[Place, str, list[str] | None]]:
+def _questions(path: Path) -> Iterator[tuple[Location, str, list[str] | None]]:
     if is_json(path):
-        for place, record in records(path):
-            yield place, text_of(record, QUERY_FIELDS, place), answers_of(record, place)
+        for location, record in records(path):
+            yield location, text_of(record, QUERY_FIELDS, location), answers_of(record, location)
     else:
-        for place, fields in quoted_columns(path, 2, "question and list of answers"):
-            yield place, fields[0], answer_list(fields[1], place)
+        for location, fields in quoted_columns(path, 2, "question and list of answers"):
+            yield location, fields[0], answer_list(fields[1], location)
 
 
-def _positives(record: dict[str, Any], place: Place) -> list[str]:
-    contexts = passages(record, "positive_ctxs", place)
-    return list(dict.fromkeys(id_of(context, _PASSAGE_ID, place) for context in contexts))
+def _positives(record: dict[str, Any], location: Location) -> list[str]:
+    contexts = passages(record, "positive_ctxs", location)
+    return list(dict.fromkeys(id_of(context, _PASSAGE_ID, location) for context in contexts))

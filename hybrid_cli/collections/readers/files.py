@@ -19,7 +19,7 @@ from hybrid_cli.collections.readers.tables import (
     Row,
     cell,
     chosen_columns,
-    described,
+    describe_columns,
     is_delimited,
     open_table,
 )
@@ -89,24 +89,24 @@ def source(options: Files) -> Source:
     known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
     queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
-    for each in [*tables.values(), *queries.values(), *qrels.values()]:
+    for file in [*tables.values(), *queries.values(), *qrels.values()]:
         console.note(
-            described(each.table, each.columns), code="columns", path=each.table.path, columns=dict(each.columns)
+            describe_columns(file.table, file.columns), code="columns", path=file.table.path, columns=dict(file.columns)
         )
 
     def judgments() -> Iterator[Judgment]:
         for split, opened in qrels.items():
-            for place, qid, docid, relevance in judgments_of(opened.table, opened.columns):
-                yield Judgment(split, qid, docid, relevance, place)
+            for location, qid, docid, relevance in judgments_of(opened.table, opened.columns):
+                yield Judgment(split, qid, docid, relevance, location)
 
     def query_rows() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}
         for row in judgments() if "" in queries else ():
             splits.setdefault(row.qid, {})[row.split] = None
         for split, opened in queries.items():
-            for place, qid, text, answers in queries_of(opened.table, opened.columns):
+            for location, qid, text, answers in queries_of(opened.table, opened.columns):
                 for one in [split] if split else splits.get(qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
-                    yield Query(one, qid, text, answers, place)
+                    yield Query(one, qid, text, answers, location)
 
     files = {f"documents {number}" if number > 1 else "documents": path
              for number, path in enumerate(options.documents, 1)}  # fmt: skip
@@ -173,7 +173,9 @@ def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
     docid, text, title = (opened.columns.get(field) for field in ("id", "text", "title"))
     assert docid is not None  # `chosen_columns` checks
     assert text is not None
-    for place, row in opened.rows():
-        named = cell(row, title, place, default="") if title else ""
-        rest = tuple(cell(row, opened.columns[name], place, default="") for name in others)
-        yield Document(checked_id(cell(row, docid, place), place), named, cell(row, text, place), place, rest)
+    for location, row in opened.rows():
+        named = cell(row, title, location, default="") if title else ""
+        rest = tuple(cell(row, opened.columns[name], location, default="") for name in others)
+        yield Document(
+            checked_id(cell(row, docid, location), location), named, cell(row, text, location), location, rest
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.collections.headings import HEADING, heading
-from hybrid_cli.collections.source import Document, Place
+from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import files_of_folder, read_text
 
@@ -61,4 +61,4 @@ def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
         text = read_text(path).replace("\r\n", "\n").strip()
         first = HEADING.match(text)
         title = heading(first) if first else ""
-        yield Document(name, title, text[first.end() :].strip() if first else text, Place(path, 1))
+        yield Document(name, title, text[first.end() :].strip() if first else text, Location(path, 1))

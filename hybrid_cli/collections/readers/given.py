@@ -43,20 +43,20 @@ def given_negatives(path: Path) -> pl.DataFrame:
 
 
 def _dpr(path: Path) -> Iterator[tuple[str, str]]:
-    for number, (place, record) in enumerate(records(path)):
-        own = passages(record, _HARD, place)
+    for number, (location, record) in enumerate(records(path)):
+        own = passages(record, _HARD, location)
         if not own and _OTHER in record:
-            own = passages(record, _OTHER, place)
+            own = passages(record, _OTHER, location)
         for passage in own:
-            yield str(number), id_of(passage, _PASSAGE_ID, place)
+            yield str(number), id_of(passage, _PASSAGE_ID, location)
 
 
 def _examples(path: Path) -> Iterator[tuple[str, str]]:
     for example in examples(path):
         if example.negatives is None:
             raise InputError(
-                f"{example.place}: no field of negatives, which a training file contains", code="no-negatives",
-                path=path, line=example.place.number,
+                f"{example.location}: no field of negatives, which a training file contains", code="no-negatives",
+                path=path, line=example.location.number,
             )  # fmt: skip
         yield from ((example.qid, passage.docid) for passage in example.negatives)
 

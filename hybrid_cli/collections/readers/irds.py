@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid_cli.collections.options import Irds
 from hybrid_cli.collections.readers.qrels import grade_of
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, checked_split
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
 from hybrid_cli.errors import HybridError, InputError
 
 
@@ -46,20 +46,20 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
         split, dataset = next(iter(loaded.items()))
         for number, document in enumerate(dataset.docs_iter(), 1):
             title, text = _title_and_text(document)
-            yield Document(document.doc_id, title, text, Place(names[split], number, "document"))
+            yield Document(document.doc_id, title, text, Location(names[split], number, "document"))
 
     def queries() -> Iterator[Query]:
         for split, dataset in loaded.items():
             for number, query in enumerate(dataset.queries_iter() if dataset.has_queries() else (), 1):
                 answers = getattr(query, "answers", None)
-                place = Place(names[split], number, "query")
-                yield Query(split, query.query_id, query.default_text(), list(answers) if answers else None, place)
+                location = Location(names[split], number, "query")
+                yield Query(split, query.query_id, query.default_text(), list(answers) if answers else None, location)
 
     def judgments() -> Iterator[Judgment]:
         for split, dataset in loaded.items():
             for number, row in enumerate(dataset.qrels_iter() if dataset.has_qrels() else (), 1):
-                place = Place(names[split], number, "judgment")
-                yield Judgment(split, row.query_id, row.doc_id, grade_of(str(row.relevance), place), place)
+                location = Location(names[split], number, "judgment")
+                yield Judgment(split, row.query_id, row.doc_id, grade_of(str(row.relevance), location), location)
 
     first = next(iter(loaded.values()))
     metadata: dict[str, Any] = getattr(first, "docs_metadata", dict)()  # only registered datasets have it

@@ -103,7 +103,7 @@ def read(block: str) -> Markup:
     """
     markup = Markup()
     tokens = list(_tokens(block))
-    closed = _closed(tokens)
+    closed = _end_tags(tokens)
     names: list[str] = []
     ends: list[int | None] = []  # of each open field: its end tag, None if it has none
 
@@ -154,7 +154,7 @@ def _tokens(block: str) -> Iterator[_Token]:
             yield _Token(start, position, match["name"].upper(), slash, field=not slash and not match[0].endswith("/>"))
 
 
-def _closed(tokens: list[_Token]) -> dict[int, int]:
+def _end_tags(tokens: list[_Token]) -> dict[int, int]:
     """Return the number of the end tag of each start tag that has one."""
     begun: dict[str, list[int]] = {}
     closed = {}

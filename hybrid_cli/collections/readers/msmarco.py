@@ -12,7 +12,7 @@ from hybrid_cli.collections.readers.files import DOCUMENTS
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, columns, id_triples, json_documents
-from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import files_of_folder
 from hybrid_cli.json_rows import is_json
@@ -32,8 +32,8 @@ def source(options: Msmarco) -> Source:
 
     def queries() -> Iterator[Query]:
         for split, path in options.queries.items():
-            for place, qid, text, answers in query_rows(path):
-                yield Query(split, qid, text, answers, place)
+            for location, qid, text, answers in query_rows(path):
+                yield Query(split, qid, text, answers, location)
 
     def judgments() -> Iterator[Judgment]:
         yield from split_judgments(options.qrels)
@@ -42,9 +42,9 @@ def source(options: Msmarco) -> Source:
 
     def positives(split: str, path: Path) -> Iterator[Judgment]:
         count = 0
-        for place, qid, docid, _ in id_triples(path):
+        for location, qid, docid, _ in id_triples(path):
             count += 1
-            yield Judgment(split, qid, docid, 1, place)
+            yield Judgment(split, qid, docid, 1, location)
         result.facts.setdefault("triples", {})[split] = count
 
     files = {
@@ -72,36 +72,36 @@ def _documents(path: Path) -> Iterator[Document]:
     if is_json(path):
         yield from json_documents(path)
         return
-    for place, fields in _passages(path):
+    for location, fields in _passages(path):
         title = fields[2] if len(fields) == 4 else ""
-        yield Document(checked_id(fields[0], place), title, fields[-1], place)
+        yield Document(checked_id(fields[0], location), title, fields[-1], location)
 
 
-def _passages(path: Path) -> Iterator[tuple[Place, list[str]]]:
+def _passages(path: Path) -> Iterator[tuple[Location, list[str]]]:
     """Yield the columns of each line: two, or four, in all lines.
 
     Raises:
         InputError: another number of columns, of which some would be lost, or a header.
     """
     layout, count = "id and text, or id, url, title and body", 0
-    for place, fields in columns(path, 2, layout):
+    for location, fields in columns(path, 2, layout):
         if not count:
             count = len(fields)
             if count not in (2, 4):
                 raise InputError(
-                    f"{place}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables",
-                    code="other-width", **place.fields, found=count,
+                    f"{location}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables",
+                    code="other-width", **location.fields, found=count,
                 )  # fmt: skip
             if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
                 raise InputError(
-                    f"{place}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which reads "
-                    "columns by their names",
-                    code="has-header", **place.fields,
+                    f"{location}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which "
+                    "reads columns by their names",
+                    code="has-header", **location.fields,
                 )  # fmt: skip
         if len(fields) != count:
             raise InputError(
-                f"{place}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
+                f"{location}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
                 "inside texts by spaces",
-                code="other-width", **place.fields, found=len(fields), expected=count,
+                code="other-width", **location.fields, found=len(fields), expected=count,
             )  # fmt: skip
-        yield place, fields
+        yield location, fields

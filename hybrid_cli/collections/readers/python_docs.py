@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybrid_cli.collections.options import PythonDocs
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_bytes
@@ -41,7 +41,7 @@ class Docstring(NamedTuple):
     name: str
     summary: str
     rest: str
-    place: Place
+    location: Location
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ def source(options: PythonDocs) -> Source:
 
     def documents() -> Iterator[Document]:
         for docstring in task().documents:
-            yield Document(docstring.name, docstring.name, docstring.rest, docstring.place)
+            yield Document(docstring.name, docstring.name, docstring.rest, docstring.location)
 
     def queries() -> Iterator[Query]:
         for summary, relevant in task().queries.items():
             qid = _qid(relevant)
-            yield Query(split_of(qid, options.seed), qid, summary, None, relevant[0].place)
+            yield Query(split_of(qid, options.seed), qid, summary, None, relevant[0].location)
 
     def judgments() -> Iterator[Judgment]:
         for relevant in task().queries.values():
             qid = _qid(relevant)
             for docstring in relevant:
-                yield Judgment(split_of(qid, options.seed), qid, docstring.name, 1, docstring.place)
+                yield Judgment(split_of(qid, options.seed), qid, docstring.name, 1, docstring.location)
 
     recorded = {"packages": {name: _version(name, root) for name, root in roots.items()}}
     result = Source("python-docs", documents, queries, judgments, options=recorded)
@@ -142,10 +142,10 @@ def read_package(package: str, root: Path) -> Iterator[Docstring]:
                 tree = ast.parse(read_bytes(path))
         except (SyntaxError, ValueError):  # a template, or syntax of another Python version
             continue
-        yield from _documented(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
+        yield from _docstrings(tree, module, f"{package}/{path.relative_to(root).as_posix()}")
 
 
-def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
+def _docstrings(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
     """Yield the docstrings of definitions, also within `if`, `try` and `with`, but not within functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Definition):
@@ -153,11 +153,11 @@ def _documented(node: ast.AST, prefix: str, file: str) -> Iterator[Docstring]:
                 continue
             name = f"{prefix}.{child.name}"
             if text := ast.get_docstring(child):
-                yield Docstring(name, *_summary_and_rest(text), Place(file, child.lineno))
+                yield Docstring(name, *_summary_and_rest(text), Location(file, child.lineno))
             if isinstance(child, ast.ClassDef):
-                yield from _documented(child, name, file)
+                yield from _docstrings(child, name, file)
         elif isinstance(child, ast.If | ast.Try | ast.With | ast.ExceptHandler):
-            yield from _documented(child, prefix, file)
+            yield from _docstrings(child, prefix, file)
 
 
 def _summary_and_rest(text: str) -> tuple[str, str]:
@@ -204,10 +204,10 @@ def _make_task(docstrings: Iterator[Docstring]) -> _Task:
     return _Task(documents, queries, facts)
 
 
-def _unfit(each: Docstring) -> str | None:
-    words = len(_WORD.findall(each.summary))
+def _unfit(docstring: Docstring) -> str | None:
+    words = len(_WORD.findall(docstring.summary))
     if words < MIN_QUERY_WORDS:
         return "first paragraph too short"
     if words > MAX_QUERY_WORDS:
         return "first paragraph too long"
-    return "nothing after the first paragraph" if len(_WORD.findall(each.rest)) < MIN_WORDS else None
+    return "nothing after the first paragraph" if len(_WORD.findall(docstring.rest)) < MIN_WORDS else None

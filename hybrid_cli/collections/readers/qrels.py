@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chosen_columns, is_delimited, open_table
 from hybrid_cli.collections.readers.text_files import checked_id, lines
-from hybrid_cli.collections.source import Judgment, Place
+from hybrid_cli.collections.source import Judgment, Location
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, plain_suffix
 
-JudgmentRow = tuple[Place, str, str, int]
+JudgmentRow = tuple[Location, str, str, int]
 QRELS = Layout(
     "--qrels-columns",
     {
@@ -35,7 +35,7 @@ LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # grades of the qrels of a collecti
 
 
 def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
-    """Yield place, query id, document id and relevance of each judgment.
+    """Yield location, query id, document id and relevance of each judgment.
 
     The columns are found by their names, as `prepare files` finds them. A text without a header has lines
     `qid 0 docid relevance` or `qid docid relevance`; a line with tabs is split at tabs only, so that ids may contain
@@ -52,13 +52,13 @@ def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
 
 
 def judgments_of(table: OpenTable, chosen: Mapping[str, str]) -> Iterator[JudgmentRow]:
-    """Yield place, query id, document id and relevance of each row, from the column of each field."""
+    """Yield location, query id, document id and relevance of each row, from the column of each field."""
     qid, docid, relevance = (chosen[field] for field in ("qid", "docid", "relevance"))
-    for place, row in table.rows((qid, docid, relevance)):
-        ids = checked_id(cell(row, qid, place), place), checked_id(cell(row, docid, place), place)
+    for location, row in table.rows((qid, docid, relevance)):
+        ids = checked_id(cell(row, qid, location), location), checked_id(cell(row, docid, location), location)
         value = row.get(relevance)
-        text = str(value) if isinstance(value, float | Decimal) else cell(row, relevance, place)
-        yield place, *ids, grade_of(text, place)
+        text = str(value) if isinstance(value, float | Decimal) else cell(row, relevance, location)
+        yield location, *ids, grade_of(text, location)
 
 
 def has_header(path: Path) -> bool:
@@ -70,37 +70,39 @@ def has_header(path: Path) -> bool:
 def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
     """Yield the judgments of every split, from one file per split; see `judgment_rows`."""
     for split, path in qrels.items():
-        for place, qid, docid, relevance in judgment_rows(path):
-            yield Judgment(split, qid, docid, relevance, place)
+        for location, qid, docid, relevance in judgment_rows(path):
+            yield Judgment(split, qid, docid, relevance, location)
 
 
 def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
-    for place, line in lines(path):
+    for location, line in lines(path):
         fields = _split(line)
         if len(fields) not in (3, 4):
             raise InputError(
-                f"{place}: {len(fields)} columns; judgments have three (qid docid relevance) "
+                f"{location}: {len(fields)} columns; judgments have three (qid docid relevance) "
                 "or four (qid 0 docid relevance)",
-                code="other-width", **place.fields, found=len(fields),
+                code="other-width", **location.fields, found=len(fields),
             )  # fmt: skip
-        relevance = grade_of(fields[-1], place)
-        yield place, checked_id(fields[0], place), checked_id(fields[-2], place), relevance
+        relevance = grade_of(fields[-1], location)
+        yield location, checked_id(fields[0], location), checked_id(fields[-2], location), relevance
 
 
 def _split(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else line.split()
 
 
-def grade_of(text: str, place: Place) -> int:
+def grade_of(text: str, location: Location) -> int:
     """Return a relevance grade: a whole number in ASCII digits, within 32 bits."""
-    facts = {"path": place.file, "line": place.number, "value": text}
+    facts = {"path": location.file, "line": location.number, "value": text}
     match = _GRADE.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"{place}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts)
+        raise InputError(
+            f"{location}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts
+        )
     digits = match[1]
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
         raise InputError(
-            f"{place}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
+            f"{location}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
             code="grade-out-of-range", **facts,
         )  # fmt: skip
     return int(digits)

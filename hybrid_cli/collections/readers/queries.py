@@ -19,11 +19,11 @@ from hybrid_cli.collections.readers.text_files import (
     lines,
     text_of,
 )
-from hybrid_cli.collections.source import Place
-from hybrid_cli.input_files import QIDS, folded, is_parquet, plain_suffix
+from hybrid_cli.collections.source import Location
+from hybrid_cli.input_files import QIDS, fold_name, is_parquet, plain_suffix
 from hybrid_cli.json_rows import is_json, records
 
-QueryRow = tuple[Place, str, str, list[str] | None]
+QueryRow = tuple[Location, str, str, list[str] | None]
 QUERIES = Layout(
     "--query-columns",
     {
@@ -43,16 +43,16 @@ _WITHOUT_OPTIONS = replace(
 
 
 def query_rows(path: Path) -> Iterator[QueryRow]:
-    """Yield place, query id, text and answers of a JSON, Parquet, CSV or tab-separated file.
+    """Yield location, query id, text and answers of a JSON, Parquet, CSV or tab-separated file.
 
     Raises:
         InputError: a row without id or text, or columns other than id and text without a header that names them.
     """
     if is_json(path):  # answers may be in `metadata`
-        for place, record in records(path):
-            fields = {folded(name): value for name, value in record.items()}
-            qid, text = id_of(fields, QUERIES.known["id"], place), text_of(fields, QUERIES.known["text"], place)
-            yield place, qid, text, answers_of(fields, place)
+        for location, record in records(path):
+            fields = {fold_name(name): value for name, value in record.items()}
+            qid, text = id_of(fields, QUERIES.known["id"], location), text_of(fields, QUERIES.known["text"], location)
+            yield location, qid, text, answers_of(fields, location)
         return
     quoted = None
     if not is_parquet(path):
@@ -66,16 +66,16 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
 
 
 def queries_of(table: OpenTable, chosen: Mapping[str, str]) -> Iterator[QueryRow]:
-    """Yield place, query id, text and answers of each row, from the column of each field."""
+    """Yield location, query id, text and answers of each row, from the column of each field."""
     answers = chosen.get("answers")
-    for place, row in table.rows(chosen.values()):
-        qid = checked_id(cell(row, chosen["id"], place), place)
-        texts = _answers(row.get(answers), place) if answers else None
-        yield place, qid, cell(row, chosen["text"], place), texts
+    for location, row in table.rows(chosen.values()):
+        qid = checked_id(cell(row, chosen["id"], location), location)
+        texts = _answers(row.get(answers), location) if answers else None
+        yield location, qid, cell(row, chosen["text"], location), texts
 
 
-def _answers(value: Any, place: Place) -> list[str] | None:
+def _answers(value: Any, location: Location) -> list[str] | None:
     """Return the answers in a cell: a list, a list written as text (`['1912']`), or one answer."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        return answer_list(value, place)
-    return answers_of({"answers": value or None}, place)
+        return answer_list(value, location)
+    return answers_of({"answers": value or None}, location)

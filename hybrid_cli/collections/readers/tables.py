@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
-from hybrid_cli.collections.source import Place
+from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Limits, folded, is_parquet, limits, opened, plain_suffix
-from hybrid_cli.json_rows import is_json, is_nested, nested, records
+from hybrid_cli.input_files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
+from hybrid_cli.json_rows import is_json, is_nested, named_objects, records
 
-Row = tuple[Place, Mapping[str, Any]]
+Row = tuple[Location, Mapping[str, Any]]
 _SAMPLED_ROWS = 1000
 _BATCH = 64  # rows of a Parquet file in memory, whose texts may be long; more are hardly faster
 _LISTED_NAMES = 50
@@ -35,8 +35,8 @@ class OpenTable:
         path: the file.
         names: names of the columns; `1`, `2`, ... in a file without a header.
         header: the file names its columns.
-        rows: returns a new stream of places and values of columns by name; texts, and lists of answers. Other columns
-            may have values, too.
+        rows: returns a new stream of locations and values of columns by name; texts, and lists of answers. Other
+            columns may have values, too.
         partial: names that some rows of a JSON lines file lack.
     """
 
@@ -79,7 +79,7 @@ class Layout:
 
     def names(self, field: str, name: str) -> bool:
         """Return whether a name is a usual one of the column of a field."""
-        return folded(name) in self.known[field]
+        return fold_name(name) in self.known[field]
 
 
 def is_delimited(path: Path) -> bool:
@@ -135,45 +135,45 @@ def _in_quotes(field: str) -> bool:
     return len(field) > 1 and field[0] == field[-1] == '"'
 
 
-def _fields(path: Path, suffix: str, quoted: bool | None) -> Callable[[], Iterator[tuple[Place, list[str]]]]:
+def _fields(path: Path, suffix: str, quoted: bool | None) -> Callable[[], Iterator[tuple[Location, list[str]]]]:
     """Return a function that reads the fields of each row of a TSV or CSV file."""
     if suffix == ".csv" and quoted is not False:
         return lambda: csv_rows(path, ",")
     if suffix == ".csv":
-        return lambda: ((place, line.split(",")) for place, line in lines(path))
+        return lambda: ((location, line.split(",")) for location, line in lines(path))
     if quoted:
         return lambda: csv_rows(path, "\t")
     if "\t" in next((line for _, line in lines(path)), "\t"):
         return lambda: columns(path, 1, "columns")
-    return lambda: ((place, line.split()) for place, line in lines(path))
+    return lambda: ((location, line.split()) for location, line in lines(path))
 
 
 def _named(
-    rows: Iterator[tuple[Place, list[str]]], names: tuple[str, ...], header: bool, quoting: str
+    rows: Iterator[tuple[Location, list[str]]], names: tuple[str, ...], header: bool, quoting: str
 ) -> Iterator[Row]:
-    for place, fields in islice(rows, int(header), None):
+    for location, fields in islice(rows, int(header), None):
         if len(fields) != len(names):
             raise InputError(
-                f"{place}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
+                f"{location}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
                 f"field with separators needs double quotes ({quoting})",
-                code="other-width", **place.fields, found=len(fields), expected=len(names),
+                code="other-width", **location.fields, found=len(fields), expected=len(names),
             )  # fmt: skip
-        yield place, dict(zip(names, fields, strict=True))
+        yield location, dict(zip(names, fields, strict=True))
 
 
 def _nested(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    for place, outer, values in nested(path):
+    for location, outer, values in named_objects(path):
         for inner, value in values.items():
-            yield place, dict(zip(names, (outer, inner, value), strict=True))
+            yield location, dict(zip(names, (outer, inner, value), strict=True))
 
 
 def _json(path: Path) -> OpenTable:
     """Return the table of a JSON file, which is read for the names of all objects."""
     total, counts, bound = 0, Counter[str](), limits()
-    for place, record in records(path):
+    for location, record in records(path):
         total += 1
         counts.update(record.keys())
-        bound.refuse_columns(place, path, len(counts))
+        bound.refuse_columns(location, path, len(counts))
     if not total:
         raise InputError(f"{path}: no rows", code="no-rows", path=path)
     partial = frozenset(name for name, count in counts.items() if count < total)
@@ -203,7 +203,7 @@ def _parquet(path: Path) -> OpenTable:
                     _refuse_long(path, number, dict(zip(batch.schema.names, arrays, strict=True)), bound)
                     for row in pa.table(arrays, batch.schema.names).to_pylist():
                         number += 1
-                        yield Place(path, number, "row"), row
+                        yield Location(path, number, "row"), row
             except (pa.ArrowException, OSError) as error:
                 raise InputError(
                     f"{path}: damaged after row {number} ({str(error).splitlines()[0]})", code="damaged-parquet",
@@ -242,7 +242,7 @@ def _refuse_long(path: Path, above: int, columns: Mapping[str, pa.Array], bound:
             longest = pc.max(pc.binary_length(column)).as_py() or 0
             if longest > bound.line:
                 row = above + 1 + pc.index(pc.binary_length(column), longest).as_py()
-                bound.refuse_line(Place(path, row, "row"), path, longest, "text")
+                bound.refuse_line(Location(path, row, "row"), path, longest, "text")
 
 
 # --------------------------------------------------------------------------------------------------- choice of columns
@@ -265,7 +265,7 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
                 code="no-such-column", path=table.path, option=layout.option, column=name, choices=table.names,
             )  # fmt: skip
     chosen = dict(given)
-    free = {folded(name): name for name in reversed(table.names) if name not in given.values()}
+    free = {fold_name(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
     for field, known in layout.known.items():
         usual = [free[spelling] for spelling in known if spelling in free]
@@ -274,7 +274,7 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
         guessed = next(iter(usual), positions.get(field))
         if field not in chosen and guessed is not None:
             chosen[field] = guessed
-            free.pop(folded(guessed), None)
+            free.pop(fold_name(guessed), None)
     missing = [field for field in layout.known if field not in chosen and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
@@ -307,7 +307,7 @@ def _refuse_other_separator(table: OpenTable) -> None:
             )  # fmt: skip
 
 
-def described(table: OpenTable, chosen: Mapping[str, str]) -> str:
+def describe_columns(table: OpenTable, chosen: Mapping[str, str]) -> str:
     """Return one line about the columns that are read: `docs.csv: id from 'docid', text from 'body'`."""
     read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
     ignored = [table.described(name) for name in table.names if name not in chosen.values()]
@@ -320,8 +320,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def cell(row: Mapping[str, Any], column: str, place: Place, *, default: str | None = None) -> str:
+def cell(row: Mapping[str, Any], column: str, location: Location, *, default: str | None = None) -> str:
     """Return a value as text; an empty cell of a Parquet file is an error without a `default`."""
     if row.get(column) is None and default is None:
-        raise InputError(f"{place}: no value in column '{column}'", code="missing-value", **place.fields, column=column)
-    return text_of(dict(row), (column,), place, default=default)
+        raise InputError(
+            f"{location}: no value in column '{column}'", code="missing-value", **location.fields, column=column
+        )
+    return text_of(dict(row), (column,), location, default=default)

@@ -21,7 +21,7 @@ from hybrid_cli.collections.readers.text_files import (
     json_documents,
     text_of,
 )
-from hybrid_cli.collections.source import Document, Judgment, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import check_field, is_json, records
 
@@ -48,7 +48,7 @@ class Example(NamedTuple):
         negatives: None if the file has no field of negatives.
     """
 
-    place: Place
+    location: Location
     qid: str
     own_id: bool
     text: str
@@ -69,7 +69,7 @@ def source(options: Tevatron) -> Source:
             for example in examples(path):
                 if options.corpus is not None and _texts_only(example):
                     raise InputError(
-                        f"{example.place}: the passages have no ids, so they cannot be found in --corpus; omit it",
+                        f"{example.location}: the passages have no ids, so they cannot be found in --corpus; omit it",
                         code="passages-without-ids", path=path,
                     )  # fmt: skip
                 yield split, example
@@ -83,11 +83,11 @@ def source(options: Tevatron) -> Source:
             for docid, title, text in _passages_of(example):
                 if docid not in seen:
                     seen[docid] = hash((title, text))
-                    yield Document(docid, title, text, example.place)
+                    yield Document(docid, title, text, example.location)
                 elif seen[docid] != hash((title, text)):
                     raise InputError(
-                        f"{example.place}: passage {docid} has another text than before; pass --corpus",
-                        code="passage-changed", path=example.place.file, id=docid,
+                        f"{example.location}: passage {docid} has another text than before; pass --corpus",
+                        code="passage-changed", path=example.location.file, id=docid,
                     )  # fmt: skip
 
     def queries() -> Iterator[Query]:
@@ -95,7 +95,7 @@ def source(options: Tevatron) -> Source:
         for split, example in rows():
             if example.own_id or (split, example.qid) not in known:
                 known |= set() if example.own_id else {(split, example.qid)}
-                yield Query(split, example.qid, example.text, example.answers, example.place)
+                yield Query(split, example.qid, example.text, example.answers, example.location)
 
     def judgments() -> Iterator[Judgment]:
         known: set[tuple[str, str, str]] = set()
@@ -103,7 +103,7 @@ def source(options: Tevatron) -> Source:
             for docid, _, _ in example.positives:
                 if example.own_id or (split, example.qid, docid) not in known:
                     known |= set() if example.own_id else {(split, example.qid, docid)}
-                    yield Judgment(split, example.qid, docid, 1, example.place)
+                    yield Judgment(split, example.qid, docid, 1, example.location)
 
     files = {**roles("training", options.training), **({"corpus": options.corpus} if options.corpus else {})}
     return Source("tevatron", documents, queries, judgments, files)
@@ -113,14 +113,14 @@ def _passages_of(example: Example) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of all passages; refuse an example that lacks some."""
     if example.negatives is None:
         raise InputError(
-            f"{example.place}: no negatives; without them, the documents are not known: pass them as --corpus FILE",
-            code="no-negatives", path=example.place.file,
+            f"{example.location}: no negatives; without them, the documents are not known: pass them as --corpus FILE",
+            code="no-negatives", path=example.location.file,
         )  # fmt: skip
     for docid, title, text in [*example.positives, *example.negatives]:
         if text is None:
             raise InputError(
-                f"{example.place}: has ids of passages without texts; pass the documents as --corpus FILE",
-                code="passages-without-texts", path=example.place.file,
+                f"{example.location}: has ids of passages without texts; pass the documents as --corpus FILE",
+                code="passages-without-texts", path=example.location.file,
             )  # fmt: skip
         yield docid, title, text
 
@@ -145,28 +145,28 @@ def examples(path: Path) -> Iterator[Example]:
         InputError: another form.
     """
     if is_json(path):
-        rows: Iterator[tuple[Place, Any]] = records(path)
+        rows: Iterator[tuple[Location, Any]] = records(path)
     else:
         table = open_table(path, QUERIES, {}, True, None)
         rows = table.rows([name for name in table.names if name in (*_QID, *_QUERY) or _READ.fullmatch(name)])
-    for place, record in rows:
-        text = text_of(record, _QUERY, place)
-        qid = text_of(record, _QID, place, default="")
-        positives, negatives = _form(record, place)(record, place)
-        own = checked_id(qid, place) if qid else text_id(text)
-        yield Example(place, own, bool(qid), text, answers_of(record, place) or None, positives, negatives)
+    for location, record in rows:
+        text = text_of(record, _QUERY, location)
+        qid = text_of(record, _QID, location, default="")
+        positives, negatives = _form(record, location)(record, location)
+        own = checked_id(qid, location) if qid else text_id(text)
+        yield Example(location, own, bool(qid), text, answers_of(record, location) or None, positives, negatives)
 
 
 _Passages = tuple[list[Passage], list[Passage] | None]
 
 
-def _form(record: dict[str, Any], place: Place) -> Callable[[dict[str, Any], Place], _Passages]:
+def _form(record: dict[str, Any], location: Location) -> Callable[[dict[str, Any], Location], _Passages]:
     """Return the reader of the passages of a record, by its fields."""
     if "label" in record or "labels" in record:
         raise InputError(
-            f"{place}: has a field of labels, which may mark the passage as irrelevant; keep the rows of positive "
+            f"{location}: has a field of labels, which may mark the passage as irrelevant; keep the rows of positive "
             "passages, and remove the field",
-            code="labelled-pairs", path=place.file,
+            code="labelled-pairs", path=location.file,
         )  # fmt: skip
     for name, form in (("positive_passages", _objects), ("positive_document_ids", _ids), ("pos", _flag)):
         if name in record:
@@ -174,54 +174,54 @@ def _form(record: dict[str, Any], place: Place) -> Callable[[dict[str, Any], Pla
     if "positive" in record:
         return _triplet
     raise InputError(
-        f"{place}: no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has "
+        f"{location}: no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has "
         f"{_FORMS}, and the negatives in fields of such names",
-        code="unknown-training-file", path=place.file, line=place.number,
+        code="unknown-training-file", path=location.file, line=location.number,
     )  # fmt: skip
 
 
-def _objects(record: dict[str, Any], place: Place) -> _Passages:
+def _objects(record: dict[str, Any], location: Location) -> _Passages:
     """Tevatron: objects of docid, title and text, or of docid alone."""
 
     def of(field: str) -> list[Passage]:
         return [
             Passage(
-                id_of(passage, DOCID_FIELDS, place),
-                text_of(passage, ("title",), place, default=""),
-                None if passage.get("text") is None else text_of(passage, ("text",), place),
+                id_of(passage, DOCID_FIELDS, location),
+                text_of(passage, ("title",), location, default=""),
+                None if passage.get("text") is None else text_of(passage, ("text",), location),
             )
-            for passage in passages(record, field, place)
+            for passage in passages(record, field, location)
         ]
 
     negatives = of("negative_passages") if record.get("negative_passages") is not None else None
     return of("positive_passages"), negatives
 
 
-def _ids(record: dict[str, Any], place: Place) -> _Passages:
+def _ids(record: dict[str, Any], location: Location) -> _Passages:
     """Tevatron 2: ids of documents."""
     positives, negatives = (
-        [Passage(checked_id(docid, place), "", None) for docid in _texts(record, field, place)]
+        [Passage(checked_id(docid, location), "", None) for docid in _texts(record, field, location)]
         for field in ("positive_document_ids", "negative_document_ids")
     )
     return positives, negatives
 
 
-def _flag(record: dict[str, Any], place: Place) -> _Passages:
+def _flag(record: dict[str, Any], location: Location) -> _Passages:
     """FlagEmbedding: lists of texts."""
-    negatives = _of_texts(_texts(record, "neg", place)) if record.get("neg") is not None else None
-    return _of_texts(_texts(record, "pos", place)), negatives
+    negatives = _of_texts(_texts(record, "neg", location)) if record.get("neg") is not None else None
+    return _of_texts(_texts(record, "pos", location)), negatives
 
 
-def _triplet(record: dict[str, Any], place: Place) -> _Passages:
+def _triplet(record: dict[str, Any], location: Location) -> _Passages:
     """sentence-transformers: a positive text, and a negative one or several, `negative_1`, `negative_2`, ..."""
     fields = [name for name in record if _NEGATIVE.fullmatch(name)]
-    positives = _texts(record, "positive", place)
-    if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, place))):
+    positives = _texts(record, "positive", location)
+    if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, location))):
         raise InputError(
-            f"{place}: has ids in place of texts; pass triples of ids to `prepare msmarco --triples`",
-            code="triples-of-ids", path=place.file, line=place.number,
+            f"{location}: has ids in place of texts; pass triples of ids to `prepare msmarco --triples`",
+            code="triples-of-ids", path=location.file, line=location.number,
         )  # fmt: skip
-    negatives = [text for name in fields for text in _texts(record, name, place)]
+    negatives = [text for name in fields for text in _texts(record, name, location)]
     return _of_texts(positives), _of_texts(negatives) if fields else None
 
 
@@ -229,15 +229,15 @@ def _of_texts(texts: Sequence[str]) -> list[Passage]:
     return [Passage(text_id(text), "", text) for text in texts]
 
 
-def _texts(record: dict[str, Any], field: str, place: Place) -> list[str]:
+def _texts(record: dict[str, Any], field: str, location: Location) -> list[str]:
     """Return the texts or ids of a field, a list or one value; empty without a value."""
     value = record.get(field)
     items = value if isinstance(value, list) else [] if value is None else [value]
-    check_field({field: value}, field, _TEXTS, place, "not-a-text")
-    return [text_of({field: item}, (field,), place) for item in items]
+    check_field({field: value}, field, _TEXTS, location, "not-a-text")
+    return [text_of({field: item}, (field,), location) for item in items]
 
 
-def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str, Any]]:
+def passages(record: dict[str, Any], field: str, location: Location) -> list[dict[str, Any]]:
     """Return the passages in a field of a training record.
 
     Raises:
@@ -245,8 +245,8 @@ def passages(record: dict[str, Any], field: str, place: Place) -> list[dict[str,
     """
     if field not in record:
         raise InputError(
-            f"{place}: no list '{field}' of passages, which a training file contains", code="no-passages",
-            path=place.file, line=place.number, column=field,
+            f"{location}: no list '{field}' of passages, which a training file contains", code="no-passages",
+            path=location.file, line=location.number, column=field,
         )  # fmt: skip
-    check_field(record, field, list[dict[str, Any]], place, "no-passages")
+    check_field(record, field, list[dict[str, Any]], location, "no-passages")
     return list(record[field])

@@ -16,7 +16,7 @@ from typing import Any
 
 from hybrid_cli.collections.source import Document
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Place, byte_lines, decoded, limits
+from hybrid_cli.input_files import Location, byte_lines, decode_text, limits
 from hybrid_cli.json_files import NOT_JSON
 from hybrid_cli.json_rows import check_field, kind_of, records, without_surrogates
 
@@ -30,27 +30,27 @@ _LISTED = 50  # names in a message
 _WORDS = 4  # spaces in a passage, at least; more than an id has
 
 
-def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
+def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
     """Yield each line that is not blank, without its line end.
 
     Raises:
         InputError: no such file, a line over the limits, damaged compression, or bytes not valid in `encoding`.
     """
-    for place, line in _all_lines(path, encoding):
+    for location, line in _all_lines(path, encoding):
         if line and not line.isspace():
-            yield place, line.rstrip("\r\n")
+            yield location, line.rstrip("\r\n")
 
 
-def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Place, str]]:
+def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
     """Yield each line with its line end; see `lines`."""
     for number, raw in enumerate(byte_lines(path), 1):
         if number == 1:
             raw = raw.removeprefix(BOM_UTF8)
-        place = Place(path, number)
-        yield place, decoded(raw, path, place, encoding)
+        location = Location(path, number)
+        yield location, decode_text(raw, path, location, encoding)
 
 
-def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, default: str | None = None) -> str:
+def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *, default: str | None = None) -> str:
     """Return the first of the fields `names` that exists, as a string.
 
     Raises:
@@ -64,31 +64,33 @@ def text_of(record: dict[str, Any], names: Sequence[str], place: Place, *, defau
             return str(value)
         if value is not None:
             raise InputError(
-                f"{place}: field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", **place.fields,
+                f"{location}: field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", **location.fields,
                 column=name,
             )  # fmt: skip
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise InputError(
-            f"{place}: no field {' or '.join(names)} (fields: {fields})", code="no-such-field",
-            **place.fields, column=names[0],
+            f"{location}: no field {' or '.join(names)} (fields: {fields})", code="no-such-field",
+            **location.fields, column=names[0],
         )  # fmt: skip
     return default
 
 
-def id_of(record: dict[str, Any], names: Sequence[str], place: Place) -> str:
+def id_of(record: dict[str, Any], names: Sequence[str], location: Location) -> str:
     """Return the id in one of the fields `names`; it must not be empty."""
-    return checked_id(text_of(record, names, place), place)
+    return checked_id(text_of(record, names, location), location)
 
 
-def checked_id(value: str, place: Place) -> str:
+def checked_id(value: str, location: Location) -> str:
     """Return the id; refuse an empty one."""
     if not value or value.isspace():
-        raise InputError(f"{place}: empty id; each row needs one", code="missing-value", **place.fields, column="id")
+        raise InputError(
+            f"{location}: empty id; each row needs one", code="missing-value", **location.fields, column="id"
+        )
     return value
 
 
-def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
+def answers_of(record: dict[str, Any], location: Location) -> list[str] | None:
     """Return the answers of a question, in `answers`, `answer` or BEIR's `metadata`; None if there are none."""
     metadata = record.get("metadata")
     fields = {**metadata, **record} if isinstance(metadata, dict) else record
@@ -97,11 +99,11 @@ def answers_of(record: dict[str, Any], place: Place) -> list[str] | None:
         value = [value]
     if value is None:
         return None
-    check_field({"answers": value}, "answers", list[str], place, "answers-form")
+    check_field({"answers": value}, "answers", list[str], location, "answers-form")
     return [without_surrogates(answer) for answer in value]
 
 
-def answer_list(text: str, place: Place) -> list[str]:
+def answer_list(text: str, location: Location) -> list[str]:
     """Parse a list in the syntax of Python or JSON: `['1912', 'April 1912']`."""
     for parse in (json.loads, ast.literal_eval):
         try:
@@ -111,50 +113,59 @@ def answer_list(text: str, place: Place) -> list[str]:
         if isinstance(parsed, list) and all(isinstance(answer, str) for answer in parsed):
             return [without_surrogates(answer) for answer in parsed]
     raise InputError(
-        f"{place}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
-        code="not-answers", **place.fields, value=text,
+        f"{location}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
+        code="not-answers", **location.fields, value=text,
     )  # fmt: skip
 
 
-def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Place, list[str]]]:
+def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Location, list[str]]]:
     """Yield the columns of each line, split at tabs; `layout` describes the expected columns in messages."""
     bound = limits()
-    for place, line in lines(path, encoding):
+    for location, line in lines(path, encoding):
         fields = line.split("\t", bound.columns)
-        bound.refuse_columns(place, path, len(fields))
+        bound.refuse_columns(location, path, len(fields))
         if len(fields) < least:
             raise InputError(
-                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", **place.fields
+                f"{location}: {len(fields)} tab-separated columns; needs {layout}",
+                code="too-few-columns",
+                **location.fields,
             )
-        yield place, fields
+        yield location, fields
 
 
-def id_triples(path: Path) -> Iterator[tuple[Place, str, str, str]]:
+def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
     """Yield query id, relevant id and other id of each line.
 
     Raises:
         InputError: an empty id, or texts in place of ids.
     """
-    for place, fields in columns(path, 3, "query id, relevant id and other id"):
+    for location, fields in columns(path, 3, "query id, relevant id and other id"):
         if min(fields[1].count(" "), fields[2].count(" ")) >= _WORDS:
             raise InputError(
-                f"{place}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv",
-                code="triples-of-texts", path=path, line=place.number,
+                f"{location}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv",
+                code="triples-of-texts", path=path, line=location.number,
             )  # fmt: skip
-        yield place, checked_id(fields[0], place), checked_id(fields[1], place), checked_id(fields[2], place)
+        yield (
+            location,
+            checked_id(fields[0], location),
+            checked_id(fields[1], location),
+            checked_id(fields[2], location),
+        )
 
 
-def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Place, list[str]]]:
+def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Location, list[str]]]:
     """Like `columns`, with fields that may be double-quoted (CSV rules, with tabs)."""
-    for place, fields in csv_rows(path, "\t"):
+    for location, fields in csv_rows(path, "\t"):
         if len(fields) < least:
             raise InputError(
-                f"{place}: {len(fields)} tab-separated columns; needs {layout}", code="too-few-columns", **place.fields
+                f"{location}: {len(fields)} tab-separated columns; needs {layout}",
+                code="too-few-columns",
+                **location.fields,
             )
-        yield place, fields
+        yield location, fields
 
 
-def csv_rows(path: Path, separator: str) -> Iterator[tuple[Place, list[str]]]:
+def csv_rows(path: Path, separator: str) -> Iterator[tuple[Location, list[str]]]:
     """Yield the fields of each row that is not blank; a field in double quotes may contain separators and line ends.
 
     Raises:
@@ -162,24 +173,24 @@ def csv_rows(path: Path, separator: str) -> Iterator[tuple[Place, list[str]]]:
     """
     bound = limits()
     csv.field_size_limit(bound.line + 1)  # `row` refuses longer rows
-    place, length = Place(path, 1), 0
+    location, length = Location(path, 1), 0
 
     def row(line: str) -> str:
         nonlocal length
         length += len(line)
-        bound.refuse_line(place, path, length, "row")
+        bound.refuse_line(location, path, length, "row")
         return line
 
     reader = csv.reader((row(line) for _, line in _all_lines(path)), delimiter=separator, strict=True)
     try:
         for fields in reader:
             if fields and not (len(fields) == 1 and fields[0].isspace()):
-                bound.refuse_columns(place, path, len(fields))
-                yield place, fields
-            place, length = Place(path, reader.line_num + 1), 0
+                bound.refuse_columns(location, path, len(fields))
+                yield location, fields
+            location, length = Location(path, reader.line_num + 1), 0
     except csv.Error as error:
         raise InputError(
-            f"{place}: {error}; a quote inside a quoted field is written twice", code="not-csv", **place.fields
+            f"{location}: {error}; a quote inside a quoted field is written twice", code="not-csv", **location.fields
         ) from None
 
 
@@ -188,6 +199,6 @@ def csv_rows(path: Path, separator: str) -> Iterator[tuple[Place, list[str]]]:
 
 def json_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a JSON file, see `records`: an id, a text, and a title if there is one."""
-    for place, record in records(path):
-        title = text_of(record, TITLE_FIELDS, place, default="")
-        yield Document(id_of(record, DOCID_FIELDS, place), title, text_of(record, TEXT_FIELDS, place), place)
+    for location, record in records(path):
+        title = text_of(record, TITLE_FIELDS, location, default="")
+        yield Document(id_of(record, DOCID_FIELDS, location), title, text_of(record, TEXT_FIELDS, location), location)

@@ -19,7 +19,7 @@ from hybrid_cli.collections.readers.markup import Markup, Piece
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
-from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Place, Query, Source, roles
+from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import is_parquet
 from hybrid_cli.json_rows import is_json
@@ -104,12 +104,12 @@ class _Block(NamedTuple):
     """A tag with its content, or a text outside of such tags.
 
     Attributes:
-        place: first line.
+        location: first line.
         opening: the start tag; empty outside.
         text: the content.
     """
 
-    place: Place
+    location: Location
     opening: str
     text: str
 
@@ -160,22 +160,22 @@ def _document(block: _Block, more: frozenset[str]) -> Document:
             parts[_part(piece.fields, texts)].append(piece)
     title = content.plain(*(piece.text for piece in parts["title"]))
     text = content.plain(*(piece.text for piece in (*parts["text"], *parts["date"])))
-    return Document(docid, title, text, block.place, left_out=_left_out(content, parts[""]))
+    return Document(docid, title, text, block.location, left_out=_left_out(content, parts[""]))
 
 
-def _docid(block: _Block, found: Markup) -> tuple[str, Piece | None]:
+def _docid(block: _Block, content: Markup) -> tuple[str, Piece | None]:
     """Return the id of a document and the text that contains it, if it is not in the tag `<DOC>`."""
     for name in _IDS:
-        for piece in found.pieces:
+        for piece in content.pieces:
             if name in piece.fields:
-                return checked_id(piece.text.strip(), block.place), piece
+                return checked_id(piece.text.strip(), block.location), piece
     if docid := _attribute(block.opening, "id", "docno", "docid"):
         return docid, None
     raise InputError(
-        f"{block.place}: <DOC> without <DOCNO>, <DOCID> or id; each document needs one",
+        f"{block.location}: <DOC> without <DOCNO>, <DOCID> or id; each document needs one",
         code="document-without-id",
-        path=block.place.file,
-        line=block.place.number,
+        path=block.location.file,
+        line=block.location.number,
     )
 
 
@@ -190,13 +190,13 @@ def _part(fields: Sequence[str], texts: frozenset[str]) -> str:
     return "text" if ALL_FIELDS in texts else ""
 
 
-def _left_out(found: Markup, pieces: Iterable[Piece]) -> LeftOut | None:
+def _left_out(content: Markup, pieces: Iterable[Piece]) -> LeftOut | None:
     """Return the number of words of texts by field, of removed tags and of unknown entities, which are kept."""
-    counts = _counts("entities", found.entities)
-    fields = {_name(piece.fields) for piece in found.pieces} | _TITLES | _TEXTS | _DATES | set(_IDS)
-    counts += _counts("tags", {name: count for name, count in found.tags.items() if name not in fields})
+    counts = _counts("entities", content.entities)
+    fields = {_name(piece.fields) for piece in content.pieces} | _TITLES | _TEXTS | _DATES | set(_IDS)
+    counts += _counts("tags", {name: count for name, count in content.tags.items() if name not in fields})
     for piece in pieces:
-        counts += _counts("words", {_name(piece.fields): words.count(found.plain(piece.text))})
+        counts += _counts("words", {_name(piece.fields): words.count(content.plain(piece.text))})
     return counts or None
 
 
@@ -230,19 +230,19 @@ def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Itera
     """
     edge = re.compile(rf"<(/?){tag}(?:\s[^<>]*)?>", re.IGNORECASE)
     held: list[str] = []
-    start: tuple[Place, str] | None = None
-    for place, line in lines(path, encoding):
+    start: tuple[Location, str] | None = None
+    for location, line in lines(path, encoding):
         after = 0
         for match in edge.finditer(line):
             held.append(line[after : match.start()])
             opens, after = not match[1], match.end()
             if ended and opens == bool(start):
-                raise _unpaired(start[0] if start else place, tag, missing="end" if start else "start")
-            yield from _block(start, place, held)
-            start, held = ((place, match[0]) if opens else None), []
+                raise _unpaired(start[0] if start else location, tag, missing="end" if start else "start")
+            yield from _block(start, location, held)
+            start, held = ((location, match[0]) if opens else None), []
         held.append(line[after:])
         if not start:
-            yield from _block(start, place, held)
+            yield from _block(start, location, held)
             held = []
     if start and ended:
         raise _unpaired(start[0], tag, missing="end")
@@ -250,22 +250,22 @@ def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Itera
         yield from _block(start, start[0], held)
 
 
-def _block(start: tuple[Place, str] | None, place: Place, held: list[str]) -> Iterator[_Block]:
+def _block(start: tuple[Location, str] | None, location: Location, held: list[str]) -> Iterator[_Block]:
     text = "\n".join(held)
     if start:
         yield _Block(*start, text)
     elif text and not text.isspace():
-        yield _Block(place, "", text)
+        yield _Block(location, "", text)
 
 
-def _unpaired(place: Place, tag: str, missing: str) -> InputError:
+def _unpaired(location: Location, tag: str, missing: str) -> InputError:
     tags = (f"<{tag}>", f"</{tag}>")
     this, other = tags if missing == "end" else tags[::-1]
     return InputError(
-        f"{place}: {this} without {other}; the file is incomplete or damaged, download it again",
+        f"{location}: {this} without {other}; the file is incomplete or damaged, download it again",
         code=f"document-without-{missing}",
-        path=place.file,
-        line=place.number,
+        path=location.file,
+        line=location.number,
     )
 
 
@@ -292,18 +292,18 @@ def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]
             if block.opening:
                 yield _topic(block, fields)
     elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
-        for place, line in lines(path, encoding):
+        for location, line in lines(path, encoding):
             if not (match := _COLONS.fullmatch(line)):
                 raise InputError(
-                    f"{place}: no 'number:query' as in the first line; fix or remove the line",
+                    f"{location}: no 'number:query' as in the first line; fix or remove the line",
                     code="topic-without-number",
                     path=path,
-                    line=place.number,
+                    line=location.number,
                 )
-            yield Query("", match["number"], match["text"].strip(), None, place)
+            yield Query("", match["number"], match["text"].strip(), None, location)
     else:
-        for place, qid, text, answers in query_rows(path):
-            yield Query("", qid, text, answers, place)
+        for location, qid, text, answers in query_rows(path):
+            yield Query("", qid, text, answers, location)
 
 
 def _topic_tag(path: Path, encoding: str) -> str:
@@ -326,27 +326,27 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
     qid = _value(content, number) or _attribute(block.opening, "number", "num", "id", "qid")
     if not qid:
         raise InputError(
-            f"{block.place}: topic without number; each topic needs <num> or the attribute number",
+            f"{block.location}: topic without number; each topic needs <num> or the attribute number",
             code="topic-without-number",
-            path=block.place.file,
-            line=block.place.number,
+            path=block.location.file,
+            line=block.location.number,
         )
     chosen = [own for name in fields if (own := _field(pieces, name)) and _value(content, own)]
     if not chosen:
         names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
         raise InputError(
-            f"{block.place}: topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); "
+            f"{block.location}: topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); "
             "pass --topic-fields",
             code="topic-without-field",
-            path=block.place.file,
-            line=block.place.number,
+            path=block.location.file,
+            line=block.location.number,
             id=qid,
         )
     content.entities.clear()
     text = " ".join(_value(content, own) for own in chosen)
     used = [*number, *(piece for own in chosen for piece in own)]
     left = _left_out(content, [piece for piece in pieces if not any(piece is piece_used for piece_used in used)])
-    return Query("", checked_id(qid, block.place), text, None, block.place, left)
+    return Query("", checked_id(qid, block.location), text, None, block.location, left)
 
 
 def _field(pieces: Sequence[Piece], field: str) -> list[Piece]:
@@ -359,6 +359,6 @@ def _field(pieces: Sequence[Piece], field: str) -> list[Piece]:
     return []
 
 
-def _value(found: Markup, pieces: Sequence[Piece]) -> str:
+def _value(content: Markup, pieces: Sequence[Piece]) -> str:
     """Return the text of a field without its label."""
-    return found.plain(_LABEL.sub("", " ".join(piece.text for piece in pieces), count=1) if pieces else "")
+    return content.plain(_LABEL.sub("", " ".join(piece.text for piece in pieces), count=1) if pieces else "")

@@ -14,7 +14,7 @@ from typing import Any
 
 from hybrid_cli.encoders.options import Pooling
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.json_files import fits, mismatch, mismatch_of_fields, named, read_json, read_object
+from hybrid_cli.json_files import has_type, mismatch, mismatch_of_fields, read_json, read_object, value_in_words
 from hybrid_cli.storage.layout import MODULES
 
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
@@ -67,10 +67,14 @@ class Module:
     folder: Path
 
 
-def unsupported(file: Path, key: str, value: Any, reason: str) -> InputError:
+def unsupported_key(file: Path, key: str, value: Any, reason: str) -> InputError:
     """Return the error about a key of a file that is not supported."""
     return path_error(
-        file, f"{key} {named(value)} is not supported; {reason}", code="sentence-transformers-key", key=key, value=value
+        file,
+        f"{key} {value_in_words(value)} is not supported; {reason}",
+        code="sentence-transformers-key",
+        key=key,
+        value=value,
     )
 
 
@@ -86,7 +90,7 @@ def check_keys(file: Path, stored: Mapping[str, Any], allowed: Mapping[str, Coll
         values = allowed.get(key, ())
         if value is not None and values is not None and value not in values:
             needed = f"needs {' or '.join(map(str, values))}" if values else "it may change the vectors"
-            raise unsupported(file, key, value, needed)
+            raise unsupported_key(file, key, value, needed)
 
 
 def modules_of(folder: Path, side: str = "document") -> list[Module]:
@@ -121,14 +125,14 @@ def _resolved(folder: Path, file: Path, type_: str, path: str, side: str) -> Ite
     if parts.is_absolute() or ".." in parts.parts or ":" in path:
         raise path_error(file, f"path {path!r} leaves the folder", code="module-outside", value=path)
     if kind in ("Router", "Asym"):
-        yield from _of_route(folder, folder / path, side)
+        yield from _of_route(folder / path, side)
     else:
         yield Module(kind, folder / path)
 
 
-def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
+def _of_route(folder: Path, side: str) -> Iterator[Module]:
     """Yield the modules of the route of one side, for texts."""
-    file = next((file for name in _ROUTES if (file := place / name).is_file()), place / _ROUTES[0])
+    file = next((file for name in _ROUTES if (file := folder / name).is_file()), folder / _ROUTES[0])
     stored = read_object(file)
     kinds = {"types": dict[str, str], "structure": dict[str, list[str]], "parameters": dict[str, Any]}
     if wrong := mismatch_of_fields(stored, kinds):
@@ -136,7 +140,7 @@ def _of_route(folder: Path, place: Path, side: str) -> Iterator[Module]:
     types, structure, options = (stored[key] for key in kinds)
     route = _route(file, structure, options, side)
     for name in structure[route]:
-        yield from _resolved(place, file, types.get(name, ""), name, side)
+        yield from _resolved(folder, file, types.get(name, ""), name, side)
 
 
 def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str, Any], side: str) -> str:
@@ -147,12 +151,12 @@ def _route(file: Path, structure: Mapping[str, list[str]], options: Mapping[str,
         try:
             mappings[ast.literal_eval(key)] = value
         except (ValueError, SyntaxError):
-            raise unsupported(file, "route_mappings", key, "needs pairs of a task and a modality") from None
+            raise unsupported_key(file, "route_mappings", key, "needs pairs of a task and a modality") from None
     asked: list[Any] = [mappings.get(pair) for pair in ((side, "text"), (side, None), (None, "text"), (None, None))]
     asked += [name for name in (side, "text") if name in structure]
     chosen = next((route for route in asked if route is not None), None)
     if chosen not in structure:
-        raise unsupported(file, "structure", chosen, f"needs a route for a {side} ({', '.join(structure)})")
+        raise unsupported_key(file, "structure", chosen, f"needs a route for a {side} ({', '.join(structure)})")
     return str(chosen)
 
 
@@ -219,8 +223,8 @@ def prompts_of(folder: Path) -> Prompts:
     }
     check_keys(file, stored, {**dict.fromkeys(("__version__", "prompts", "truncate_dim", "requirements")), **allowed})
     default, length = stored.get("default_prompt_name"), stored.get("truncate_dim")
-    if length is not None and (not fits(length, int) or not 1 <= length <= LONGEST):
-        raise unsupported(file, "truncate_dim", length, f"needs a number between 1 and {LONGEST}")
+    if length is not None and (not has_type(length, int) or not 1 <= length <= LONGEST):
+        raise unsupported_key(file, "truncate_dim", length, f"needs a number between 1 and {LONGEST}")
     query = "query" if "query" in texts else None
     document = next((name for name in ("document", "passage", "corpus") if name in texts), None)
     used = {query, document}
@@ -251,7 +255,7 @@ def poolings_of(folder: Path, pooling: Path) -> tuple[list[Pooling], bool]:
     modes = stored if isinstance(stored, list) else [stored] if stored else [m for m in POOLING if on & _legacy(m)]
     if not modes or any(not isinstance(mode, str) or mode not in POOLING for mode in modes) or len(on) > len(modes):
         shown = ", ".join(sorted({*map(str, modes), *on})) or "none"
-        raise unsupported(file, "pooling_mode", shown, f"needs {', '.join(POOLING)}")
+        raise unsupported_key(file, "pooling_mode", shown, f"needs {', '.join(POOLING)}")
     flags = [f"pooling_mode_{name}" for mode in POOLING for name in _legacy(mode)]
     sizes = ("embedding_dimension", "word_embedding_dimension", "pooling_mode")
     check_keys(file, config, {**dict.fromkeys(sizes), **dict.fromkeys((*flags, "include_prompt"), (False, True))})
@@ -279,18 +283,18 @@ def transformer_settings(transformer: Path, task: str = "feature-extraction") ->
     modalities = stored.get("modality_config") or {}
     plain = {"method": "forward", "method_output_name": method}
     if modalities and (modalities.get("text") != plain or "message" in modalities):
-        raise unsupported(file, "modality_config", modalities, "needs texts, without a chat template")
+        raise unsupported_key(file, "modality_config", modalities, "needs texts, without a chat template")
     for name, free in _ARGUMENTS.items():
         for key, value in (stored.get(f"{name}_kwargs") or {}).items():
             if key not in free | _HUB:
-                raise unsupported(file, f"{name}_kwargs.{key}", value, "save the model with this value")
+                raise unsupported_key(file, f"{name}_kwargs.{key}", value, "save the model with this value")
     texts = dict(stored.get("processing_kwargs") or {})
     limits = dict(texts.pop("text", None) or {})
     if limits.get("max_length") is not None:  # overrides all other lengths
         stored |= dict.fromkeys(("query_length", "document_length", "max_seq_length"), limits["max_length"])
     for key, value in [*texts.items(), *((key, value) for key, value in limits.items() if key != "max_length")]:
         if value and not (key in ("padding", "truncation") and value is True):
-            raise unsupported(file, f"processing_kwargs.{key}", value, "texts are tokenized with their defaults")
+            raise unsupported_key(file, f"processing_kwargs.{key}", value, "texts are tokenized with their defaults")
     allowed = {"transformer_task": (task,), "module_output_name": (output,), "do_lower_case": (False, True)}
     others = (
         "max_seq_length",
@@ -334,13 +338,16 @@ def max_length(transformer: Path, name: str, default: int, task: str = "feature-
         names = (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length"))
         known: list[Any] = [_object(transformer / name).get(field) for name, field in names]
         length = min(
-            (length_known for length_known in known if fits(length_known, int) and length_known <= LONGEST),
+            (length_known for length_known in known if has_type(length_known, int) and length_known <= LONGEST),
             default=default,
         )
-    if not fits(length, int) or not 4 <= length <= LONGEST:
+    if not has_type(length, int) or not 4 <= length <= LONGEST:
         label = "max_seq_length" if stored.get(name) is None else name
         raise path_error(
-            file, f"{label} {named(length)} is not between 4 and {LONGEST}", code="length-out-of-range", value=length
+            file,
+            f"{label} {value_in_words(length)} is not between 4 and {LONGEST}",
+            code="length-out-of-range",
+            value=length,
         )
     return int(length)
 
@@ -349,7 +356,7 @@ def table_length(folder: Path) -> int:
     """Return the maximum number of tokens of a text: that of `tokenizer.json`, or `LONGEST`."""
     cut = read_object(folder / TOKENIZER).get("truncation") if (folder / TOKENIZER).is_file() else None
     length: Any = cut.get("max_length") if isinstance(cut, dict) else None
-    return length if fits(length, int) and 4 <= length <= LONGEST else LONGEST
+    return length if has_type(length, int) and 4 <= length <= LONGEST else LONGEST
 
 
 def _object(file: Path) -> dict[str, Any]:

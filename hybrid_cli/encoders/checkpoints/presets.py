@@ -130,7 +130,7 @@ def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
     if kind is not None and kind not in preset.types:
         raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(preset.types)}", kind, preset.types)
     if (modules := read_contract(folder).modules) != preset.modules:
-        listed, needed = (", ".join(each) or "no module" for each in (modules, preset.modules))
+        listed, needed = (", ".join(names) or "no module" for names in (modules, preset.modules))
         needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
         raise _misfit(name, folder, needed, modules, preset.modules)
     return dict(preset.contract)

@@ -17,7 +17,7 @@ def pairs(corpus: Path, *, prefix: str = "", upper: bool = False) -> Source:
     """
 
     def documents() -> Iterator[Document]:
-        for place, (docid, text) in columns(corpus, 2, "id and text"):
-            yield Document(prefix + docid, "", text.upper() if upper else text, place)
+        for location, (docid, text) in columns(corpus, 2, "id and text"):
+            yield Document(prefix + docid, "", text.upper() if upper else text, location)
 
     return Source("pairs", documents)
