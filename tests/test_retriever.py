@@ -16,8 +16,10 @@ from hybrid_cli import open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.opening.provenance import reused
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
@@ -64,6 +66,8 @@ def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
         fuse([made / "bm25.parquet", made / "dense.parquet"], output=tmp_path / "fused.parquet", **chosen, **exact)
     )
     equal(searched, fused)
+    pair = [made / "bm25.parquet", made / "dense.parquet"]
+    equal(runs.read_run(fuse(pair, weights=f"@{retriever}", output=tmp_path / "again.parquet")), fused)
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
     opened = open_retriever(retriever)
     equal(opened.search(queries, 1000).select(searched.columns), searched)
@@ -191,6 +195,24 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out
     assert hybrid("verify", run, retriever).code == 0
+
+
+def test_evaluate_searches_retrievers(made: Path, tiny: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
+    run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
+    measured = [evaluate([tiny, f"hybrid={run}"], split="test"), evaluate([tiny], split="test", retriever=[retriever])]
+    first, second = (one for one in measured if isinstance(one, Summary))
+    assert first.means == second.means
+
+
+def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="minmax", output=tmp_path / "retriever")
+    pair = [made / "dense.parquet", made / "bm25.parquet"]
+    with raises("other-index", path=pair[0]):
+        fuse(pair, weights=f"@{retriever}", output=tmp_path / "fused.parquet")
+    with raises("tuned-for-others", value=3):
+        third = shutil.copy(pair[0], tmp_path / "third.parquet")
+        fuse([*pair, third], weights=f"@{retriever}", output=tmp_path / "fused.parquet")
 
 
 def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:

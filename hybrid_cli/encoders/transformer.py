@@ -679,6 +679,14 @@ class TransformerEncoder(nn.Module):
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
         return self._encode(self.document_tower, whole, "document", batch_tokens)
 
+    def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of the tokens of documents that the maximum length leaves out."""
+        tower = self.document_tower
+        whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
+        read, _ = tower.tokenize(whole, "document")
+        every = tower.tokenizer(whole, add_special_tokens=self.contract.special_tokens, verbose=False)["input_ids"]
+        return 1 - sum(map(len, read)) / max(1, sum(map(len, every)))
+
     def _encode(self, tower: Tower, texts: list[str], side: str, batch_tokens: int) -> np.ndarray:
         if not texts:
             return np.zeros((0, tower.dim), np.float32)

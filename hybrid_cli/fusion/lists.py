@@ -176,30 +176,28 @@ def _groups(blocks: Iterable[pl.DataFrame], rows: int) -> Iterator[list[pl.DataF
 def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     for number, scorer in enumerate(scorers):
         score = f"score_{number}"
-        absent = pl.concat([block.filter(pl.col(score).is_null()).select("query", "docid") for block in blocks])
-        if not len(absent):
+        absent = [np.flatnonzero(np.isnan(block[score].to_numpy())) for block in blocks]  # null; no score is NaN
+        if not any(map(len, absent)):
             continue
-        scores = scorer(absent.select(qids.gather(absent["query"]).alias("qid"), "docid")).cast(pl.Float64)
-        if not scores.is_finite().all():
+        queries, docids = (
+            pl.concat([block[name].gather(rows) for block, rows in zip(blocks, absent, strict=True)])
+            for name in ("query", "docid")
+        )
+        scores = scorer(pl.DataFrame({"qid": qids.gather(queries), "docid": docids})).to_numpy().astype(np.float64)
+        if not np.isfinite(scores).all():
             raise InputError(
                 f"some exact scores of list {number + 1} are not finite; rebuild its index",
                 code="values-not-finite",
                 list=number + 1,
             )
         begin = 0
-        for position, block in enumerate(blocks):
-            end = begin + block[score].null_count()
-            blocks[position] = _with_scores(block, score, scores[begin:end])
-            begin = end
+        for position, rows in enumerate(absent):
+            known = blocks[position][score].to_numpy().copy()
+            known[rows] = scores[begin : begin + len(rows)]
+            blocks[position] = blocks[position].with_columns(pl.Series(score, known))
+            begin += len(rows)
     for block in blocks:
         yield _reranked(block, len(scorers))
-
-
-def _with_scores(block: pl.DataFrame, score: str, computed: pl.Series) -> pl.DataFrame:
-    """Replace the nulls of the column `score` by the values of `computed`, in order."""
-    known = block[score].to_numpy().copy()
-    known[block[score].is_null().to_numpy()] = computed.to_numpy()
-    return block.with_columns(pl.Series(score, known))
 
 
 def _reranked(block: pl.DataFrame, lists: int) -> pl.DataFrame:
@@ -208,7 +206,7 @@ def _reranked(block: pl.DataFrame, lists: int) -> pl.DataFrame:
         (-pl.col(f"score_{number}")).rank("ordinal").over("query").cast(pl.Float64).alias(f"rank_{number}")
         for number in range(lists)
     ]
-    return block.sort("query", "docid").with_columns(ranks)
+    return block.lazy().sort("query", "docid").with_columns(ranks).collect()
 
 
 def values(candidates: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
@@ -219,6 +217,10 @@ def values(candidates: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
     Returns:
         query, docid, and for list i `value_i` (null if ignored) and `present_i` (the list contains the document).
     """
+    return _values(candidates, recipe).collect()
+
+
+def _values(candidates: pl.DataFrame, recipe: FusionRecipe) -> pl.LazyFrame:
     lists = range(len(recipe.weights))
     normal = [
         recipe.normalized(pl.col(f"score_{number}"), pl.col(f"rank_{number}")).alias(f"value_{number}")
@@ -232,7 +234,7 @@ def values(candidates: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
         frame = frame.filter(
             pl.all_horizontal(pl.col(f"present_{number}") | ~some for number, some in zip(lists, answered, strict=True))
         )
-    return frame.collect()
+    return frame
 
 
 def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) -> None:
@@ -261,9 +263,13 @@ def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) ->
 
 def fused(valued: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
     """Return query, docid and fused score of every candidate, from the result of `values`."""
+    return valued.select("query", "docid", _fused_score(recipe))
+
+
+def _fused_score(recipe: FusionRecipe) -> pl.Expr:
     lists = range(len(recipe.weights))
-    score = recipe.combined([pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists])
-    return valued.select("query", "docid", score.alias("score"))
+    values, present = [pl.col(f"value_{n}") for n in lists], [pl.col(f"present_{n}") for n in lists]
+    return recipe.combined(values, present).alias("score")
 
 
 def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series) -> None:
@@ -289,12 +295,14 @@ def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, 
         hits: documents kept per query.
     """
     for block in blocks:
-        valued = values(block, recipe)
-        check_values(valued, recipe, qids)
-        scored = fused(valued, recipe)
-        if recipe.multiplies:
-            _check_underflow(valued, scored, qids)
-        run = ranked(scored.rename({"query": "qid"}), hits)
+        valued = _values(block, recipe)
+        if recipe.has_faults:
+            checked = valued.collect()
+            check_values(checked, recipe, qids)
+            if recipe.multiplies:
+                _check_underflow(checked, fused(checked, recipe), qids)
+            valued = checked.lazy()
+        run = ranked(valued.select(pl.col("query").alias("qid"), "docid", _fused_score(recipe)), hits)
         yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
 
 

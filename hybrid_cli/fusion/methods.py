@@ -345,6 +345,11 @@ class FusionRecipe:
         """Return whether scores are multiplied."""
         return METHODS[self.method].rule is product
 
+    @property
+    def has_faults(self) -> bool:
+        """Return whether some values of a list give no ranking; see `fault`."""
+        return any(self.fault(number)[1] for number in range(len(self.weights)))
+
     def fault(self, number: int) -> tuple[pl.Expr, str]:
         """Return a condition on the values of one list for a query under which the rule gives no ranking, and its text.
 

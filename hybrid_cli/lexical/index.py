@@ -7,6 +7,7 @@ stored k1 and b, and Lucene's index (`lucene/`) if `index-bm25` built it. Everyt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -155,7 +156,24 @@ class LexicalIndex:
 
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analyze queries: the terms in the dictionary, boosted by their frequency in the query, or by their weight."""
+        queries = self._shared.queries
+        if isinstance(queries, TextAnalyzer) and len(texts) <= FEW_QUERIES:
+            return self._few_bags(queries.analyze(texts))
         return self.bags_of(self.weighted(texts), len(texts))
+
+    def _few_bags(self, tokens: Sequence[Sequence[str]]) -> Bags:
+        """Return the bags of a few queries, whose terms are looked up one by one in the sorted dictionary."""
+        terms = self.impacts.postings.terms
+        bags = [Counter(words) for words in tokens]
+        words = pl.Series([word for bag in bags for word in bag], dtype=pl.String)
+        owners = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+        boosts = np.array([boost for bag in bags for boost in bag.values()], np.float32)
+        ids = np.minimum(np.asarray(terms.search_sorted(words)), max(0, len(terms) - 1)).astype(np.int32)
+        known = terms.gather(ids).eq_missing(words).to_numpy() if len(terms) else np.zeros(len(words), bool)
+        order = np.lexsort((ids, owners))
+        order = order[known[order]]
+        counts = np.bincount(owners[order], minlength=len(bags))
+        return Bags(np.concatenate(([0], np.cumsum(counts))), ids[order], boosts[order])
 
     def weighted(self, texts: Sequence[str]) -> pl.DataFrame:
         """Return query, term and boost: the frequency, or the learned weight, of each term in each text."""
@@ -192,6 +210,9 @@ class LexicalIndex:
             A run; queries without hits have no rows.
         """
 
+        if rm3 is None and len(queries) <= FEW_QUERIES:
+            return self.search_bags(queries["qid"], self.bags(queries["text"].to_list()), hits, threads)
+
         def parts() -> Iterator[tuple[pl.Series, Bags]]:
             for part in queries.iter_slices(_part_size(len(queries), threads)):
                 weighted = self.weighted(part["text"].to_list())
@@ -203,6 +224,8 @@ class LexicalIndex:
 
     def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
         """Search as `search` does, with analyzed queries."""
+        if len(bags) <= FEW_QUERIES:
+            return self._ranked(qids, bags, hits)
         return self._search_parts([(qids, bags)], hits, threads)
 
     def _search_parts(self, parts: Iterable[tuple[pl.Series, Bags]], hits: int, threads: int | None) -> pl.DataFrame:
@@ -295,11 +318,20 @@ class LexicalIndex:
         Raises:
             InputError: a docid is not in the index, or a qid has no text.
         """
-        numbers = runs.positions(pairs["qid"], queries["qid"], "no text for query")
-        rows = self._shared.ids.positions(pairs["docid"], "the lexical index has no document")
+        return self.score_bags(pairs, queries["qid"], self.bags(queries["text"].to_list()))
+
+    def score_bags(self, pairs: pl.DataFrame, qids: pl.Series, bags: Bags) -> pl.Series:
+        """Score pairs as `score` does, with analyzed queries.
+
+        Args:
+            pairs: qid, docid.
+            qids: ids of the queries.
+            bags: the queries.
+        """
         from hybrid_cli.lexical import kernels
 
-        bags = self.bags(queries["text"].to_list())
+        numbers = runs.positions(pairs["qid"], qids, "no text for query")
+        rows = self._shared.ids.positions(pairs["docid"], "the lexical index has no document")
         return pl.Series("score", kernels.score_pairs(numbers, rows, *self.kernel_arguments(bags)), dtype=pl.Float32)
 
     def query_matrix(self, texts: Sequence[str]) -> Any:

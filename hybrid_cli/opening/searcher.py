@@ -74,9 +74,16 @@ class LexicalSearcher:
 
     def answer(self, queries: pl.DataFrame) -> Answers:
         """See `retrieval.retriever.Side`."""
+        if len(self.indexes) > 1 or self.rm3:  # no exact scores
+            return Answers(
+                lambda depth: pl.concat(self.search(queries, depth)),
+                lambda pairs: _only(self.indexes, self.rm3).score(pairs, queries),
+            )
+        index, qids = self.indexes[0], queries["qid"]
+        bags = index.bags(queries["text"].to_list())
         return Answers(
-            lambda depth: pl.concat(self.search(queries, depth)),
-            lambda pairs: _only(self.indexes, self.rm3).score(pairs, queries),
+            lambda depth: index.search_bags(qids, bags, depth, self.threads),
+            lambda pairs: index.score_bags(pairs, qids, bags),
         )
 
 

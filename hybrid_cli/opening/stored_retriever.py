@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import storage
-from hybrid_cli.artifacts import Manifest, read_manifest
+from hybrid_cli.artifacts import Manifest, lineage, read_manifest
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
@@ -107,6 +107,22 @@ def index_paths(folder: Path, stored: StoredRetriever) -> list[Path]:
 def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
     """Return the manifests of each index, several for one of shards."""
     return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
+
+
+def check_indexes(folder: Path, stored: StoredRetriever, runs: Sequence[Path]) -> None:
+    """Refuse runs that were not searched in the indexes of a retriever, in their order; others have no manifest.
+
+    Raises:
+        InputError: another number of runs, or a run of another index.
+    """
+    if len(runs) != len(stored.indexes):
+        problem = f"has {len(stored.indexes)} indexes, and there are {len(runs)} runs; pass one run for each, in order"
+        raise path_error(folder, problem, code="tuned-for-others", value=len(runs), expected=len(stored.indexes))
+    for run, index in zip(runs, stored.indexes, strict=True):
+        searched = lineage.system_of(run).index
+        if searched not in (None, index["fingerprint"]):
+            problem = f"was not searched in {index['path']} of {folder}; pass the runs in the order of its indexes"
+            raise path_error(run, problem, code="other-index", index=index["path"])
 
 
 def refuse_shards(indexes: Sequence[Path]) -> None:

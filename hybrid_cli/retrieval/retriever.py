@@ -86,18 +86,14 @@ class Retriever:
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""
         for qids, returned, blocks in self._candidates(queries):
-            run = pl.concat([runs.empty(), *lists.fuse(blocks, qids, self.recipe, hits)])
-            ranks, scores = (
-                frame.select(
-                    qids.gather(frame["query"]).alias("qid"),
-                    "docid",
-                    *(pl.col(f"{part}_{n}").cast(kind).alias(f"{name}_{part}") for n, name in enumerate(self.sides)),
-                )
-                for part, kind, frame in (("rank", pl.Int32(), returned), ("score", pl.Float32(), pl.concat(blocks)))
-            )
-            for part in (ranks, scores):
-                run = run.join(part, on=["qid", "docid"], how="left", maintain_order="left")
-            yield run.select(*runs.SCHEMA, *(pl.col(f"{name}_rank", f"{name}_score") for name in self.sides))
+            run = pl.concat([runs.empty(), *lists.fuse(blocks, qids, self.recipe, hits)]).lazy()
+            for part, frame in (("rank", returned), ("score", pl.concat(blocks))):
+                numbers = pl.LazyFrame({"qid": qids}).with_row_index("query")
+                columns = (pl.col(f"{part}_{n}").alias(f"{name}_{part}") for n, name in enumerate(self.sides))
+                known = frame.lazy().join(numbers, on="query").select("qid", "docid", *columns)
+                run = run.join(known, on=["qid", "docid"], how="left", maintain_order="left")
+            sides = (pl.col(f"{name}_{part}").cast(kind) for name in self.sides for part, kind in _PARTS.items())
+            yield run.select(*runs.SCHEMA, *sides).collect()
 
     def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""

@@ -115,6 +115,7 @@ class Evaluate(MayWrite, Comparison):
     panel = ANALYSIS
     examples = (
         "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100",
+        "hybrid evaluate data/pydocs --split test out/bm25.parquet --retriever out/retriever",
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
@@ -136,6 +137,10 @@ class Evaluate(MayWrite, Comparison):
     condensed: bool = _measure_option(
         False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
         applies=when(complement=None, aggregate=False)
+    )  # fmt: skip
+    retriever: Sequence[Path] = option(
+        (), "Retrievers: each is searched for the queries of the collection, and its run is measured with the others.",
+        applies=when(aggregate=False), recorded=False
     )  # fmt: skip
     overlap_with: str | None = option(
         None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
@@ -164,7 +169,8 @@ class Evaluate(MayWrite, Comparison):
     output: Path | None = inherited("Parquet file for the values of all queries.", applies=_SINGLE)
 
     def _has_several_runs(self) -> bool:
-        return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
+        # a file of `--output` has the values of several runs
+        return self.aggregate or bool(self.retriever) or super()._has_several_runs()
 
 
 @dataclass(frozen=True)

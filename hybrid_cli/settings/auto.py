@@ -8,7 +8,16 @@ from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, PseudoQueries
 from hybrid_cli.errors import option_error
-from hybrid_cli.settings.common import MEASURE, Budgeted, OnDevice, Seeded, StartModel, Threaded, Writes
+from hybrid_cli.settings.common import (
+    MEASURE,
+    Budgeted,
+    EncoderContract,
+    OnDevice,
+    Seeded,
+    StartModel,
+    Threaded,
+    Writes,
+)
 from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareRows
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
 
@@ -59,6 +68,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         shown="as many as --minutes allows; with fewer than 200 judged queries, 0"
     )  # fmt: skip
     layers: int | None = inherited(excluded=when(max_steps=0))
+    doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", panel="")
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
         None, "Texts of the documents that become queries.", panel=PSEUDO,

@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts, console, storage
+import polars as pl
+
+from hybrid_cli import artifacts, console, draws, storage
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -70,6 +72,9 @@ from hybrid_cli.workflows.sparse_encoding import (
     quantization_steps,
     weight_shard,
 )
+
+MUCH_TRUNCATED = 0.1  # share of the documents above which the loss is a warning
+_LENGTHS = 500  # documents whose tokens are counted
 
 
 @stage(Encode)
@@ -151,7 +156,23 @@ def _encode(settings: Encode) -> Path:
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
     )
+    if kind == Kind.DENSE_INDEX and truncated > MUCH_TRUNCATED * total:
+        _warn_truncated(source, encoder, truncated, total)
     return output.path
+
+
+def _warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) -> None:
+    """Warn about the tokens of documents that the encoder does not read, estimated on some documents."""
+    if not isinstance(length := encoder.describe().get("doc_max_len"), int) or not hasattr(encoder, "unread_tokens"):
+        return
+    rows = draws.sample(total, _LENGTHS, draws.rng(0)).tolist()
+    some = collections.scan(corpus).filter(pl.col("corpus_row").is_in(rows)).collect(engine="streaming")
+    unread = encoder.unread_tokens(some["title"].to_list(), some["text"].to_list())
+    console.warn(
+        f"encode: {truncated / total:.0%} of the documents have more than {length} tokens, and about {unread:.0%} of "
+        "all tokens are not read; pass a larger --doc-max-len, or divide documents with `prepare --split-passages`",
+        code="truncated-documents", count=truncated, documents=total, limit=length, unread=round(unread, 3),
+    )  # fmt: skip
 
 
 def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:

@@ -42,6 +42,7 @@ from hybrid_cli.fusion.weights import (
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
+from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse
@@ -63,6 +64,7 @@ def fuse(settings: Fuse) -> Path:
     Raises:
         InputError: inputs or options cannot be used together.
     """
+    settings = _with_retriever(settings)
     job = FusionInputs.of(settings)
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None:
@@ -81,6 +83,19 @@ def fuse(settings: Fuse) -> Path:
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def _with_retriever(settings: Fuse) -> Fuse:
+    """Return the settings with depth and indexes of the retriever in `--weights @RETRIEVER`, unless they are given."""
+    path = weights_path(settings.weights)
+    if path is None or not is_retriever(path):
+        return settings
+    stored = read_retriever(path)
+    if "depth" not in settings.given:
+        settings = settings.changed(depth=stored.depth)
+    if stored.missing == "exact" and not settings.index:
+        settings = settings.changed(index=index_paths(path, stored))
+    return settings
 
 
 @dataclass(frozen=True)
@@ -178,7 +193,12 @@ def _methods(settings: Fuse) -> list[str]:
 
 def _recipe(settings: Fuse, named: Mapping[str, Path]) -> FusionRecipe:
     """Return the recipe of the options, or of `--weights @FILE`."""
-    if path := weights_path(settings.weights):
+    path = weights_path(settings.weights)
+    if path is not None and is_retriever(path):
+        stored = read_retriever(path)
+        check_indexes(path, stored, list(named.values()))
+        return stored.recipe
+    if path is not None:
         values = settings.values()
         given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
         recipe = stored_recipe(path, list(named), given)
@@ -412,8 +432,9 @@ def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
     path = weights_path(job.settings.weights)
     if path is None:
         return
-    tuned, asked = set(read_tuned(path)["judged"]), qids.unique().to_list()
-    if common := len(tuned.intersection(asked)):
+    tuned = read_retriever(path).tuning or {"judged": []} if is_retriever(path) else read_tuned(path)
+    judged, asked = set(tuned["judged"]), qids.unique().to_list()
+    if common := len(judged.intersection(asked)):
         console.warn(
             f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
             "are too high to report",
