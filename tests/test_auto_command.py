@@ -116,6 +116,18 @@ def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
         assert done.code == 0, done.err
 
 
+def test_columns_are_named_as_for_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "d.csv", "url,headline,body", "a,Salt,salt in sea water", "b,Air,oxygen in the blood")
+    refused = hybrid("auto", "d.csv", "--max-steps", 0, "--output", "out")
+    assert "--document-columns" in refused.err
+    done = hybrid(
+        "auto", "d.csv", "--document-columns", "id=url,title=headline,text=body", "--max-steps", 0, "--output", "out"
+    )
+    assert done.code == 0, done.err
+    assert "--document-columns id=url,title=headline,text=body" in done.err.partition("judge twenty")[2]
+
+
 def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
     source: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

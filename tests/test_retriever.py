@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from command import hybrid, raises
 
-from hybrid_cli import open_index, open_retriever, runs
+from hybrid_cli import artifacts, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary
@@ -22,7 +24,9 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 DEPTH = 4
 RULES = ("exact", "min", "zero", "ignore", "drop")
@@ -220,3 +224,35 @@ def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:
         compose([made / "bm25", made / "dense"], weights="1,2,3", output=tmp_path / "retriever")
     with raises("repeated-value"):
         compose([made / "bm25", made / "bm25"], output=tmp_path / "retriever")
+
+
+def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(
+    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(3)
+    reranker = tmp_path / "reranker"
+    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
+    with artifacts.open_output(reranker, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
+        model.save(work)
+    sides = [made / "bm25", made / "dense"]
+    first = compose(sides, method="minmax", depth=DEPTH, output=tmp_path / "first")
+    whole = compose(
+        sides, method="minmax", depth=DEPTH, reranker=str(reranker), rerank_depth=3, output=tmp_path / "whole"
+    )
+    fused = search(tiny, split="test", index=first, output=tmp_path / "first.parquet")
+    again = rerank(
+        fused, model=str(reranker), top_k=3, collection=tiny, dtype="fp32", output=tmp_path / "again.parquet"
+    )
+    searched = runs.read_run(search(tiny, split="test", index=whole, output=tmp_path / "whole.parquet"))
+    equal(searched, runs.read_run(again), 1e-5)
+    assert not searched.equals(runs.read_run(fused))
+    qid, text = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").row(0)
+    equal(open_retriever(whole).search({qid: text}, 100).select(searched.columns), searched.filter(qid=qid), 1e-5)
+    assert (
+        open_retriever(whole).search(text, 2)["docid"].to_list() == searched.filter(qid=qid)["docid"].head(2).to_list()
+    )
+    shutil.rmtree(reranker)
+    with raises("no-such-model"):
+        open_retriever(whole)
+    with raises("no-ranking-head"):
+        compose(sides, method="rrf", reranker=str(tiny_bert), output=tmp_path / "other")

@@ -51,12 +51,17 @@ class Tuned:
     folds: int
     seed: int
 
+    @property
+    def fair(self) -> Values:
+        """Return the value of each query under the choice of the other folds, or under the untuned choice if kept."""
+        held_out, chosen = self.selected.held_out, self.table.values[self.selected.row]
+        return chosen if held_out is None or self.selected.keeps_untuned else held_out
+
     def content(self) -> dict[str, Any]:
         """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
-        table, selected = self.table, self.selected
+        table, selected, fair = self.table, self.selected, self.fair
         values, untuned = table.values[selected.row], selected.untuned
         best = max(self.alone, key=lambda name: self.alone[name].mean())
-        fair = values if selected.held_out is None or selected.keeps_untuned else selected.held_out
         gains = fair - self.alone[best]
         ends = interval(gains)
         plateau = [table.choices[row] for row in selected.plateau.rows]

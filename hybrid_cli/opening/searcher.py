@@ -22,8 +22,9 @@ from hybrid_cli.opening.default_fusion import default_fusion, default_shares
 from hybrid_cli.opening.dense import open_dense, read_info
 from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal
 from hybrid_cli.opening.lexical import open_lexical
+from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
-from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, read_retriever
+from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
 from hybrid_cli.retrieval.retriever import Answers, Retriever, Side
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
@@ -291,8 +292,16 @@ def open_retriever(folder: Path, options: SearchOptions | None = None) -> Retrie
     Raises:
         InputError: see `read_retriever` and `index_paths`.
     """
-    stored = read_retriever(folder)
-    return Retriever(open_sides(index_paths(folder, stored), options), stored.recipe, stored.depth)
+    stored, options = read_retriever(folder), options or SearchOptions()
+    indexes = index_paths(folder, stored)
+    reranker = None
+    if stored.reranker is not None:
+        from hybrid_cli.opening.rerankers import open_reranker  # imports transformers
+
+        reranker = open_reranker(
+            folder, stored.reranker, existing_paths(corpora_of(manifests_of(indexes))), options.device
+        )
+    return Retriever(open_sides(indexes, options), stored.recipe, stored.depth, reranker)
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:

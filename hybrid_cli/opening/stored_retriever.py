@@ -30,6 +30,7 @@ class StoredRetriever:
         shares: weights in deviations of the scores, where the weights were derived from scales.
         scales: standard deviation of each index's scores over the collection.
         scaled_by: the queries that the scales are of, in words.
+        reranker: `model` (a name, or a path relative to the folder), `fingerprint` and `depth`; None without one.
         tuning: evidence of the tuned weights, as `fuse --tune` writes it; None for untuned ones.
     """
 
@@ -43,6 +44,7 @@ class StoredRetriever:
     shares: tuple[float, ...] | None = None
     scales: tuple[float, ...] | None = None
     scaled_by: str | None = None
+    reranker: Mapping[str, str | int] | None = None
     tuning: Mapping[str, Any] | None = None
 
     @property

@@ -28,6 +28,8 @@ def show_tables(result: Result) -> None:
     tables.prose(result.legend())
     if isinstance(result, Summary) and result.complement:
         complement.show(result.complement)
+    if isinstance(result, Summary) and result.verdict:
+        tables.prose([result.verdict.sentence()])
 
 
 def text(result: Result, form: str) -> str:
@@ -42,4 +44,6 @@ def text(result: Result, form: str) -> str:
     parts = [*map(write, result.tables(form)), *map(escape, result.legend())]
     if form == "markdown" and isinstance(result, Summary) and result.complement:
         parts.append(complement.as_markdown(result.complement))
+    if form == "markdown" and isinstance(result, Summary) and result.verdict:
+        parts.append(tables.markdown(result.verdict.sentence()))
     return "\n\n".join(parts)

@@ -19,12 +19,14 @@ from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
 from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Table, count, figure, pseudo_note, stdout
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.settings.analysis import Comparison
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
+_MAIN_MEASURE = "nDCG@10"
 ALPHA, PERMUTATIONS = 0.05, 10_000
 RESAMPLES, CONFIDENCE = 1_000, 0.95
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
@@ -78,6 +80,23 @@ class Summary:
     def queries(self, measure: str) -> int:
         """Count the queries behind the mean of a measure."""
         return self.values.filter(measure=measure)["qid"].n_unique()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return the verdict on the best run against the first baseline, by nDCG@10 or else the first measure.
+
+        None without another run, and where a figure is not what users would see: pseudo-queries, or queries that the
+        runs were tuned or trained on.
+        """
+        others = [run for run in self.runs if run not in self.baselines[:1]]
+        if not others or not self.baselines or {"pseudo_queries", "reused"} & set(self.settings):
+            return None
+        names = self.measures
+        measure = _MAIN_MEASURE if _MAIN_MEASURE in names else names[0]
+        wide = self.values.filter(measure=measure).pivot(on="run", index="qid", values="value")
+        best = max(others, key=lambda run: self.means[run, measure])
+        first = self.baselines[0]
+        return Verdict.of(measure, (first, wide[first].to_numpy()), (best, wide[best].to_numpy()))
 
     def tables(self, form: str) -> list[Table]:
         """Return the means and the counts; Markdown has the comparisons too, LaTeX those of `complement`."""
@@ -141,6 +160,7 @@ class Summary:
             "runs": runs,
             "baselines": list(self.baselines),
             "comparisons": self.comparisons.fill_nan(None).to_dicts(),
+            "verdict": self.verdict.content() if self.verdict else None,
             **self.settings,
             **({"complement": complement.as_dict(self.complement)} if self.complement else {}),
         }
@@ -184,6 +204,7 @@ def summarize(
     settings: Comparison,
     baselines: Sequence[str],
     complement: Complement | None = None,
+    reused: bool = False,
 ) -> Summary:
     """Add comparisons and intervals to measured values.
 
@@ -193,6 +214,7 @@ def summarize(
         settings: test, correction and seed.
         baselines: names of runs.
         complement: result for the two runs of `--complement`.
+        reused: some run was tuned or trained on the measured queries.
     """
     comparisons = significance.compare(
         values, list(baselines), correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
@@ -210,6 +232,7 @@ def summarize(
         "seed": settings.seed,
         **({"overlap_with": plan.overlap_with[0]} if plan.overlap_with else {}),
         **({"pseudo_queries": kind} if (kind := pseudo_queries(plan.qrels)) else {}),
+        **({"reused": True} if reused else {}),
     }
     counts = {
         run: {name: facts["runs"][run][name] for name in _COUNTS if name in facts["runs"][run]} for run in plan.runs

@@ -15,6 +15,7 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
         rows.append([f"{'tuned' if kept else method}, held out", "", "", "", figure(tuned["held_out"])])
     console.table(["run", "weight", "share", "plateau", measure], rows)
     prose(list(_evidence(tuned)))
+    if verdict := tuned.get("verdict"):
+        prose([Verdict.stored(verdict).sentence()])
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))
 

@@ -45,6 +45,32 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True)
+class RerankStep:
+    """A reranker that rescores the first hits of the fusion.
+
+    Attributes:
+        depth: hits per query that are rescored.
+        score: from pairs (query, title, text) to scores [n], float32.
+        texts: from docids to docid, title and text, in the same order.
+    """
+
+    depth: int
+    score: Callable[[pl.DataFrame], np.ndarray]
+    texts: Callable[[pl.Series], pl.DataFrame]
+
+    def apply(self, run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+        """Return the hits of a run in the order of the new scores; see `runs.rerank_hits`."""
+        named = queries.select("qid", query="text")
+        heads = run.filter(pl.col("rank") <= self.depth).join(named, on="qid", how="left", maintain_order="left")
+        heads = heads.filter(pl.col("query").str.strip_chars() != "")
+        if not len(heads):
+            return run
+        pairs = heads.with_columns(self.texts(heads["docid"]).select(pl.col("title", "text").fill_null("")))
+        new = heads.select("qid", "docid", new_score=pl.Series(self.score(pairs)))
+        return runs.rerank_hits(run.join(new, on=["qid", "docid"], how="left", maintain_order="left"), self.depth)
+
+
+@dataclass(frozen=True)
 class Retriever:
     """Indexes of one corpus and the fusion of their hits.
 
@@ -52,11 +78,13 @@ class Retriever:
         sides: name -> open index, in the order of the weights.
         recipe: method, weights and the rule for documents that a side does not return.
         depth: hits of each side that are fused.
+        reranker: rescores the first fused hits; None for none.
     """
 
     sides: Mapping[str, Side]
     recipe: FusionRecipe
     depth: int = HITS
+    reranker: RerankStep | None = None
 
     def __post_init__(self) -> None:
         if not self.sides or len(self.sides) != len(self.recipe.weights):
@@ -86,7 +114,7 @@ class Retriever:
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""
         for qids, returned, blocks in self._candidates(queries):
-            run = pl.concat([runs.empty(), *lists.fuse(blocks, qids, self.recipe, hits)]).lazy()
+            run = pl.concat([runs.empty(), *self._fused(qids, blocks, queries, hits)]).lazy()
             for part, frame in (("rank", returned), ("score", pl.concat(blocks))):
                 numbers = pl.LazyFrame({"qid": qids}).with_row_index("query")
                 columns = (pl.col(f"{part}_{n}").alias(f"{name}_{part}") for n, name in enumerate(self.sides))
@@ -98,7 +126,16 @@ class Retriever:
     def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
         for qids, _, blocks in self._candidates(queries):
+            yield from self._fused(qids, blocks, queries, hits)
+
+    def _fused(
+        self, qids: pl.Series, blocks: Iterable[pl.DataFrame], queries: pl.DataFrame, hits: int
+    ) -> Iterator[pl.DataFrame]:
+        if self.reranker is None:
             yield from lists.fuse(blocks, qids, self.recipe, hits)
+            return
+        for run in lists.fuse(blocks, qids, self.recipe, max(hits, self.reranker.depth)):
+            yield self.reranker.apply(run, queries).filter(pl.col("rank") <= hits)
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's scores over the candidates of all queries; 1 where it is 0.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hybrid_cli.settings.common import (
     Threaded,
     Writes,
 )
-from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareRows
+from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
 
 START = "Start"
@@ -54,6 +54,11 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     output: Path = inherited("Folder of all outputs.")
     queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN), recorded=True)
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
+    document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
+    query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
+    qrels_columns: Mapping[str, str] = redeclare(PrepareFiles, "qrels_columns")
+    header: bool | None = redeclare(PrepareFiles, "header")
+    quoted: bool | None = redeclare(PrepareFiles, "quoted")
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
     split_passages: int | None = redeclare(Prepare, "split_passages")

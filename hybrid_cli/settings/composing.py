@@ -13,7 +13,7 @@ from hybrid_cli.settings.fusion import FUSION, MOST_K
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
 from hybrid_cli.settings.retrieval import TUNING
 
-SCALE = "Scale of the scores"
+SCALE, RERANK = "Scale of the scores", "Reranking"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         applies=when(method=GIVEN)
     )  # fmt: skip
     depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)
+    reranker: str | None = option(
+        None, "Reranker of the first fused hits: a folder, or a Hugging Face id.", panel=RERANK
+    )
+    rerank_depth: int = option(
+        50, "Hits per query that the reranker rescores.", panel=RERANK, minimum=1, applies=when(reranker=GIVEN)
+    )
     queries: Path | None = option(
         None, "Queries, or a collection with `--split`, that the deviations are of.", panel=SCALE,
         shown="500 pieces of sentences of the documents", applies=when(method=None, tune=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.opening.default_fusion import default_fusion, default_shares
+from hybrid_cli.opening.models import model_input
 from hybrid_cli.opening.provenance import check_systems, refuse_other_corpora
 from hybrid_cli.opening.searcher import open_sides
 from hybrid_cli.opening.stored_retriever import (
@@ -69,6 +71,10 @@ def compose(settings: Compose) -> Path:
     else:
         fusion = _scaled(settings, manifests)
     stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), **fusion)
+    if settings.reranker is not None:
+        from hybrid_cli.opening.rerankers import named_reranker  # imports transformers
+
+        stored = replace(stored, reranker=named_reranker(settings.reranker, settings.rerank_depth, output.target))
     if stored.missing == "exact":
         refuse_shards(settings.indexes)
     with output.folder() as (work, counts):
@@ -84,6 +90,8 @@ def _inputs(settings: Compose) -> dict[str, Path | artifacts.Named]:
         inputs["queries"] = collections.queries_path(settings.queries, settings.split)
     if settings.qrels is not None:
         inputs["qrels"] = collections.qrels_path(settings.qrels, settings.split)
+    if settings.reranker is not None:
+        inputs["reranker"] = model_input(settings.reranker)
     return inputs | weights_file(settings.weights)
 
 

@@ -55,7 +55,8 @@ def _with_searched(settings: Evaluate, folder: Path) -> Evaluate:
 
 def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
-    for line in reused(plan.runs, plan.qrels):
+    too_high = reused(plan.runs, plan.qrels)
+    for line in too_high:
         console.warn(line, code="queries-reused")
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
@@ -67,11 +68,11 @@ def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:
         return under_attack(summary, baselines)
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     if plan.pair is None:
-        return summarize(plan, *_measured(plan, settings), settings, baselines)
+        return summarize(plan, *_measured(plan, settings), settings, baselines, reused=bool(too_high))
     values, facts = _measured(plan.with_reciprocal_rank(), settings)
     values = values.filter(pl.col("measure").is_in(plan.columns))
     compared = complement(plan, values, Texts.of(settings), settings.show_queries)
-    return summarize(plan, values, facts, settings, baselines, compared)
+    return summarize(plan, values, facts, settings, baselines, compared, bool(too_high))
 
 
 def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, Mapping[str, Any]]:

@@ -44,6 +44,7 @@ from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, l
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Fuse
 from hybrid_cli.settings.fusion import RRF
@@ -355,6 +356,10 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
             check_folds(settings.folds, judged, queries)
         tuned, reason = _tuned(job, qrels, judged)
         content = tuned.content() | {"no_prior": reason}
+        sides = lineage.sides(job.runs)
+        baseline = sides[1] if sides else content["best_single"]
+        verdict = Verdict.of(settings.measure, (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair))
+        content |= {"verdict": None if lineage.pseudo_queries(judged) else verdict.content()}
         content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(content, queries=queries, trials=len(tuned.table.choices))
     terminal.show_tuned(read_json(settings.output))
