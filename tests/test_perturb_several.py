@@ -36,7 +36,7 @@ def texts(path: Path) -> dict[str, str]:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide an installed WordNet."""
-    monkeypatch.setattr(wordnet, "places", lambda: iter(()))
+    monkeypatch.setattr(wordnet, "search_paths", lambda: iter(()))
 
 
 def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_path: Path) -> None:

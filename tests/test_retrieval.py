@@ -37,7 +37,7 @@ def test_five_lines_lead_from_texts_to_hits_of_both() -> None:
 def test_bm25_in_memory_has_the_hits_of_an_index(tiny: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, "test"))
     index_bm25(tiny, output=tmp_path / "bm25", **options)
-    wanted = open_index(tmp_path / "bm25").search(queries, k=5).drop("title")
+    wanted = open_index(tmp_path / "bm25").search(queries, k=5).drop("title", "text")
     assert_frame_equal(BM25(**options).index(corpus_of(tiny)).search(queries, k=5), wanted, check_exact=True)
 
 
@@ -45,7 +45,7 @@ def test_bm25_in_memory_has_the_hits_of_an_index(tiny: Path, tmp_path: Path, opt
 def test_dense_vectors_in_memory_have_the_hits_of_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path, k: int) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, "test"))
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
-    wanted = open_index(tmp_path / "dense").search(queries, k=k).drop("title")
+    wanted = open_index(tmp_path / "dense").search(queries, k=k).drop("title", "text")
     found = Dense(open_encoder(tiny_bert, dtype="fp32")).index(corpus_of(tiny)).search(queries, k=k)
     assert_frame_equal(found, wanted, abs_tol=1e-5)
 

@@ -124,7 +124,7 @@ def test_all_functions_of_the_console_are_known() -> None:
     """A new one needs a place in the tests above."""
     body = ast.parse(Path(console.__file__).read_text("utf-8")).body
     assert {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"} == {
-        "plain", "escaped", "one_line", "shortened", "json_text", "styled",  # texts
+        "plain", "escape", "one_line", "shorten", "json_text", "styled",  # texts
         "note", "warn", "heard", "error", "trace", "detail", "log", "forecast", "progress", "prompt",  # stderr, log
         "result", "result_json", "stdout", "table",  # stdout
         "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line", "asks",
