@@ -87,7 +87,7 @@ def measured(rows: pl.DataFrame, qrels: pl.DataFrame) -> Callable[[pl.Expr], flo
 
     def value(score: pl.Expr) -> float:
         run = rows.select("qid", "docid", score=score.fill_null(-1e9))
-        return float(evaluate(run, qrels, [MEASURE])["value"].mean())  # type: ignore[arg-type]
+        return evaluate(run, qrels, [MEASURE])[MEASURE]
 
     return value
 
@@ -124,7 +124,7 @@ def study(name: str, path: Path, split: str, work: Path) -> tuple[list[dict[str,
             missing = "min" if method == "zscore" else "zero"
             recipe = FusionRecipe(method, (1 - weight, weight), missing, rrf_k=k)  # type: ignore[arg-type]
             run = pl.concat(list(Retriever(whole.sides, recipe, 1000).runs(asked, 10)))
-            mean = float(evaluate(run, qrels, [MEASURE])["value"].mean())  # type: ignore[arg-type]
+            mean = evaluate(run, qrels, [MEASURE])[MEASURE]
             values.append({"collection": name, "rule": f"lists, {method}", "weight": weight, "value": mean})
     top = rows.group_by("qid").agg(pl.col("dense").max())["dense"].mean()
     facts: dict[str, object] = {"collection": name, "queries": len(asked), **single, "top_cosine": top}
