@@ -24,6 +24,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -199,6 +200,24 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out
     assert hybrid("verify", run, retriever).code == 0
+
+
+def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
+    mined = mine_negatives(
+        tiny, split="train", index=retriever, num_negatives=2, depth=6, output=tmp_path / "train.parquet"
+    )
+    hits = runs.read_run(tmp_path / "train.hits.parquet")
+    rows = pl.read_parquet(mined).explode("negatives").unnest("negatives", separator="_")
+    drawn = rows.filter(pl.col("negatives_source") == "train.hits").join(
+        hits, left_on=["qid", "negatives_docid"], right_on=["qid", "docid"]
+    )
+    assert len(drawn) == len(rows.filter(pl.col("negatives_source") == "train.hits"))
+    assert drawn["rank"].max() <= 6  # type: ignore[operator]
+    assert rows["lexical_score"].null_count() == 0
+    assert lineage.queries_of(tmp_path / "train.hits.parquet") is not None
+    with raises("conflicting-options"):
+        mine_negatives(tiny, split="train", index=retriever, sources=["bm25"], output=tmp_path / "other.parquet")
 
 
 def test_evaluate_searches_retrievers(made: Path, tiny: Path, tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         panel=SOURCES, metavar="SOURCE,..."
     )  # fmt: skip
     index: Sequence[Path] | Path | None = option(
-        (), "Lexical index: for the source `bm25`, and for exact lexical scores. Several collections need one index, "
-        "or one each if their corpora differ.", panel=SOURCES
+        (), "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
+        "each. Or a retriever, whose hits are the source.", panel=SOURCES
     )  # fmt: skip
     positives: Literal["all", "first"] = option(
         "all",
