@@ -72,7 +72,8 @@ class Index:
         hits = pl.concat(search(table, k)) if len(table) else runs.empty()
         if self.documents is None:
             return hits
-        return hits.with_columns(self.documents.texts(hits["docid"]).select("title", "text"))
+        texts = self.documents.texts(hits["docid"])
+        return hits.hstack([texts["title"], texts["text"]])
 
 
 def open_retriever(path: PathLike, **options: Any) -> Index:

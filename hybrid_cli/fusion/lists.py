@@ -176,14 +176,14 @@ def _groups(blocks: Iterable[pl.DataFrame], rows: int) -> Iterator[list[pl.DataF
 def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     for number, scorer in enumerate(scorers):
         score = f"score_{number}"
-        absent = [np.flatnonzero(np.isnan(block[score].to_numpy())) for block in blocks]  # null; no score is NaN
-        if not any(map(len, absent)):
+        absent = [np.isnan(block[score].to_numpy()) for block in blocks]  # null; no score is NaN
+        if not any(mask.any() for mask in absent):
             continue
         queries, docids = (
-            pl.concat([block[name].gather(rows) for block, rows in zip(blocks, absent, strict=True)])
+            pl.concat([block[name].filter(pl.Series(mask)) for block, mask in zip(blocks, absent, strict=True)])
             for name in ("query", "docid")
         )
-        scores = scorer(pl.DataFrame({"qid": qids.gather(queries), "docid": docids})).to_numpy().astype(np.float64)
+        scores = scorer(pl.DataFrame({"qid": _named(queries, qids), "docid": docids})).to_numpy().astype(np.float64)
         if not np.isfinite(scores).all():
             raise InputError(
                 f"some exact scores of list {number + 1} are not finite; rebuild its index",
@@ -191,13 +191,21 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
                 list=number + 1,
             )
         begin = 0
-        for position, rows in enumerate(absent):
-            known = blocks[position][score].to_numpy().copy()
-            known[rows] = scores[begin : begin + len(rows)]
-            blocks[position] = blocks[position].with_columns(pl.Series(score, known))
-            begin += len(rows)
+        for position, mask in enumerate(absent):
+            block, end = blocks[position], begin + int(mask.sum())
+            known = block[score].to_numpy().copy()
+            known[mask] = scores[begin:end]
+            blocks[position] = block.clone().replace_column(block.get_column_index(score), pl.Series(score, known))
+            begin = end
     for block in blocks:
         yield _reranked(block, len(scorers))
+
+
+def _named(numbers: pl.Series, qids: pl.Series) -> pl.Series:
+    """Return the ids of numbered queries."""
+    if len(qids) == 1:  # a live query
+        return pl.Series("qid", [qids[0]] * len(numbers), dtype=pl.String)
+    return qids.gather(numbers).alias("qid")
 
 
 def _reranked(block: pl.DataFrame, lists: int) -> pl.DataFrame:
@@ -303,7 +311,7 @@ def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, 
                 _check_underflow(checked, fused(checked, recipe), qids)
             valued = checked.lazy()
         run = ranked(valued.select(pl.col("query").alias("qid"), "docid", _fused_score(recipe)), hits)
-        yield run.with_columns(qids.gather(run["qid"]).alias("qid"))
+        yield run.replace_column(0, _named(run["qid"], qids))
 
 
 def overlap(candidates: pl.DataFrame, lists: int) -> np.ndarray:

@@ -223,14 +223,12 @@ class DenseIndex:
 
     def _run(self, qids: Sequence[str], scores: np.ndarray, rows: np.ndarray, hits: int) -> pl.DataFrame:
         is_hit = rows >= 0  # FAISS pads short lists with -1
-        queries = np.repeat(np.arange(len(qids)), is_hit.sum(1))
-        frame = pl.DataFrame(
-            {
-                "qid": pl.Series(qids, dtype=pl.String).gather(queries),
-                "docid": self.docids.gather(rows[is_hit]),
-                "score": scores[is_hit],
-            }
-        )
+        docids = self.docids.gather(rows[is_hit])
+        if len(qids) == 1:  # a live query
+            ids = pl.Series([str(qids[0])] * len(docids), dtype=pl.String)
+        else:
+            ids = pl.Series(qids, dtype=pl.String).gather(np.repeat(np.arange(len(qids)), is_hit.sum(1)))
+        frame = pl.DataFrame({"qid": ids, "docid": docids, "score": scores[is_hit]})
         return runs.ranked(frame, hits)
 
     def score(self, pairs: pl.DataFrame, qids: Sequence[str], query_vectors: Vectors) -> pl.Series:

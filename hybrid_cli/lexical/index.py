@@ -65,6 +65,11 @@ class _Shared:
         return pl.DataFrame({"term": terms, "id": np.arange(len(terms), dtype=np.int32)})
 
     @cached_property
+    def terms(self) -> runs.SortedIds:
+        """The dictionary, for a few queries."""
+        return runs.SortedIds(self.postings.terms)
+
+    @cached_property
     def order(self) -> npt.NDArray[np.int32]:
         """Rank [N] of each row's docid in string order, which breaks ties."""
         rank = np.empty(len(self.docids), np.int32)
@@ -163,17 +168,14 @@ class LexicalIndex:
 
     def _few_bags(self, tokens: Sequence[Sequence[str]]) -> Bags:
         """Return the bags of a few queries, whose terms are looked up one by one in the sorted dictionary."""
-        terms = self.impacts.postings.terms
         bags = [Counter(words) for words in tokens]
-        words = pl.Series([word for bag in bags for word in bag], dtype=pl.String)
         owners = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
         boosts = np.array([boost for bag in bags for boost in bag.values()], np.float32)
-        ids = np.minimum(np.asarray(terms.search_sorted(words)), max(0, len(terms) - 1)).astype(np.int32)
-        known = terms.gather(ids).eq_missing(words).to_numpy() if len(terms) else np.zeros(len(words), bool)
+        ids, known = self._shared.terms.find(pl.Series([word for bag in bags for word in bag], dtype=pl.String))
         order = np.lexsort((ids, owners))
         order = order[known[order]]
         counts = np.bincount(owners[order], minlength=len(bags))
-        return Bags(np.concatenate(([0], np.cumsum(counts))), ids[order], boosts[order])
+        return Bags(np.concatenate(([0], np.cumsum(counts))), ids[order].astype(np.int32), boosts[order])
 
     def weighted(self, texts: Sequence[str]) -> pl.DataFrame:
         """Return query, term and boost: the frequency, or the learned weight, of each term in each text."""
@@ -243,7 +245,10 @@ class LexicalIndex:
         """Return the run of some queries; one thread."""
         counts, docids, scores = self.hits(bags, hits, threads=1)
         ranks = np.arange(1, len(docids) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-        qid = qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts))
+        if len(qids) == 1:  # a live query
+            qid = pl.Series([str(qids[0])] * len(docids), dtype=pl.String)
+        else:
+            qid = qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts))
         return pl.DataFrame({"qid": qid, "docid": docids, "rank": ranks, "score": scores}, schema=runs.SCHEMA)
 
     def hits(
@@ -262,7 +267,7 @@ class LexicalIndex:
         """
         counts, keys = self.keys(bags, hits, threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.ids.ids.gather(keyed.positions_of(kept)), keyed.scores_of(kept)
+        return counts, self._shared.ids.gather(keyed.positions_of(kept)), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None

@@ -64,7 +64,9 @@ def queries_table(queries: Queries) -> pl.DataFrame:
     Raises:
         InputError: something else, or a qid that is not unique.
     """
-    table = _table([queries] if isinstance(queries, str) else queries, "qid", QIDS, "the queries").select("qid", "text")
+    if isinstance(queries, str):
+        return pl.DataFrame({"qid": ["0"], "text": [queries]})
+    table = _table(queries, "qid", QIDS, "the queries").select("qid", "text")
     if table["qid"].is_duplicated().any():
         repeated = table.filter(pl.col("qid").is_duplicated())["qid"][0]
         raise InputError(f"the queries: two have the id {repeated}", code="duplicate-id", id=repeated)
