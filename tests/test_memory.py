@@ -299,6 +299,7 @@ UNBOUNDED = {  # commands without --memory
     "train-reranker": "--batch-size and --chunk-size set the memory of the model",
     "convert-checkpoint": "holds the weights of one model",
     "presets": "prints a list",
+    "compose": "searches some hundred queries; the tuning is that of fuse",
     "append": "reads the new documents, and links the files of the others",
     "delete": "reads ids, and links the files of the other documents",
     "verify": "hashes files in pieces of a fixed size",
