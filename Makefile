@@ -26,7 +26,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot robust04 no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first robust04 no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets
@@ -41,11 +41,14 @@ $(SETUP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python libraries, and a report
-	@$(MAKE) --no-print-directory clear out/demo/report.html DATA=out/demo/pydocs OUT=out/demo LOSS=nll TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
+	@$(MAKE) --no-print-directory first DATA=out/demo/pydocs OUT=out/demo
+	@echo 'Now a model is trained on the errors of BM25, and both are measured together.'
+	@$(MAKE) --no-print-directory clear out/demo/report.html out/demo/after-tuned-retriever/manifest.json \
+	    DATA=out/demo/pydocs OUT=out/demo LOSS=nll TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
 	@echo 'Report: out/demo/report.html. To try next:'
-	@echo '  $(HYBRID) search --index out/demo/bm25 --query "parse a json string"'
-	@echo '  $(HYBRID) search --index out/demo/after-index --query "parse a json string"'
-	@echo '  make clear DATA=data/mine OUT=out/mine    # your own collection: hybrid prepare --help'
+	@echo '  hybrid auto docs.jsonl --output out/mine    # your own documents'
+	@echo '  $(HYBRID) search --index out/demo/after-tuned-retriever --interactive'
+	@if [ -t 0 ]; then $(HYBRID) search --index out/demo/after-tuned-retriever --interactive; fi
 
 check: lint  ## lint and fast tests, for each commit
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow'

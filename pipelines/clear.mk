@@ -19,6 +19,12 @@ clear_runs := \
     bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
     bm25+after-tuned=$(OUT)/bm25+after.test.parquet
 
+first_runs := bm25=$(OUT)/bm25.test.parquet minilm=$(OUT)/before.test.parquet hybrid=$(OUT)/before-hybrid.test.parquet
+first_files := $(filter %.parquet,$(subst =, ,$(first_runs)))
+
+first: $(SETUP) $(first_files)  ## BM25, the untrained model and their default fusion on DATA, with the verdict
+	@$(evaluate) $(first_runs) --measures $(MEASURES)
+
 # The paths in NAME=PATH
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
 

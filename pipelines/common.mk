@@ -12,6 +12,8 @@
 #   X.dev.parquet X.test.parquet runs on the dev and test splits
 #   X.weights.json               weights of the sum of BM25 and X, tuned on dev
 #   bm25+X.test.parquet          sum of BM25 and X with these weights
+#   X-retriever/                 BM25 and X-index, composed; X-tuned-retriever: with the tuned weights
+#   X-hybrid.test.parquet        run of X-retriever
 #   bm25+rm3.test.parquet        BM25 with RM3
 #   bm25+X.minmax.test.parquet   BM25 and X fused without tuning; also rrf, sum, product
 
@@ -68,6 +70,17 @@ $(OUT)/bm25.%.parquet: $(bm25)
 
 $(OUT)/bm25+rm3.test.parquet: $(bm25)
 	$(HYBRID) search $(DATA) --split test --index $(<D) $(RM3) --output $@ --overwrite
+
+# Retrievers of BM25 and a dense index: the default fusion, or the weights tuned on dev
+
+%-retriever/manifest.json: $(bm25) %-index/manifest.json
+	$(HYBRID) compose $(OUT)/bm25 $*-index --output $(@D) --overwrite
+
+%-tuned-retriever/manifest.json: %.weights.json %-index/manifest.json
+	$(HYBRID) compose $(OUT)/bm25 $*-index --weights @$< --output $(@D) --overwrite
+
+%-hybrid.test.parquet: %-retriever/manifest.json
+	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
 
 # Fusion with BM25: exact weighted sum, its weight tuned on dev; methods without weights
 

@@ -42,10 +42,12 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
     "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers",
 ]  # fmt: skip
-HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models, browsers
+HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models,
+    # forms of other tools, browsers
     "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
     "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
-    "test_report_page",
+    "test_report_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages", "test_train_frozen",
+    "test_every_form", "test_untrusted_text",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
