@@ -194,8 +194,9 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
     assert corpus.path == tiny / "corpus.parquet"
     assert set(lineage.indexes_of(run)) == set(sides)
     assert lineage.system_of(run).kind == "several runs"
-    judged = tiny / "qrels.test.parquet"
-    assert [text.split(":")[0] for text in reused({"hybrid": run}, judged)] == ["hybrid"]
+    kept = json.loads((retriever / "retriever.json").read_text())["tuning"]["keeps_untuned"]
+    sentences = reused({"hybrid": run}, tiny / "qrels.test.parquet")
+    assert [text.split(":")[0] for text in sentences] == ([] if kept else ["hybrid"])
     described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out

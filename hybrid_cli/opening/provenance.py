@@ -81,7 +81,7 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
     """
     pairs = ["qid", "docid"]
     sources = {role: source_of_role for role, source_of_role in manifest.inputs.items() if role.split()[0] == "qrels"}
-    if manifest.kind == Kind.LEXICAL_INDEX and not _was_tuned(path):
+    if manifest.kind in _PARTS and not _was_tuned(path, manifest.kind):
         return judged["qid"].head(0)
     if manifest.kind == Kind.EXAMPLES and len(sources) == 1:
         return judged.join(pl.read_parquet(path, columns=pairs, glob=False), on=pairs, how="semi")["qid"]
@@ -100,9 +100,14 @@ def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str
     return qids
 
 
-def _was_tuned(index: Path) -> bool:
-    """Test whether k1 and b of an index come from a tuning; without a held-out gain, it kept the given ones."""
-    return bool(read_object(index / layout.PARAMETERS).get("tuning", {}).get("held_out_gain", 0.0) > 0)
+def _was_tuned(path: Path, kind: Kind) -> bool:
+    """Test whether judgments chose parameters: without a gain on held-out queries, a tuning keeps the given ones."""
+    if kind == Kind.LEXICAL_INDEX:
+        return bool(read_object(path / layout.PARAMETERS).get("tuning", {}).get("held_out_gain", 0.0) > 0)
+    if kind == Kind.RETRIEVER:
+        tuning = read_object(path / layout.RETRIEVER).get("tuning")
+        return tuning is not None and not tuning.get("keeps_untuned")
+    return kind != Kind.WEIGHTS or not read_object(path).get("keeps_untuned")
 
 
 def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:

@@ -147,7 +147,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         fair = figure(tuned["score" if kept else "held_out"])
         yield (
-            f"Held-out score: {fair} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
+            f"{'Score' if kept else 'Held-out score'}: {fair} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
             f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]

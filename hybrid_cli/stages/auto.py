@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.evaluate import show
@@ -86,7 +87,7 @@ def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> P
     report = path.at("report.html")
     path.run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
     judged = path.judged_tuning(plan)
-    if judged and plan.test == plan.tune:
+    if judged and plan.test == plan.tune and not read_tuned(path.at("weights.json")).get("keeps_untuned"):
         console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
     _suggest_search(path, report, judged)
     return report
