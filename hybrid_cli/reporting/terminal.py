@@ -145,9 +145,9 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
         clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
-        fair = figure(tuned["score" if kept else "held_out"])
+        what, fair = ("Score", tuned["score"]) if kept else ("Held-out score", tuned["held_out"])
         yield (
-            f"{'Score' if kept else 'Held-out score'}: {fair} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
+            f"{what}: {figure(fair)} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
             f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
     needed = tuned["queries_to_tell"]
