@@ -372,7 +372,7 @@ class RecommendedPath:
 
     @property
     def document_length(self) -> int:
-        """Return the tokens of a document that an index reads: those that the start model was made for, or the option."""
+        """Return the tokens of a document that an index reads: the length of the start model, or the option."""
         return self.settings.doc_max_len or read_contract(resolve(self.settings.model)).doc_max_len
 
     def encode(self, corpus: Path, model: str) -> Encode:
