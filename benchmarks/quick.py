@@ -39,13 +39,14 @@ PARTS = {
     "fuse": ("--queries", "200", "--repeat", "2"),
     "evaluate": ("--queries", "300", "--passages", "0", "--ranx", "parquet", "--repeat", "2", "--no-complement"),
     "impacts": ("--repeat", "3"),
+    "live": ("--queries", "300"),
     "dimensions": ("--vectors", "50000", "--dims", "768,32", "--repeat", "3"),
 }
 LARGE = {
     "memory": ("--documents", "2000000", "--stages", "index-bm25;search, BM25"),
     "bm25": ("--documents", "2000000", "--queries", "200", "--repeat", "3", "--index-repeat", "1"),
 }
-THREADED = ("bm25", "encode", "rerank")  # with the option --threads
+THREADED = ("bm25", "encode", "rerank", "live")  # with the option --threads
 PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "bm25s", "ranx")
 
 
