@@ -25,6 +25,7 @@ from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -227,6 +228,11 @@ def test_evaluate_searches_retrievers(made: Path, tiny: Path, tmp_path: Path) ->
     measured = [evaluate([tiny, f"hybrid={run}"], split="test"), evaluate([tiny], split="test", retriever=[retriever])]
     first, second = (one for one in measured if isinstance(one, Summary))
     assert first.means == second.means
+    page = report(
+        [tiny, made / "bm25.parquet"], split="test", retriever=[retriever], output=tmp_path / "page/report.html"
+    )
+    assert "hybrid" in page.read_text("utf-8")
+    assert runs.read_run(tmp_path / "page/hybrid.hits.parquet").equals(runs.read_run(run))
 
 
 def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path, tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ class Comparison(Budgeted, Seeded):
         "runs.",
     )
     _: KW_ONLY
+    retriever: Sequence[Path] = option(
+        (), "Retrievers: each is searched for the queries of the collection, and its run is measured with the others.",
+        recorded=False
+    )  # fmt: skip
     split: str | None = option(None, "Split of the collection.")
     qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.")
     measures: Sequence[str] = _measure_option(
@@ -88,7 +92,8 @@ class Comparison(Budgeted, Seeded):
         return {**super().values(), "compared": SEVERAL_RUNS if self._has_several_runs() else ""}
 
     def _has_several_runs(self) -> bool:
-        return len(self.inputs) - (self.qrels is None) > 1 or self.complement is not None
+        runs = len(self.inputs) - (self.qrels is None) + len(self.retriever)
+        return runs > 1 or self.complement is not None
 
 
 _SINGLE = when(aggregate=False)  # one collection
@@ -138,10 +143,7 @@ class Evaluate(MayWrite, Comparison):
         False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
         applies=when(complement=None, aggregate=False)
     )  # fmt: skip
-    retriever: Sequence[Path] = option(
-        (), "Retrievers: each is searched for the queries of the collection, and its run is measured with the others.",
-        applies=when(aggregate=False), recorded=False
-    )  # fmt: skip
+    retriever: Sequence[Path] = inherited(applies=when(aggregate=False))
     overlap_with: str | None = option(
         None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
         applies=_SINGLE, recorded=False
@@ -169,8 +171,7 @@ class Evaluate(MayWrite, Comparison):
     output: Path | None = inherited("Parquet file for the values of all queries.", applies=_SINGLE)
 
     def _has_several_runs(self) -> bool:
-        # a file of `--output` has the values of several runs
-        return self.aggregate or bool(self.retriever) or super()._has_several_runs()
+        return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
 
 
 @dataclass(frozen=True)

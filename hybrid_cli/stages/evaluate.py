@@ -17,10 +17,10 @@ from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
-from hybrid_cli.runs.names import short_names
-from hybrid_cli.settings import Evaluate, Search
+from hybrid_cli.settings import Evaluate
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
+from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Evaluate)
@@ -36,21 +36,7 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
     if settings.aggregate:
         return aggregate(settings)
     with tempfile.TemporaryDirectory() as folder:
-        return _evaluated(_with_searched(settings, Path(folder)) if settings.retriever else settings)
-
-
-def _with_searched(settings: Evaluate, folder: Path) -> Evaluate:
-    """Search the retrievers for the queries of the collection; return settings with their runs among the inputs."""
-    collection = None if settings.qrels is not None else Path(settings.inputs[0])
-    searched = []
-    for name, retriever in zip(short_names(settings.retriever), settings.retriever, strict=True):
-        run = folder / f"{name.replace('/', '-')}.parquet"
-        if settings.queries is None:
-            call(Search(collection, split=settings.split, index=retriever, output=run))
-        else:
-            call(Search(queries=settings.queries, index=retriever, output=run))
-        searched.append(f"{name}={run}")
-    return settings.changed(inputs=[*settings.inputs, *searched], retriever=())
+        return _evaluated(with_searched(settings, Path(folder), call))
 
 
 def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:

@@ -23,8 +23,9 @@ from hybrid_cli.reporting.summary import chosen_baselines
 from hybrid_cli.settings import Report
 from hybrid_cli.settings.analysis import ACC
 from hybrid_cli.settings.common import NameOrPath
-from hybrid_cli.stages import stage
+from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind, layout
+from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Report)
@@ -37,6 +38,7 @@ def report(settings: Report) -> Path:
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
+    settings = with_searched(settings, settings.output.parent, call)
     plan = EvaluationPlan.of(settings)
     plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
