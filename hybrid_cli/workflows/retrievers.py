@@ -23,7 +23,7 @@ def with_searched(settings: C, folder: Path, call: Callable[[Settings], Any]) ->
     if not settings.retriever:
         return settings
     collection = None if settings.qrels is not None else Path(settings.inputs[0])
-    searched = []
+    searched: list[str] = []
     for name, retriever in zip(short_names(settings.retriever), settings.retriever, strict=True):
         run = folder / f"{name.replace('/', '-')}.hits.parquet"
         if settings.queries is None:
