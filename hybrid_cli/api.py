@@ -98,8 +98,8 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
 
     Args:
         paths: path or URL of one index, or of several.
-        weights: one per index, for several indexes: weights of scores in units of their deviations; by default .35 for
-            lexical and .65 for dense indexes.
+        weights: one per index, for several indexes: weights of scores in units of their deviations; by default .3 for
+            lexical and .7 for dense indexes.
         options: search options of `hybrid search`, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
             `threads`.
 

@@ -1,6 +1,7 @@
 """Fusions of BM25 and an encoder without judgments: nDCG@10 of every rule and weight on prepared collections.
 
     python studies/default_fusion.py NAME=COLLECTION:SPLIT ... --work FOLDER --output measured/default-fusion.csv
+    python studies/default_fusion.py --output measured/default-fusion.csv     # prints the table of the page
 
 Builds both indexes of each collection below FOLDER (an interrupted call continues), scores the union of the top 200 of
 both sides exactly for at most 400 judged queries, and measures each rule at dense weights from .3 to .9. `scales.csv`
@@ -10,7 +11,7 @@ next to the output has the deviations by queries and by pieces of sentences, and
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -133,11 +134,38 @@ def study(name: str, path: Path, split: str, work: Path) -> tuple[list[dict[str,
     return values, facts
 
 
+def table(file: Path) -> Iterator[str]:
+    """Yield the table of the page: mean over the collections, worst loss, and number of losses at some weights.
+
+    The last column takes, for each collection, the weight that is best on the others.
+    """
+    values, facts = pl.read_csv(file), pl.read_csv(file.with_name("default-fusion-scales.csv"))
+    single = dict(facts.select("collection", pl.max_horizontal("bm25", "dense")).iter_rows())
+    shown = (0.5, 0.6, 0.65, 0.7, 0.8)
+    yield f"| Rule | {' | '.join(f'{weight:g}' for weight in shown)} | Leave one out |"
+    yield f"|---|{'---|' * (len(shown) + 1)}"
+    for (rule,), rows in values.group_by("rule", maintain_order=True):
+        wide = rows.pivot(on="weight", index="collection", values="value", maintain_order=True)
+        names, matrix = wide["collection"].to_list(), wide.drop("collection").to_numpy()
+        weights = [round(float(name), 2) for name in wide.columns[1:]]
+        better = np.array([single[name] for name in names])
+
+        def cell(column: np.ndarray, better: np.ndarray = better) -> str:
+            gains = column - better
+            return f"{column.mean():.4f} ({gains.min():+.3f}, {int((gains < 0).sum())})".replace("0.", ".")
+
+        others = [np.delete(matrix, row, 0).mean(0).argmax() for row in range(len(names))]
+        left_out = matrix[np.arange(len(names)), others]
+        cells = [cell(matrix[:, weights.index(weight)]) for weight in shown]
+        yield f"| {rule} | {' | '.join([*cells, cell(left_out)])} |"
+    yield f"\nBetter single run: {np.mean(list(single.values())):.4f}, over {len(single)} collections."
+
+
 def main() -> None:
     """Measure the given collections."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("collections", nargs="+", metavar="NAME=COLLECTION:SPLIT")
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("collections", nargs="*", metavar="NAME=COLLECTION:SPLIT")
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     values: list[dict[str, object]] = []
@@ -145,12 +173,13 @@ def main() -> None:
     for given in options.collections:
         name, _, rest = given.partition("=")
         path, _, split = rest.rpartition(":")
-        more, fact = study(name, Path(path), split, options.work)
+        more, fact = study(name, Path(path), split, options.work or options.output.parent)
         values += more
         facts.append(fact)
         pl.DataFrame(values).write_csv(options.output, float_precision=4)
         pl.DataFrame(facts).write_csv(options.output.with_name("default-fusion-scales.csv"), float_precision=4)
         print(name, fact, flush=True)
+    print("\n".join(table(options.output)))
 
 
 if __name__ == "__main__":

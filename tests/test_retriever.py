@@ -85,7 +85,7 @@ def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, 
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
     retriever = compose([made / "bm25", made / "dense"], queries=tiny, split="test", output=tmp_path / "retriever")
     stored = json.loads((retriever / "retriever.json").read_text())
-    assert (stored["method"], stored["missing"], stored["shares"]) == ("weighted-sum", "exact", [0.35, 0.65])
+    assert (stored["method"], stored["missing"], stored["shares"]) == ("weighted-sum", "exact", [0.3, 0.7])
     whole = {name: open_index(made / name).search(queries, 1000) for name in ("bm25", "dense")}
     both = (
         whole["dense"]
@@ -94,7 +94,7 @@ def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, 
     )
     deviations = [float(both[score].to_numpy().std()) for score in ("score_bm25", "score")]
     np.testing.assert_allclose(stored["scales"], deviations, rtol=1e-5)
-    expected = 0.35 / deviations[0] * both["score_bm25"] + 0.65 / deviations[1] * both["score"]
+    expected = 0.3 / deviations[0] * both["score_bm25"] + 0.7 / deviations[1] * both["score"]
     hits = open_retriever(retriever).search(queries, 1000)
     pairs = both.with_columns(expected=expected).join(hits, on=["qid", "docid"], suffix="_hybrid")
     assert len(pairs) == len(hits) == len(both)

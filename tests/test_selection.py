@@ -81,7 +81,7 @@ def test_the_untuned_choice_is_kept_unless_held_out_values_are_higher() -> None:
     assert not clear.keeps_untuned
     worse = select(Trials(choices(), hill(200, top=0.5, width=3.0)), folds=5, seed=1)
     assert (worse.keeps_untuned, worse.row) == (True, GRID.index(0.5))
-    exact = [Choice("weighted-sum", (1.0, weight), shares=(1 - weight, weight)) for weight in (0.5, 0.65, 0.8)]
+    exact = [Choice("weighted-sum", (1.0, weight), shares=(1 - weight, weight)) for weight in (0.5, 0.7, 0.8)]
     both = Trials([*choices(), *exact], np.full((len(GRID) + 3, 4), 0.5))
     assert both.untuned(dense=1) == len(GRID) + 1
     assert both.untuned() == both.untuned(dense=0) == GRID.index(0.5)

@@ -13,7 +13,7 @@ Grid = Literal["linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"]
 METHOD = "minmax"
 RRF_K = 60.0  # Cormack et al., 2009
 HITS = 1000
-LEXICAL_SHARE = 0.35  # of the untuned sum of exact scores, in units of their deviations; the dense side has the rest
+LEXICAL_SHARE = 0.3  # of the untuned sum of exact scores, in units of their deviations; the dense side has the rest
 
 
 @dataclass(frozen=True)

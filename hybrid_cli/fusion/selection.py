@@ -136,7 +136,7 @@ class Trials:
             dense: number of the dense run among two, of which the other is lexical; None for other runs.
 
         Returns:
-            The row of the sum of exact scores with a share of .65 for the dense run, if this sum is a choice, else of
+            The row of the sum of exact scores with a share of .7 for the dense run, if this sum is a choice, else of
             `minmax` with equal weights.
         """
         rows = list(enumerate(self.choices))

@@ -46,9 +46,9 @@ class DefaultFusion:
 
 
 def default_shares(manifests: Sequence[Sequence[Manifest]]) -> tuple[float, ...]:
-    """Return the untuned shares: .35 for the lexical indexes together, .65 for the dense ones; equal for one kind.
+    """Return the untuned shares: .3 for the lexical indexes together, .7 for the dense ones; equal for one kind.
 
-    Measured on collections outside of development (studies/default-fusion.md).
+    Measured on seven collections (studies/default-fusion.md).
     """
     lexical = [index[0].kind == Kind.LEXICAL_INDEX for index in manifests]
     if len(set(lexical)) == 1:

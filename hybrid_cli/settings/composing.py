@@ -21,7 +21,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
 
     The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
-    of its standard deviation over the collection: .35 for lexical indexes, .65 for dense ones. `--tune` chooses the
+    of its standard deviation over the collection: .3 for lexical indexes, .7 for dense ones. `--tune` chooses the
     fusion on judged queries.
     """
 
@@ -42,8 +42,8 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     )  # fmt: skip
     weights: str | Sequence[float] | None = option(
         None,
-        "One weight per index, in order: `0.35,0.65`; without `--method`, of scores in units of their deviations; or "
-        "`@FILE` written by `fuse --tune`.", parse=str, shown="0.35 for lexical, 0.65 for dense indexes; else equal"
+        "One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations; or "
+        "`@FILE` written by `fuse --tune`.", parse=str, shown="0.3 for lexical, 0.7 for dense indexes; else equal"
     )  # fmt: skip
     normalize: Normalization | None = option(
         None, "Normalization of each list; overrides the method's.", shown="the method's", applies=when(method=GIVEN)
