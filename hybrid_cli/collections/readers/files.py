@@ -1,16 +1,16 @@
-"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet; folders of text files."""
+"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet; text files, HTML pages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.options import DELIMITED, Files
-from hybrid_cli.collections.readers.folders import text_documents
+from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
+from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, queries_of
 from hybrid_cli.collections.readers.tables import (
@@ -48,6 +48,9 @@ DOCUMENTS = Layout(
 )
 
 
+_ReadsTexts = Callable[[Path, OnError], list[Callable[[], Iterator[Document]]]]
+
+
 class _Opened(NamedTuple):
     """A table, and the column of each field."""
 
@@ -73,20 +76,25 @@ def source(options: Files) -> Source:
         table = open_table(path, layout, given, options.header, options.quoted)
         return _Opened(table, chosen_columns(table, layout, given))
 
-    folders = [path for path in options.documents if path.is_dir()]
-    if folders and options.document_columns:
+    texts: dict[Path, _ReadsTexts] = {path: text_documents for path in options.documents if path.is_dir()}
+    texts |= {path: page_document for path in options.documents if path not in texts and is_page(path)}
+    if texts and options.document_columns:
+        path = next(iter(texts))
         raise InputError(
-            f"--document-columns: not with {folders[0]}, a folder of text files",
-            code="option-does-not-apply", option="document_columns", path=folders[0],
+            f"--document-columns: not with {path}, {'a folder of text files' if path.is_dir() else 'an HTML page'}",
+            code="option-does-not-apply", option="document_columns", path=path,
         )  # fmt: skip
     tables = {
-        path: opened(path, DOCUMENTS, options.document_columns) for path in options.documents if path not in folders
+        path: opened(path, DOCUMENTS, options.document_columns) for path in options.documents if path not in texts
     }
     others = tuple(options.other_fields)
     asked = _splits("--queries", options.queries)
     judged = _named_splits(_splits("--qrels", options.qrels), asked)
     paths = [*tables, *asked.values(), *judged.values()]
-    known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
+    known = {
+        "inputs": DELIMITED if any(map(is_delimited, paths)) else "",
+        "documents_form": TEXT_FILES if texts else "",
+    }
     queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
     qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
     for file in [*tables.values(), *queries.values(), *qrels.values()]:
@@ -116,7 +124,9 @@ def source(options: Files) -> Source:
         [
             read
             for path in options.documents
-            for read in ([partial(_documents, tables[path], others)] if path in tables else text_documents(path))
+            for read in (
+                [partial(_documents, tables[path], others)] if path in tables else texts[path](path, options.on_error)
+            )
         ]
     )
     return Source("files", rows, query_rows, judgments, files, fields=others, known=known)
