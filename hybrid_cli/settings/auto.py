@@ -52,7 +52,9 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     )
     _: KW_ONLY
     output: Path = inherited("Folder of all outputs.")
-    queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN), recorded=True)
+    queries: Path | None = option(
+        None, "Queries: ids and texts, or a query per line.", applies=when(qrels=GIVEN), recorded=True
+    )
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
