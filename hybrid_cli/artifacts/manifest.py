@@ -42,6 +42,7 @@ _LIBRARIES = (
     "polars",
     "numpy",
     "onnxruntime",
+    "selectolax",
     "sentencex",
     "altair",
 )

@@ -9,10 +9,12 @@ from typing import Literal
 
 OnDuplicate = Literal["error", "first", "last"]
 OnDangling = Literal["error", "drop", "keep"]
+OnError = Literal["stop", "skip"]
 SampleFrom = Literal["random", "contexts"]
 PseudoQueries = Literal["title", "first-sentence", "sentence", "heading"]
 QueriesFrom = Literal["all", "sampled", "cropped"]
 
+TEXT_FILES = "text files or HTML pages"
 DELIMITED = "TSV or CSV files"  # facts about the inputs of a source
 SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
 ALL_FIELDS = "ALL"
@@ -71,7 +73,7 @@ class PythonDocs(Import):
 
 @dataclass(frozen=True)
 class Files(Rows):
-    """Tables with a row per document, query and judgment, or folders of text files.
+    """Tables with a row per document, query and judgment, or text files and HTML pages.
 
     Attributes:
         documents: files or folders.
@@ -79,6 +81,7 @@ class Files(Rows):
         document_columns, query_columns, qrels_columns: field -> column.
         header: the first row of TSV and CSV files names the columns; None decides by its content.
         quoted: fields of TSV and CSV files may be in double quotes; None means CSV files only.
+        on_error: for text files and HTML pages that cannot be read as text: stop, or skip them.
     """
 
     documents: Sequence[Path]
@@ -90,6 +93,7 @@ class Files(Rows):
     qrels_columns: Mapping[str, str] = field(default_factory=dict)
     header: bool | None = None
     quoted: bool | None = None
+    on_error: OnError = "stop"
 
     @property
     def other_fields(self) -> tuple[str, ...]:

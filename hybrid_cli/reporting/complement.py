@@ -35,7 +35,7 @@ from hybrid_cli.evaluation.complementarity import (
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
-from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
 from hybrid_cli.reporting.snippets import cells
 from hybrid_cli.reporting.tables import Table, figure, markdown, markdown_table
 from hybrid_cli.settings.analysis import Comparison
@@ -140,12 +140,10 @@ class Texts:
     corpus: Path
 
     @classmethod
-    def of(cls, settings: Comparison) -> Texts | None:
-        """Return the files of --queries and --corpus, or of the collection; None if there are none."""
-        judged, queries, corpus = judgments(settings), settings.queries, settings.corpus
-        if judged.is_dir():
-            queries, corpus = queries or collection.queries_path(judged, settings.split), corpus or judged
-        return cls(queries, collection.corpus_path(corpus)) if queries and corpus else None
+    def of(cls, settings: Comparison, plan: EvaluationPlan) -> Texts | None:
+        """Return the files of --queries and --corpus, of the collection, or of the runs; see `text_files`."""
+        queries, corpus = text_files(judgments(settings), settings, plan.runs.values())
+        return cls(queries, corpus) if queries and corpus else None
 
 
 def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, show_queries: int) -> Complement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import console, runs
-from hybrid_cli.artifacts.lineage import corpus_of
+from hybrid_cli.artifacts.inputs import has_content
+from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import accuracy
@@ -81,7 +82,7 @@ class EvaluationPlan:
         listed = ", ".join(measure.name for measure in wanted)
         settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
-        qrels, queries, corpus = _files(judged, settings, wanted)
+        qrels, queries, corpus = _files(judged, settings, wanted, named.values())
         refuse_other_judgments(named.values(), judged)
         remove_query = settings.remove_query
         if remove_query is None:
@@ -212,18 +213,40 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
 
 
 def _files(
-    judged: Path, settings: Comparison, measures: Sequence[Measure]
+    judged: Path, settings: Comparison, measures: Sequence[Measure], paths: Collection[Path]
 ) -> tuple[Path | None, Path | None, Path | None]:
     """Return the qrels, queries and corpus that the measures need."""
     by_answers = {measure.family == ACCURACY for measure in measures}
     qrels = collection.qrels_path(judged, settings.split) if False in by_answers else None
     if True not in by_answers:
         return qrels, None, None
-    queries, corpus = settings.queries, settings.corpus
-    if judged.is_file() and not (queries and corpus):
+    queries, corpus = text_files(judged, settings, paths)
+    if queries is None or corpus is None:
         reason = "acc@k needs answers and texts; pass a collection, or --queries FILE and --corpus FILE"
         raise option_error("queries", None, reason, code="missing-option")
-    return qrels, queries or collection.queries_path(judged, settings.split), collection.corpus_path(corpus or judged)
+    return qrels, queries, corpus
+
+
+def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> tuple[Path | None, Path | None]:
+    """Return the files with the texts of queries and documents; None for those that are unknown.
+
+    They are those of --queries and --corpus, of the collection, or, with a file of judgments, those that the manifests
+    of the runs record and that have not changed since then.
+
+    Args:
+        judged: collection, or file of judgments.
+        settings: settings of `evaluate` or `report`.
+        paths: the runs.
+    """
+    queries, corpus = settings.queries, settings.corpus
+    if judged.is_dir():
+        queries, corpus = queries or collection.queries_path(judged, settings.split), corpus or judged
+    if queries is None:
+        queries = next(filter(None, map(texts_of, paths)), None)
+    if corpus is None:
+        sources = filter(None, map(corpus_of, paths))
+        corpus = next((source.path for source in sources if has_content(source.path, source.fingerprint)), None)
+    return queries, collection.corpus_path(corpus) if corpus else None
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring

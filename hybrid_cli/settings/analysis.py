@@ -66,8 +66,12 @@ class Comparison(Budgeted, Seeded):
         "(residual collection; TREC-COVID).",
     )
     answer_match: AnswerMatch = _measure_option(ANSWER_MATCH, "acc@k: matching of answers.", applies=when(measured=ACC))
-    queries: Path | None = _measure_option(None, "Texts and answers of the queries; overrides the collection's.")
-    corpus: Path | None = _measure_option(None, "Texts of the documents; overrides the collection's.")
+    queries: Path | None = _measure_option(
+        None, "Texts and answers of the queries, if not those of the collection or of the runs."
+    )
+    corpus: Path | None = _measure_option(
+        None, "Texts of the documents, if not those of the collection or of the runs."
+    )
     baseline: Sequence[str] = option(
         (), "Runs that the others are tested against.", panel=TESTS, shown="the runs of --complement, or the first run"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from hybrid_cli.collections.options import OnDangling, OnDuplicate, PseudoQueries
+from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
 from hybrid_cli.errors import option_error
 from hybrid_cli.settings.common import (
     MEASURE,
@@ -48,17 +48,20 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     )
 
     documents: Sequence[Path] = argument(
-        REQUIRED, "Files of documents, or folders of text files, as for `prepare files`."
+        REQUIRED, "Files of documents, HTML pages, or folders of text files, as for `prepare files`."
     )
     _: KW_ONLY
     output: Path = inherited("Folder of all outputs.")
-    queries: Path | None = option(None, "Query ids and texts.", applies=when(qrels=GIVEN), recorded=True)
+    queries: Path | None = option(
+        None, "Queries: ids and texts, or a query per line.", applies=when(qrels=GIVEN), recorded=True
+    )
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
     qrels_columns: Mapping[str, str] = redeclare(PrepareFiles, "qrels_columns")
     header: bool | None = redeclare(PrepareFiles, "header")
     quoted: bool | None = redeclare(PrepareFiles, "quoted")
+    on_error: OnError = redeclare(PrepareFiles, "on_error")
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
     split_passages: int | None = redeclare(Prepare, "split_passages")

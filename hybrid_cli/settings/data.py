@@ -14,8 +14,10 @@ from hybrid_cli.collections.options import (
     DELIMITED,
     SGML,
     SGML_TOPICS,
+    TEXT_FILES,
     OnDangling,
     OnDuplicate,
+    OnError,
     PseudoQueries,
     SampleFrom,
 )
@@ -140,13 +142,15 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
 class PrepareFiles(PrepareDocumentFiles, options.Files):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
 
-    A folder has a document in each text file (`.txt`, `.md`, `.rst`), at any depth: the id is the path in the folder,
-    the title a heading at the beginning of the text.
+    A folder has a document in each text file (`.txt`, `.md`, `.rst`, `.html`), at any depth: the id is the path in the
+    folder, the title a heading at the beginning of the text. HTML pages are read without scripts and navigation.
 
     The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
     Those of JSON lines are the names of all lines. In a file without a header, documents and queries have two columns
     (id, text), judgments three (query id, document id, relevance) or the four of TREC; columns of other files need
     their numbers, from 1.
+
+    A text file of queries without tabs has a query per line, whose ids are the line numbers.
 
     The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
     queries belong to the splits with their judgments, other judgments to the split of the queries if there is one file
@@ -157,12 +161,13 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     panel = DATA
     examples = (
         "hybrid prepare files docs.csv --queries queries.tsv --qrels qrels.tsv --output data/mine",
+        "hybrid prepare files handbook/ --on-error skip --output data/handbook",
         "hybrid prepare files articles.parquet --document-columns id=url,text=body --queries dev=questions.csv "
         "--qrels dev=judgments.csv --output data/articles",
     )
 
     documents: Sequence[Path] = argument(
-        REQUIRED, "Files of documents, or folders of text files (.txt, .md, .rst), a document each."
+        REQUIRED, "Files of documents, HTML pages, or folders of text files (.txt, .md, .rst, .html), a document each."
     )
     _: KW_ONLY
     queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
@@ -187,6 +192,10 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     quoted: bool | None = option(
         None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only",
         applies=when(inputs=DELIMITED)
+    )  # fmt: skip
+    on_error: OnError = inherited(
+        "Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip them.",
+        applies=when(documents_form=TEXT_FILES)
     )  # fmt: skip
 
     def check(self) -> None:

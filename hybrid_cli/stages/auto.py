@@ -114,7 +114,9 @@ def _suggest_judging(path: RecommendedPath) -> None:
             path.settings.documents,
             queries=["own=queries.tsv"],
             output=own,
-            **path.given("on_duplicate", "split_passages", "passage_stride", "document_columns", "header", "quoted"),
+            **path.given(
+                "on_error", "on_duplicate", "split_passages", "passage_stride", "document_columns", "header", "quoted"
+            ),
         ),
         *searches,
         Judge(own, both, split="own", output=judged),

@@ -57,7 +57,7 @@ def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:
         return summarize(plan, *_measured(plan, settings), settings, baselines, reused=bool(too_high))
     values, facts = _measured(plan.with_reciprocal_rank(), settings)
     values = values.filter(pl.col("measure").is_in(plan.columns))
-    compared = complement(plan, values, Texts.of(settings), settings.show_queries)
+    compared = complement(plan, values, Texts.of(settings, plan), settings.show_queries)
     return summarize(plan, values, facts, settings, baselines, compared, bool(too_high))
 
 

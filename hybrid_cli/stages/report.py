@@ -42,7 +42,7 @@ def report(settings: Report) -> Path:
     plan = EvaluationPlan.of(settings)
     plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
-    texts = Texts.of(settings)
+    texts = Texts.of(settings, plan)
     held, curves = _indexes_of_runs(plan.runs, settings.index), _curves(plan.runs, settings.model)
     inputs = plan.inputs() | ({"queries": texts.queries, "corpus": texts.corpus} if texts else {})
     reranked = runs.name_runs(settings.reranked)

@@ -224,12 +224,12 @@ class RecommendedPath:
             parts = collection.parts(self.at("collection"))
             return PrepareFiles(parts, pseudo_queries=pseudo, output=output, **self.given("seed"))
         if pseudo:
-            rows = self.given("seed", "on_duplicate", "document_columns", "header", "quoted")
+            rows = self.given("seed", "on_error", "on_duplicate", "document_columns", "header", "quoted")
             return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **rows)
         queries = [f"{JUDGED}={given.queries}"] if given.queries else []
         qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
         columns = ("document_columns", "query_columns", "qrels_columns", "header", "quoted")
-        rows = self.given("on_duplicate", "on_dangling", *columns)
+        rows = self.given("on_error", "on_duplicate", "on_dangling", *columns)
         return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output, **rows, **passages)
 
     def _judged(self, documents: Path) -> int:

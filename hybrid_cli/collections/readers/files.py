@@ -1,18 +1,24 @@
-"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet; folders of text files."""
+"""Files of documents, queries and judgments with columns: TSV, CSV, JSON lines or Parquet; text files, HTML pages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
-from hybrid_cli.collections.options import DELIMITED, Files
-from hybrid_cli.collections.readers.folders import text_documents
+from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
+from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
-from hybrid_cli.collections.readers.queries import QUERIES, queries_of
+from hybrid_cli.collections.readers.queries import (
+    LINE_COLUMNS,
+    QUERIES,
+    plain_queries,
+    queries_of,
+    showing_the_first_line,
+)
 from hybrid_cli.collections.readers.tables import (
     Layout,
     OpenTable,
@@ -48,6 +54,9 @@ DOCUMENTS = Layout(
 )
 
 
+_ReadsTexts = Callable[[Path, OnError], list[Callable[[], Iterator[Document]]]]
+
+
 class _Opened(NamedTuple):
     """A table, and the column of each field."""
 
@@ -69,26 +78,23 @@ def source(options: Files) -> Source:
         InputError: a file cannot be read, or options of TSV and CSV files without such a file.
     """
 
-    def opened(path: Path, layout: Layout, given: Mapping[str, str]) -> _Opened:
-        table = open_table(path, layout, given, options.header, options.quoted)
-        return _Opened(table, chosen_columns(table, layout, given))
-
-    folders = [path for path in options.documents if path.is_dir()]
-    if folders and options.document_columns:
-        raise InputError(
-            f"--document-columns: not with {folders[0]}, a folder of text files",
-            code="option-does-not-apply", option="document_columns", path=folders[0],
-        )  # fmt: skip
+    texts = _text_readers(options)
     tables = {
-        path: opened(path, DOCUMENTS, options.document_columns) for path in options.documents if path not in folders
+        path: _open(path, DOCUMENTS, options.document_columns, options)
+        for path in options.documents
+        if path not in texts
     }
     others = tuple(options.other_fields)
     asked = _splits("--queries", options.queries)
     judged = _named_splits(_splits("--qrels", options.qrels), asked)
     paths = [*tables, *asked.values(), *judged.values()]
-    known = {"inputs": DELIMITED if any(map(is_delimited, paths)) else ""}
-    queries = {split: opened(path, QUERIES, options.query_columns) for split, path in asked.items()}
-    qrels = {split: opened(path, QRELS, options.qrels_columns) for split, path in judged.items()}
+    known = {
+        "inputs": DELIMITED if any(map(is_delimited, paths)) else "",
+        "documents_form": TEXT_FILES if texts else "",
+    }
+
+    queries = {split: _open_queries(path, options) for split, path in asked.items()}
+    qrels = {split: _open(path, QRELS, options.qrels_columns, options) for split, path in judged.items()}
     for file in [*tables.values(), *queries.values(), *qrels.values()]:
         console.note(
             describe_columns(file.table, file.columns), code="columns", path=file.table.path, columns=dict(file.columns)
@@ -116,10 +122,43 @@ def source(options: Files) -> Source:
         [
             read
             for path in options.documents
-            for read in ([partial(_documents, tables[path], others)] if path in tables else text_documents(path))
+            for read in (
+                [partial(_documents, tables[path], others)] if path in tables else texts[path](path, options.on_error)
+            )
         ]
     )
     return Source("files", rows, query_rows, judgments, files, fields=others, known=known)
+
+
+def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
+    """Return the function that reads each folder or HTML page among the documents.
+
+    Raises:
+        InputError: columns are named, which such documents lack.
+    """
+    texts: dict[Path, _ReadsTexts] = {path: text_documents for path in options.documents if path.is_dir()}
+    texts |= {path: page_document for path in options.documents if path not in texts and is_page(path)}
+    if texts and options.document_columns:
+        path = next(iter(texts))
+        raise InputError(
+            f"--document-columns: not with {path}, {'a folder of text files' if path.is_dir() else 'an HTML page'}",
+            code="option-does-not-apply", option="document_columns", path=path,
+        )  # fmt: skip
+    return texts
+
+
+def _open(path: Path, layout: Layout, given: Mapping[str, str], options: Files) -> _Opened:
+    table = open_table(path, layout, given, options.header, options.quoted)
+    return _Opened(table, chosen_columns(table, layout, given))
+
+
+def _open_queries(path: Path, options: Files) -> _Opened:
+    """Open a table of queries, or a text file with a query per line if no option describes a table."""
+    described = options.query_columns or options.header is not None or options.quoted is not None
+    if not described and (table := plain_queries(path)) is not None:
+        return _Opened(table, LINE_COLUMNS)
+    with showing_the_first_line(path):
+        return _open(path, QUERIES, options.query_columns, options)
 
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:

@@ -1,4 +1,7 @@
-"""Folders of text files, a document each: the id is the path in the folder, the title a heading at the beginning."""
+"""Text files and HTML pages, a document each: the id is the path in the folder, or the name of a single page.
+
+The title of a text is a heading at its beginning; that of a page is its title, or its first heading.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,29 @@ from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.collections.headings import HEADING, heading
+from hybrid_cli.collections.options import OnError
+from hybrid_cli.collections.readers.html_pages import HTML, charset_of, read_page
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import files_of_folder, read_text
+from hybrid_cli.input_files import decode_text, files_of_folder, read_bytes, read_text
 
-TEXTS = (".txt", ".md", ".markdown", ".rst")
+TEXTS = (".txt", ".md", ".markdown", ".rst", *HTML)
+_LISTED = 5  # names in a warning
 _BLOCK = 1000  # files that a process reads at a time
 
 
-def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
+def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterator[Document]]]:
     """Return functions that read the text files of a folder, at any depth, in the order of their paths.
 
     Hidden files and symbolic links are left out; see `files_of_folder`.
 
+    Args:
+        folder: folder of text files and HTML pages.
+        on_error: for a file that cannot be read as text: stop, or skip it with a warning.
+
     Raises:
-        InputError: the folder is an artifact, or has no text files, or the name of one is not UTF-8.
+        InputError: the folder is an artifact, or has no text files, or the name of one is not UTF-8; every file is
+            skipped.
     """
     if (folder / "manifest.json").is_file():
         raise InputError(
@@ -52,13 +63,69 @@ def text_documents(folder: Path) -> list[Callable[[], Iterator[Document]]]:
         f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}",
         code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out,
     )  # fmt: skip
+    texts = _readable(folder, texts) if on_error == "skip" else texts
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
+
+
+def is_page(path: Path) -> bool:
+    """Test whether a file is an HTML page, by the suffix of its name."""
+    return path.suffix.lower() in HTML
+
+
+def page_document(path: Path, on_error: OnError) -> list[Callable[[], Iterator[Document]]]:
+    """Return functions that read an HTML page as a document whose id is the name of the file; see `text_documents`."""
+    names = _readable(path.parent, [path.name]) if on_error == "skip" else [path.name]
+    return [partial(_read, path.parent, names)]
+
+
+def _readable(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return the files that can be read as text, and warn about the others.
+
+    Raises:
+        InputError: there is no other one in the folder.
+    """
+    skipped: dict[str, InputError] = {}
+    for name in names:
+        try:
+            _content(folder / name)
+        except InputError as error:
+            skipped[name] = error
+    if not skipped:
+        return list(names)
+    first, reason = next(iter(skipped.items()))
+    if len(skipped) == len(names) > 1:
+        raise InputError(
+            f"{folder}: none of {console.counted(file=len(names))} can be read as text; the first error is: {reason}",
+            code="no-text-files", path=folder,
+        )  # fmt: skip
+    listed = ", ".join(list(skipped)[:_LISTED]) + (", ..." if len(skipped) > _LISTED else "")
+    console.warn(
+        f"{folder}: {console.counted(file=len(skipped))} skipped, which cannot be read as text: {listed}; {reason}",
+        code="files-skipped", path=folder, count=len(skipped), files=list(skipped), first=first, reason=reason.code,
+    )  # fmt: skip
+    return [name for name in names if name not in skipped]
+
+
+def _content(path: Path) -> str:
+    """Return the text of a file; a page is decoded as it declares."""
+    if not is_page(path):
+        return read_text(path)
+    content = read_bytes(path)
+    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path, charset_of(content))
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
     for name in names:
         path = folder / name
-        text = read_text(path).replace("\r\n", "\n").strip()
+        try:
+            content = _content(path)
+        except InputError as error:
+            raise InputError(f"{error}, or pass --on-error skip", code=error.code, **error.fields) from None
+        if is_page(path):
+            page = read_page(content)
+            yield Document(name, page.title, page.text, Location(path, 1))
+            continue
+        text = content.replace("\r\n", "\n").strip()
         first = HEADING.match(text)
         title = heading(first) if first else ""
         yield Document(name, title, text[first.end() :].strip() if first else text, Location(path, 1))

@@ -1,13 +1,14 @@
-"""Files of queries: JSON lines, and TSV or CSV whose columns are found by name or position."""
+"""Files of queries: JSON lines, TSV or CSV whose columns are found by name or position, and a query per line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chosen_columns, open_table
+from hybrid_cli.collections.readers.tables import Layout, OpenTable, Row, cell, chosen_columns, is_delimited, open_table
 from hybrid_cli.collections.readers.text_files import (
     QID_FIELDS,
     QUERY_FIELDS,
@@ -20,6 +21,7 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Location
+from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import QIDS, fold_name, is_parquet, plain_suffix
 from hybrid_cli.json_rows import is_json, records
 
@@ -42,12 +44,21 @@ _WITHOUT_OPTIONS = replace(
 )
 
 
+_NUMBER, _LINE = "line number", "line"  # columns of a file with a query per line
+LINE_COLUMNS = {"id": _NUMBER, "text": _LINE}
+_SHOWN = 60  # characters of a first line in a message
+_OTHER_FORM = frozenset({"too-few-columns", "no-such-column", "other-separator"})
+
+
 def query_rows(path: Path) -> Iterator[QueryRow]:
-    """Yield location, query id, text and answers of a JSON, Parquet, CSV or tab-separated file.
+    """Yield location, query id, text and answers of a JSON, Parquet, CSV or tab-separated file, or of plain lines.
 
     Raises:
         InputError: a row without id or text, or columns other than id and text without a header that names them.
     """
+    if (table := plain_queries(path)) is not None:
+        yield from queries_of(table, LINE_COLUMNS)
+        return
     if is_json(path):  # answers may be in `metadata`
         for location, record in records(path):
             fields = {fold_name(name): value for name, value in record.items()}
@@ -59,10 +70,76 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
         tabs = plain_suffix(path) != ".csv"
         quoted = False if tabs else None
         rows = columns(path, 2, "query id and text") if tabs else lines(path)  # `columns` refuses spaces as separators
-        if next(rows, None) is None:
-            return
-    table = open_table(path, _WITHOUT_OPTIONS, {}, None, quoted)
-    yield from queries_of(table, chosen_columns(table, _WITHOUT_OPTIONS, {}))
+        with showing_the_first_line(path):
+            if next(rows, None) is None:
+                return
+    with showing_the_first_line(path):
+        table = open_table(path, _WITHOUT_OPTIONS, {}, None, quoted)
+        chosen = chosen_columns(table, _WITHOUT_OPTIONS, {})
+    yield from queries_of(table, chosen)
+
+
+def plain_queries(path: Path) -> OpenTable | None:
+    """Return the table of a text file with a query per line, whose ids are the line numbers; None for another file.
+
+    Such a file has no tabs, no first line with names of columns, no pairs of an id with a digit and a word, and neither
+    `.csv` nor `.tsv` at the end of its name.
+
+    Raises:
+        InputError: every line begins with a word that has a digit, as an id or number, or the file has tags.
+    """
+    if not is_delimited(path) or plain_suffix(path) in (".csv", ".tsv"):
+        return None
+    first, count, numbered, widest = "", 0, True, 0
+    for _, line in lines(path):
+        if "\t" in line:
+            return None
+        words = line.split()
+        if not count:
+            first = line
+            if any(map(QUERIES.reveals, words[:1] if len(words) > 1 else words)):
+                return None
+        numbered = numbered and any(map(str.isdigit, words[0]))
+        count, widest = count + 1, max(widest, len(words))
+    if not count or (numbered and widest == 2 and _pairs(path)):
+        return None
+    if first.lstrip().startswith("<"):
+        raise InputError(
+            f"{path}: has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`",
+            code="other-form", path=path, first=first,
+        )  # fmt: skip
+    if numbered and count > 1:
+        raise InputError(
+            f"{path}: no tabs, and every line begins with a number or an id: {_shortened(first)}; separate query id "
+            "and text by a tab, or pass texts alone, a query per line",
+            code="other-form", path=path, first=first,
+        )  # fmt: skip
+
+    def rows(_: Collection[str]) -> Iterator[Row]:
+        return ((location, {_NUMBER: str(location.number), _LINE: line.strip()}) for location, line in lines(path))
+
+    return OpenTable(path, (_NUMBER, _LINE), True, rows)
+
+
+@contextmanager
+def showing_the_first_line(path: Path) -> Iterator[None]:
+    """Add the first line of a text file to an error about its columns."""
+    try:
+        yield
+    except InputError as error:
+        if error.code not in _OTHER_FORM or not is_delimited(path):
+            raise
+        first = next((line for _, line in lines(path)), "")
+        message = f"{error}; the first line is {_shortened(first)}"
+        raise InputError(message, code=error.code, **error.fields) from None
+
+
+def _pairs(path: Path) -> bool:
+    return all(len(line.split()) == 2 for _, line in lines(path))
+
+
+def _shortened(line: str) -> str:
+    return repr(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}...")
 
 
 def queries_of(table: OpenTable, chosen: Mapping[str, str]) -> Iterator[QueryRow]:

@@ -1,0 +1,81 @@
+"""A text file with a query per line is a file of queries everywhere; other forms are refused with what was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid, raises
+from tiny_collection import write_lines
+
+from hybrid_cli import runs
+from hybrid_cli.collections import collection
+from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.prepare import prepare
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    return collection.read_queries(path).select("qid", "text").rows()
+
+
+@pytest.mark.parametrize(
+    ("content", "queries"),
+    [
+        ("salt in the sea\n\n  two tides \n", [("1", "salt in the sea"), ("3", "two tides")]),
+        ("\ufeffsalt water\r\nmoon light\r\n", [("1", "salt water"), ("2", "moon light")]),
+        ("2024 elections in France", [("1", "2024 elections in France")]),
+        ("salt, pepper\n5 tides", [("1", "salt, pepper"), ("2", "5 tides")]),
+        ("q1\tsalt\nq2\ttwo tides\n", [("q1", "salt"), ("q2", "two tides")]),
+    ],
+)
+def test_lines_are_queries_with_their_numbers_as_ids(
+    tmp_path: Path, content: str, queries: list[tuple[str, str]]
+) -> None:
+    (tmp_path / "q.txt").write_bytes(content.encode())
+    assert rows_of(tmp_path / "q.txt") == queries
+    docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt")
+    data = prepare(PrepareFiles([docs], queries=[f"own={tmp_path / 'q.txt'}"], output=tmp_path / "data"))
+    assert rows_of(data / "queries.own.parquet") == queries
+
+
+def test_pairs_of_id_and_word_stay_columns_of_prepare(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt")
+    for name, lines in (("pairs", ("q1 salt", "q2 tides")), ("header", ("qid text", "a salt", "b tides"))):
+        queries = write_lines(tmp_path / f"{name}.txt", *lines)
+        data = prepare(PrepareFiles([docs], queries=[f"own={queries}"], output=tmp_path / name))
+        assert [text for _, text in rows_of(data / "queries.own.parquet")] == ["salt", "tides"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("topics.txt", "<top>\n<num> 301\n<title> crime\n</top>\n", "other-form"),
+        ("spaces.txt", "301 international crime\n302 polio\n", "other-form"),
+        ("qrels.txt", "1 0 d1 1\n1 0 d2 0\n", "other-form"),
+        ("ids.txt", "1\n2\n", "other-form"),
+        ("one.tsv", "salt in the sea\n", "too-few-columns"),
+        ("wide.tsv", "a\tb\tc\n", "no-such-column"),
+        ("header.txt", "query\nsalt\n", "too-few-columns"),
+        ("wide.csv", f"a,b,{'c' * 500}\n", "no-such-column"),
+    ],
+)
+def test_other_forms_are_refused_with_the_first_line(tmp_path: Path, name: str, content: str, code: str) -> None:
+    (tmp_path / name).write_text(content)
+    with raises(code, path=name) as caught:
+        rows_of(tmp_path / name)
+    message = str(caught.value)
+    assert repr(content.splitlines()[0][:60]).rstrip("'") in message
+    assert "\n" not in message
+    assert "c" * 100 not in message.partition("first line")[2]
+
+
+def test_search_takes_a_query_per_line(tmp_path: Path) -> None:
+    docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt in the sea", "d2,two tides of a day")
+    data = prepare(PrepareFiles([docs], output=tmp_path / "data"))
+    queries = write_lines(tmp_path / "q.txt", "salt", "day tides")
+    assert hybrid("index-bm25", data, "--output", tmp_path / "bm25").code == 0
+    done = hybrid("search", "--queries", queries, "--index", tmp_path / "bm25", "--output", tmp_path / "run.parquet")
+    assert done.code == 0, done.err
+    hits = runs.read_run(tmp_path / "run.parquet")
+    assert hits.filter(pl.col("rank") == 1).select("qid", "docid").rows() == [("1", "d1"), ("2", "d2")]
