@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hybrid_cli.api import Index, open_encoder, open_index, open_retriever, open_run
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
-    from hybrid_cli.retrieval import BM25, Dense
+    from hybrid_cli.retrieval import BM25, Dense, Retriever
 
 __all__ = [
     "BM25",
@@ -18,6 +18,7 @@ __all__ = [
     "HybridError",
     "Index",
     "InputError",
+    "Retriever",
     "__version__",
     "evaluate",
     "fuse",
@@ -26,7 +27,13 @@ __all__ = [
     "open_retriever",
     "open_run",
 ]
-_HOMES = {"BM25": "retrieval", "Dense": "retrieval", "evaluate": "evaluation", "fuse": "fusion"}
+_HOMES = {
+    "BM25": "retrieval",
+    "Dense": "retrieval",
+    "Retriever": "retrieval",
+    "evaluate": "evaluation",
+    "fuse": "fusion",
+}
 
 
 def __getattr__(name: str) -> Any:

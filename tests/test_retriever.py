@@ -13,12 +13,14 @@ import pytest
 import torch
 from command import hybrid, raises
 
-from hybrid_cli import artifacts, open_index, open_retriever, runs
+from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.fusion.methods import METHODS
+from hybrid_cli.fusion.options import Missing
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary
+from hybrid_cli.retrieval.retriever import Side
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
@@ -99,6 +101,25 @@ def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, 
     pairs = both.with_columns(expected=expected).join(hits, on=["qid", "docid"], suffix="_hybrid")
     assert len(pairs) == len(hits) == len(both)
     np.testing.assert_allclose(pairs["score_hybrid"], pairs["expected"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "rule"), [("minmax", "zero"), ("weighted-sum", "exact"), ("rrf", "ignore")])
+def test_indexes_in_memory_have_the_hits_of_those_on_disk(
+    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, method: str, rule: Missing
+) -> None:
+    documents = pl.read_parquet(tiny / "corpus.parquet")
+    queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
+    sides: dict[str, Side] = {
+        "bm25": BM25().index(documents),
+        "dense": Dense(open_encoder(tiny_bert, dtype="fp32")).index(documents),
+    }
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
+    composed = compose(
+        [made / "bm25", tmp_path / "dense"], method=method, missing=rule, weights="0.3,1", depth=DEPTH,
+        output=tmp_path / "retriever",
+    )  # fmt: skip
+    hits = Retriever.of(sides, method, [0.3, 1], missing=rule, depth=DEPTH).search(queries, 20)
+    equal(open_retriever(composed).search(queries, 20).select(hits.columns), hits, 1e-5)
 
 
 def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: Path) -> None:

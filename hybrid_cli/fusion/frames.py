@@ -45,16 +45,27 @@ def fuse(
     """
     if not isinstance(runs, Mapping) or len(runs) < 2:
         raise InputError("fuse: needs two or more runs by name, such as {'bm25': a, 'dense': b}", code="too-few-runs")
-    chosen = method_name(method)
-    rule = missing or METHODS[chosen].missing
-    if rule == "exact":
+    recipe = recipe_of(list(runs), method, weights, normalize, missing, rrf_k)
+    if recipe.missing == "exact":
         raise InputError(
-            f"{chosen}: needs the exact scores of indexes, as `hybrid fuse --index` has them; pass another `missing`",
+            f"{recipe.method}: needs the exact scores of indexes, as a `Retriever` has them; pass another `missing`",
             code="needs-indexes",
         )
-    recipe = FusionRecipe(chosen, _weights(weights, list(runs)), rule, normalize, rrf_k)
     joined = lists.Lists.of([Run.of(run_table(run, name)) for name, run in runs.items()], depth)
     return pl.concat([empty(), *lists.fuse(joined.blocks(), joined.qids, recipe, hits)])
+
+
+def recipe_of(
+    names: Sequence[str],
+    method: str = METHOD,
+    weights: Sequence[float] | Mapping[str, float] | None = None,
+    normalize: Normalization | None = None,
+    missing: Missing | None = None,
+    rrf_k: float = RRF_K,
+) -> FusionRecipe:
+    """Return the recipe of a fusion of named lists; see `fuse`."""
+    chosen = method_name(method)
+    return FusionRecipe(chosen, _weights(weights, names), missing or METHODS[chosen].missing, normalize, rrf_k)
 
 
 def _weights(given: Sequence[float] | Mapping[str, float] | None, names: Sequence[str]) -> tuple[float, ...]:

@@ -25,7 +25,8 @@ from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
 from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
-from hybrid_cli.retrieval.retriever import Answers, Retriever, Side
+from hybrid_cli.retrieval.in_memory import Answers
+from hybrid_cli.retrieval.retriever import Retriever, Side
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, layout

@@ -10,7 +10,7 @@ or data frames.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
@@ -125,6 +125,19 @@ def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
 _QUERIES_AT_ONCE = 256
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What one index returns for some queries, which are analyzed or encoded once.
+
+    Attributes:
+        hits: from a number of documents per query to a run.
+        score: from pairs (qid, docid) to their scores, float32.
+    """
+
+    hits: Callable[[int], pl.DataFrame]
+    score: Callable[[pl.DataFrame], pl.Series]
+
+
 class MemoryIndex(Protocol):
     """An index in memory."""
 
@@ -185,6 +198,14 @@ class BM25Index:
         """See `MemoryIndex`; documents without a term of the query are no hits."""
         return self.lexical.search(queries_table(queries), checked_depth(k))
 
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retriever.Side`."""
+        bags, qids = self.lexical.bags(queries["text"].to_list()), queries["qid"]
+        return Answers(
+            lambda depth: self.lexical.search_bags(qids, bags, depth),
+            lambda pairs: self.lexical.score_bags(pairs, qids, bags),
+        )
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -223,10 +244,25 @@ class DenseMemoryIndex:
 
     def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
         """See `MemoryIndex`; ties are ordered by docid."""
-        asked, k = queries_table(queries), min(checked_depth(k), len(self.docids))
-        if not len(asked) or not k:
+        asked = queries_table(queries)
+        return self.answer(asked).hits(checked_depth(k)) if len(asked) else runs.empty()
+
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retriever.Side`."""
+        encoded = self.encoder.encode_queries(queries["text"].to_list())
+        return Answers(
+            lambda depth: self._hits(queries, encoded, depth), lambda pairs: self._score(pairs, queries, encoded)
+        )
+
+    def _score(self, pairs: pl.DataFrame, queries: pl.DataFrame, encoded: np.ndarray) -> pl.Series:
+        asked = encoded[runs.positions(pairs["qid"], queries["qid"], "no text for query")]
+        rows = runs.positions(pairs["docid"], self.docids, "the index has no document")
+        return pl.Series("score", np.einsum("nd,nd->n", asked, self.vectors[rows]))
+
+    def _hits(self, asked: pl.DataFrame, encoded: np.ndarray, depth: int) -> pl.DataFrame:
+        k = min(depth, len(self.docids))
+        if not k:
             return runs.empty()
-        encoded = self.encoder.encode_queries(asked["text"].to_list())
         blocks = [
             self._best(asked["qid"][begin : begin + _QUERIES_AT_ONCE], encoded[begin : begin + _QUERIES_AT_ONCE], k)
             for begin in range(0, len(asked), _QUERIES_AT_ONCE)

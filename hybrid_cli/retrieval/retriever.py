@@ -6,7 +6,7 @@ Runs of many queries and single queries take the same path: the hits of each ind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,25 +16,13 @@ import polars as pl
 from hybrid_cli import memory, runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.options import HITS
-from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
+from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.retrieval.in_memory import Answers, Queries, checked_depth, queries_table
 
 _QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
 _HIT_BYTES = 700  # of a hit in all steps of a fusion
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What one index returns for some queries, which are analyzed or encoded once.
-
-    Attributes:
-        hits: from a number of documents per query to a run.
-        score: from pairs (qid, docid) to their scores, float32.
-    """
-
-    hits: Callable[[int], pl.DataFrame]
-    score: Callable[[pl.DataFrame], pl.Series]
 
 
 class Side(Protocol):
@@ -85,6 +73,30 @@ class Retriever:
     recipe: FusionRecipe
     depth: int = HITS
     reranker: RerankStep | None = None
+
+    @classmethod
+    def of(
+        cls,
+        sides: Mapping[str, Side],
+        method: str = METHOD,
+        weights: Sequence[float] | Mapping[str, float] | None = None,
+        *,
+        normalize: Normalization | None = None,
+        missing: Missing | None = None,
+        rrf_k: float = RRF_K,
+        depth: int = HITS,
+    ) -> Retriever:
+        """Fuse the hits of indexes, in memory or on disk, by any method of `fuse`.
+
+        Args:
+            sides: name -> index, such as `BM25().index(texts)`.
+            method, weights, normalize, missing, rrf_k: see `fusion.fuse`; `missing` may be `exact`.
+            depth: hits of each index that are fused.
+
+        Raises:
+            InputError: an unknown method, or a weight too few.
+        """
+        return cls(sides, recipe_of(list(sides), method, weights, normalize, missing, rrf_k), depth)
 
     def __post_init__(self) -> None:
         if not self.sides or len(self.sides) != len(self.recipe.weights):
