@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +15,25 @@ import polars as pl
 import pytest
 import torch
 from command import hybrid, raises
+from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.retrieval.retriever import Side
+from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
@@ -81,6 +88,52 @@ def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
     equal(opened.search(queries, 1000).select(searched.columns), searched)
     one_by_one = [opened.search(queries[row], 1000).select(searched.columns) for row in range(len(queries))]
     equal(pl.concat(one_by_one), searched, 1e-5)
+
+
+def rich(folder: Path) -> Path:
+    """The docstrings of a package."""
+    few = {"train": 1, "dev": 1, "test": 40}
+    return prepare(
+        PreparePythonDocs(package=["rich"], only=True, sample=150, sample_queries=few, output=folder / "rich")
+    )
+
+
+def made_up(folder: Path) -> Path:
+    """Documents and queries of a few words, so that many scores are equal and some lists are short."""
+    draw = random.Random(5)
+    words = ["salt", "sea", "air", "moon", "blood", "table", "light", "stone"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(1, 6))) for _ in range(60)]
+    write_lines(folder / "d.tsv", *(f"d{number}\t{text}" for number, text in enumerate(texts)))
+    write_lines(folder / "q.tsv", *(f"q{number}\t{' '.join(draw.choices(words, k=2))}" for number in range(12)))
+    write_lines(folder / "r.tsv", *(f"q{number}\td{draw.randrange(60)}\t1" for number in range(12)))
+    queries, qrels = [f"test={folder / 'q.tsv'}"], [f"test={folder / 'r.tsv'}"]
+    return prepare(PrepareFiles([folder / "d.tsv"], queries=queries, qrels=qrels, output=folder / "words"))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("collection", [rich, made_up])
+def test_the_law_holds_on_other_collections(
+    collection: Callable[[Path], Path], tiny_bert: Path, tmp_path: Path
+) -> None:
+    path, sides = collection(tmp_path), [tmp_path / "bm25", tmp_path / "dense"]
+    index_bm25(path, output=sides[0])
+    encode(path, model=str(tiny_bert), output=sides[1])
+    pair = [search(path, split="test", index=side, hits=20, output=tmp_path / f"{side.name}.parquet") for side in sides]
+    queries = pl.read_parquet(path / "queries.test.parquet").select("qid", "text").head(40)
+    compared = 0
+    for method, rule in product(METHODS.built_in(), RULES):
+        chosen: dict[str, Any] = {"method": method, "missing": rule, "weights": [0.3, 0.7], "depth": 20}
+        exact: dict[str, Any] = {"index": sides} if rule == "exact" else {}
+        try:
+            fused = runs.read_run(fuse(pair, output=tmp_path / "fused.parquet", overwrite=True, **chosen, **exact))
+        except InputError as error:
+            assert error.code == "fusion-range"  # noqa: PT017
+            continue
+        opened = open_retriever(compose(sides, output=tmp_path / "retriever", overwrite=True, **chosen))
+        hits = opened.search(queries, 1000).select(fused.columns)
+        equal(hits, fused.filter(pl.col("qid").is_in(queries["qid"].implode())), 1e-5)
+        compared += 1
+    assert compared > 60
 
 
 def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, tiny: Path, tmp_path: Path) -> None:
