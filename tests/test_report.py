@@ -16,7 +16,8 @@ from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.stages.report import report
 from hybrid_cli.storage import Kind
 
@@ -71,6 +72,17 @@ def test_the_summary_has_the_findings_in_sentences(tiny: Path, paths: list[Path]
     assert "Only dense answers 1 (RoC .33), only bm25 1, neither 1." in shown.text
     assert "An oracle that chooses between the two answers 4 of 5 (80%); clear answers 5." in shown.text
     assert "clear is better than the better of dense and bm25 on 2 queries, worse on 0, and ties on 3." in shown.text
+
+
+def test_the_first_sentence_names_pseudo_queries(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    table = pl.read_parquet(tiny / "qrels.test.parquet").to_arrow()
+    qrels, made = tmp_path / "qrels.parquet", Manifest(Kind.QRELS, "prepare", {"pseudo_queries": "title"}, {})
+    storage.write_parquet(qrels, [table], storage.SCHEMAS[Kind.QRELS], made)
+    shown = page([*paths], tmp_path, qrels=qrels, measures=MEASURES)
+    first = re.search(r'id="summary".*?<p[^>]*>(.*?)</p>', shown.html, re.DOTALL)
+    assert first is not None
+    assert first[1].startswith("Measured on pseudo-queries (title), not on queries of users.")
+    assert "Measured on pseudo-queries" not in page([tiny, *paths], tmp_path / "users", split="test").text
 
 
 def test_all_sections_are_present(whole: Path) -> None:

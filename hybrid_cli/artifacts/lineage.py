@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -299,6 +299,22 @@ def texts_of(run: Path) -> Path | None:
             return path
         made = find_manifest(path)  # a folder of query vectors
     return None
+
+
+def searched_indexes(runs: Iterable[Path]) -> list[Path]:
+    """Return the index of each run, in order; empty unless every run is of one index, no two of the same one.
+
+    Indexes that are gone or have changed since then count as unknown.
+    """
+    indexes = []
+    for run in runs:
+        made = find_manifest(run)
+        paths = _existing(made, "index") if made is not None else []
+        kinds = {recorded["kind"] for role, recorded in made.inputs.items() if role.startswith("index")} if made else ()
+        if len(paths) != 1 or not set(kinds) <= set(_INDEXES):
+            return []
+        indexes += paths
+    return indexes if len({path.resolve() for path in indexes}) == len(indexes) else []
 
 
 def corpus_of(run: Path) -> Source | None:

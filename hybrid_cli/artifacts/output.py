@@ -38,17 +38,25 @@ from hybrid_cli.storage.records import MANIFEST, hash_json
 from hybrid_cli.storage.tables import write_parquet
 
 _running: ContextVar[ExitStack | None] = ContextVar("running", default=None)
+_nested: ContextVar[bool] = ContextVar("nested", default=False)
 
 
 @contextmanager
 def stage_scope() -> Iterator[None]:
     """Run the functions of `at_stage_end` when the block ends, also after an error."""
     with ExitStack() as functions:
+        nested = _nested.set(_running.get() is not None)
         token = _running.set(functions)
         try:
             yield
         finally:
             _running.reset(token)
+            _nested.reset(nested)
+
+
+def is_nested() -> bool:
+    """Return whether another stage calls the running one, which then suggests no further command."""
+    return _nested.get()
 
 
 def at_stage_end(function: Callable[[], object]) -> None:

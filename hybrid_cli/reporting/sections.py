@@ -21,7 +21,7 @@ from hybrid_cli.reporting.complement import Complement, contest
 from hybrid_cli.reporting.data import Findings
 from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
-from hybrid_cli.reporting.tables import Table, count, figure
+from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
@@ -304,8 +304,13 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
 
 
 def in_words(findings: Findings) -> list[str]:
-    """Return the summary: the best run, the significance of the difference, and the complementarity of two runs."""
-    sentences = [" ".join(_best(findings.summary))]
+    """Return the summary: the best run, the significance of the difference, and the complementarity of two runs.
+
+    For pseudo-queries, the first sentence says that the figures are no estimate for users.
+    """
+    kind = findings.summary.settings.get("pseudo_queries")
+    sentences = [f"{pseudo_note(kind)} The figures cannot tell which run is better for users."] if kind else []
+    sentences.append(" ".join(_best(findings.summary)))
     if findings.complement is not None:
         sentences.append(" ".join(_sets(findings, findings.complement)))
     if findings.matches:

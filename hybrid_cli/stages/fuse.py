@@ -14,6 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.lineage import system_of
+from hybrid_cli.artifacts.output import is_nested
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import (
@@ -46,7 +47,8 @@ from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_r
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Fuse
+from hybrid_cli.settings import Compose, Fuse
+from hybrid_cli.settings.base import command_line
 from hybrid_cli.settings.fusion import RRF
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
@@ -363,7 +365,22 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(content, queries=queries, trials=len(tuned.table.choices))
     terminal.show_tuned(read_json(settings.output))
+    if not is_nested():
+        _note_next(job)
     return settings.output
+
+
+def _note_next(job: FusionInputs) -> None:
+    """Print the command that uses the weights: a retriever of the indexes of the runs, or, if unknown, a fused run."""
+    settings, weights = job.settings, f"@{job.settings.output}"
+    indexes = lineage.searched_indexes(job.runs.values())
+    if len(indexes) > 1:
+        output = settings.output.with_name(f"{settings.output.stem}-retriever")
+        command = command_line(Compose(indexes, weights=weights, output=output))
+    else:
+        output = settings.output.with_name(f"{settings.output.stem}-fused.parquet")
+        command = command_line(Fuse(settings.runs, weights=weights, output=output))
+    console.note(f"fuse: to use these weights:\n{command}", code="next-command", command=command)
 
 
 def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError, option_error
@@ -17,7 +18,8 @@ from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Judge
+from hybrid_cli.settings import Evaluate, Fuse, Judge
+from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import stage
 
 
@@ -53,6 +55,8 @@ def judge(settings: Judge) -> Path:
     finally:
         judgments.close()
     _note(session)
+    if session.judged():
+        _note_next(settings, named)
     return settings.output
 
 
@@ -110,6 +114,19 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         console.warn(
             f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}", code="no-answers"
         )
+
+
+def _note_next(settings: Judge, named: Mapping[str, Path]) -> None:
+    """Print the command that uses the judgments: a tuning of two or more runs, or the measures of one."""
+    if len(named) == 1:
+        command = command_line(Evaluate(settings.runs, qrels=settings.output))
+    else:
+        indexes = lineage.searched_indexes(named.values())
+        exact = bool(indexes) and all(lineage.texts_of(path) is not None for path in named.values())
+        weights = settings.output.with_name(f"{settings.output.stem}-weights.json")
+        tuning = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
+        command = command_line(tuning.changed(index=indexes) if exact else tuning)
+    console.note(f"judge: to use the judgments:\n{command}", code="next-command", command=command)
 
 
 def _note(session: JudgingSession) -> None:

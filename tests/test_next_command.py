@@ -1,0 +1,90 @@
+"""`judge` and `fuse --tune` end with the next command, which runs as it is printed."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+from command import Done, hybrid
+from tiny_collection import write_lines
+
+
+def next_command(done: Done) -> list[str]:
+    """Return the words of the suggested command, without `hybrid`."""
+    assert done.code == 0, done.err
+    commands = [str(notice.fields["command"]) for notice in done.notices.heard if notice.code == "next-command"]
+    assert len(commands) == 1
+    assert commands[0] in done.err.splitlines()
+    return shlex.split(commands[0])[1:]
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Path:
+    """A folder with a collection, and runs of two indexes."""
+    docs = write_lines(
+        tmp_path / "docs.csv", "id,text", "d1,salt of the deep sea", "d2,two tides of one day", "d3,salt"
+    )
+    queries = write_lines(tmp_path / "q.txt", "salt of oceans", "tides by day", "deep water", "one sea")
+    data = tmp_path / "data"
+    commands: list[list[object]] = [["prepare", "files", docs, "--queries", f"own={queries}", "--output", data]]
+    for name, k1 in (("bm25", 0.9), ("other", 0.1)):
+        index, run = tmp_path / name, tmp_path / f"{name}.parquet"
+        commands += [
+            ["index-bm25", data, "--k1", k1, "--output", index],
+            ["search", data, "--split", "own", "--index", index, "--output", run],
+        ]
+    for words in commands:
+        done = hybrid(*words)
+        assert done.code == 0, done.err
+    return tmp_path
+
+
+def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    both = [searched / "bm25.parquet", searched / "other.parquet"]
+    judged = hybrid("judge", searched / "data", *both, "--split", "own", "--output", searched / "judgments.tsv")
+    tuning = next_command(judged)
+    assert tuning[0] == "fuse"
+    assert str(searched / "judgments.tsv") in tuning
+    composing = next_command(hybrid(*tuning))
+    assert composing[:3] == ["compose", str(searched / "bm25"), str(searched / "other")]
+    composed = hybrid(*composing)
+    assert composed.code == 0, composed.err
+    assert not composed.says("next-command")
+    found = hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt")
+    assert found.code == 0, found.err
+
+
+def test_runs_without_indexes_are_fused(searched: Path) -> None:
+    write_lines(searched / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
+    both = [searched / f"{name}.trec" for name in ("bm25", "other")]
+    for path in both:
+        exported = hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path)
+        assert exported.code == 0, exported.err
+    words = ["fuse", *both, "--tune", "--qrels", searched / "judgments.tsv", "--output", searched / "weights.json"]
+    fusing = next_command(hybrid(*words))
+    assert fusing[0] == "fuse"
+    fused = hybrid(*fusing)
+    assert fused.code == 0, fused.err
+
+
+def test_a_tuning_of_compose_suggests_no_command(searched: Path) -> None:
+    write_lines(searched / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
+    docs, data = searched / "docs.csv", searched / "judged"
+    queries, qrels = f"own={searched / 'q.txt'}", f"own={searched / 'judgments.tsv'}"
+    assert hybrid("prepare", "files", docs, "--queries", queries, "--qrels", qrels, "--output", data).code == 0
+    words = ["compose", searched / "bm25", searched / "other", "--tune", "--qrels", data, "--split", "own"]
+    done = hybrid(*words, "--output", searched / "tuned")
+    assert done.code == 0, done.err
+    assert not done.says("next-command")
+
+
+def test_one_judged_run_is_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    run = searched / "bm25.parquet"
+    judged = hybrid("judge", searched / "data", run, "--split", "own", "--output", searched / "judgments.tsv")
+    measuring = next_command(judged)
+    assert measuring[0] == "evaluate"
+    assert hybrid(*measuring).code == 0
