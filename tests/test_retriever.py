@@ -19,6 +19,7 @@ from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.console import Notice
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
@@ -37,6 +38,7 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind
 
 DEPTH = 4
@@ -317,6 +319,20 @@ def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path
     with raises("tuned-for-others", value=3):
         third = shutil.copy(pair[0], tmp_path / "third.parquet")
         fuse([*pair, third], weights=f"@{retriever}", output=tmp_path / "fused.parquet")
+
+
+def test_the_default_weights_of_a_trained_encoder_are_warned_about(
+    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: list[Notice]
+) -> None:
+    examples = mine_negatives(tiny, split="train", index=made / "bm25", output=tmp_path / "train.parquet")
+    model = train_dense(examples, model=str(tiny_bert), max_steps=1, batch_size=2, output=tmp_path / "model")
+    dense = encode(tiny, model=str(model), output=tmp_path / "dense")
+    compose([made / "bm25", dense], output=tmp_path / "retriever")
+    assert [
+        (notice.fields["path"], notice.fields["stage"]) for notice in notices if notice.code == "trained-encoder"
+    ] == [(dense, "train-dense")]
+    compose([made / "bm25", dense], weights="0.5,0.5", output=tmp_path / "weighted")
+    assert [notice.code for notice in notices].count("trained-encoder") == 1
 
 
 def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 
+_TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
 _NOT_EVIDENCE = (
     "runs",
     "method",
@@ -155,6 +156,8 @@ def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[s
 def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
     """Return the sum of exact scores in units of their deviations."""
     refuse_shards(settings.indexes)
+    if settings.weights is None:
+        _warn_trained(settings.indexes, manifests)
     names = short_names(settings.indexes)
     shares = chosen_weights(settings.weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names)
     queries = None if settings.queries is None else collections.queries_path(settings.queries, settings.split)
@@ -164,6 +167,19 @@ def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[
     if len(sides) == 1:
         return content
     return content | {"shares": fusion.shares, "scales": fusion.scales, "scaled_by": fusion.queries}
+
+
+def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest]]) -> None:
+    """Warn that the default weights, measured with encoders that were not trained, are used with trained ones."""
+    for path, (first, *_) in zip(indexes, manifests, strict=True):
+        model = first.input_path("model")
+        encoder = artifacts.find_manifest(model) if model is not None and model.exists() else None
+        if encoder is not None and encoder.stage in _TRAININGS:
+            console.warn(
+                f"compose: the encoder of {path} was trained by `{encoder.stage}`, and the default weights are those of "
+                "untrained encoders; pass --tune with --qrels and the split that its training validated on",
+                code="trained-encoder", path=path, stage=encoder.stage,
+            )  # fmt: skip
 
 
 def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
