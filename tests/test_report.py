@@ -85,6 +85,12 @@ def test_the_first_sentence_names_pseudo_queries(tiny: Path, paths: list[Path], 
     assert "Measured on pseudo-queries" not in page([tiny, *paths], tmp_path / "users", split="test").text
 
 
+def test_wins_ties_and_losses_are_in_one_row(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, baseline=["bm25"])
+    # by query, MRR@10 of bm25 is .5, 1, 1, 0 and 0; that of clear is 1 everywhere
+    assert "run wins ties losses MRR@10 clear against bm25 3 2 0 +.500" in shown.text
+
+
 def test_all_sections_are_present(whole: Path) -> None:
     shown = Page(whole / "report.html")
     assert shown.sections == [

@@ -21,7 +21,7 @@ from hybrid_cli.reporting.complement import Complement, contest
 from hybrid_cli.reporting.data import Findings
 from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
-from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note
+from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note, with_sign
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
@@ -297,7 +297,20 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
     table = Table(["run", *summary.measures], rows, "Means of all measures", [*reused, *notes], bold=bold)
     counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
     counts = [[run, *map(count, counts_of_run.values())] for run, counts_of_run in summary.counts.items()]
-    return Section("measures", "Measures", tables=[table], folded=[Table(counted, counts, "Numbers of queries")])
+    contests = _contests(summary)
+    tables = [*([contests] if contests.rows else []), table]
+    return Section("measures", "Measures", tables=tables, folded=[Table(counted, counts, "Numbers of queries")])
+
+
+def _contests(summary: Summary) -> Table:
+    """Return wins, ties and losses of the best other run against each baseline, by the first measure."""
+    measure, rows = summary.measures[0], []
+    others = [run for run in summary.runs if run not in summary.baselines]
+    best = max(others, key=lambda run: summary.means[run, measure], default="")
+    for baseline in summary.baselines if best else ():
+        wins, ties, losses, difference = contest(summary.values, best, [baseline], measure)
+        rows.append([f"{best}\nagainst {baseline}", *(f"{n:,}" for n in (wins, ties, losses)), with_sign(difference)])
+    return Table(["run", "wins", "ties", "losses", measure], rows, f"Queries on which {best} is better, equal or worse")
 
 
 # -------------------------------------------------------------------------------------------------------------- summary
