@@ -14,12 +14,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, raises
+from command import Notices, hybrid, raises
 from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
-from hybrid_cli.console import Notice
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
@@ -322,17 +321,15 @@ def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path
 
 
 def test_the_default_weights_of_a_trained_encoder_are_warned_about(
-    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: list[Notice]
+    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     examples = mine_negatives(tiny, split="train", index=made / "bm25", output=tmp_path / "train.parquet")
     model = train_dense(examples, model=str(tiny_bert), max_steps=1, batch_size=2, output=tmp_path / "model")
     dense = encode(tiny, model=str(model), output=tmp_path / "dense")
     compose([made / "bm25", dense], output=tmp_path / "retriever")
-    assert [
-        (notice.fields["path"], notice.fields["stage"]) for notice in notices if notice.code == "trained-encoder"
-    ] == [(dense, "train-dense")]
+    assert notices.count("trained-encoder", path=dense, stage="train-dense") == 1
     compose([made / "bm25", dense], weights="0.5,0.5", output=tmp_path / "weighted")
-    assert [notice.code for notice in notices].count("trained-encoder") == 1
+    assert notices.count("trained-encoder") == 1
 
 
 def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:
