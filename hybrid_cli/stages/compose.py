@@ -176,8 +176,8 @@ def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest
         encoder = artifacts.find_manifest(model) if model is not None and model.exists() else None
         if encoder is not None and encoder.stage in _TRAININGS:
             console.warn(
-                f"compose: the encoder of {path} was trained by `{encoder.stage}`, and the default weights are those of "
-                "untrained encoders; pass --tune with --qrels and the split that its training validated on",
+                f"compose: the encoder of {path} was trained by `{encoder.stage}`, and the default weights are for "
+                "untrained ones; pass --tune with --qrels and the split that its training validated on",
                 code="trained-encoder", path=path, stage=encoder.stage,
             )  # fmt: skip
 
