@@ -120,7 +120,7 @@ def test_columns_are_named_as_for_prepare(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "d.csv", "url,headline,body", "a,Salt,salt in sea water", "b,Air,oxygen in the blood")
     refused = hybrid("auto", "d.csv", "--max-steps", 0, "--output", "out")
-    assert "--document-columns" in refused.err
+    assert refused.is_problem("no-such-column", path="d.csv", field="id")
     done = hybrid(
         "auto", "d.csv", "--document-columns", "id=url,title=headline,text=body", "--max-steps", 0, "--output", "out"
     )

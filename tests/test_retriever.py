@@ -199,19 +199,23 @@ def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path:
     assert printed.select("docid", "score").equals(composed.select("docid", "score"))
 
 
-def test_weights_of_a_tuning_are_those_of_the_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:
+def test_weights_of_a_tuning_are_those_of_the_retriever(
+    made: Path, tiny: Path, tmp_path: Path, notices: Notices
+) -> None:
     pair = [made / "bm25.parquet", made / "dense.parquet"]
     weights = fuse(pair, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "weights.json")
     retriever = compose([made / "bm25", made / "dense"], weights=f"@{weights}", output=tmp_path / "retriever")
     tuned, stored = (json.loads(path.read_text()) for path in (weights, retriever / "retriever.json"))
     assert (stored["method"], stored["weights"], stored["depth"]) == (tuned["method"], tuned["weights"], DEPTH)
     assert stored["tuning"]["judged"] == tuned["judged"]
+    notices.clear()
     fused = runs.read_run(fuse(pair, weights=f"@{weights}", depth=DEPTH, output=tmp_path / "fused.parquet"))
     searched = search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet")
     equal(runs.read_run(searched), fused)
+    assert notices.count("tuned-on-queries") == (not tuned["keeps_untuned"])
     in_one_step = compose(
         [made / "bm25", made / "dense"], tune=True, qrels=tiny, split="test", measure="MRR@10", depth=DEPTH,
-        output=tmp_path / "tuned",
+        device="cpu", output=tmp_path / "tuned",
     )  # fmt: skip
     assert json.loads((in_one_step / "retriever.json").read_text())["tuning"]["queries"] == tuned["queries"]
 

@@ -143,8 +143,9 @@ class Trials:
         if dense is not None:
             share = 1 - LEXICAL_SHARE
             sums = (row for row, choice in rows if choice.method == "weighted-sum" and choice.shares)
-            if row := next((row for row in sums if math.isclose(self.choices[row].shares[dense], share)), None):
-                return row
+            shared = [row for row in sums if math.isclose(self.choices[row].shares[dense], share)]
+            if shared:
+                return shared[0]
         even = (row for row, choice in rows if choice.method == "minmax" and _inequality(choice.proportions) == 0)
         return next(even, None)
 

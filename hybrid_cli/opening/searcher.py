@@ -25,7 +25,7 @@ from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
 from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
-from hybrid_cli.retrieval.in_memory import Answers
+from hybrid_cli.retrieval.in_memory import Answers, lexical_answers
 from hybrid_cli.retrieval.retriever import Retriever, Side
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
@@ -81,12 +81,7 @@ class LexicalSearcher:
                 lambda depth: pl.concat(self.search(queries, depth)),
                 lambda pairs: _only(self.indexes, self.rm3).score(pairs, queries),
             )
-        index, qids = self.indexes[0], queries["qid"]
-        bags = index.bags(queries["text"].to_list())
-        return Answers(
-            lambda depth: index.search_bags(qids, bags, depth, self.threads),
-            lambda pairs: index.score_bags(pairs, qids, bags),
-        )
+        return lexical_answers(self.indexes[0], queries, self.threads)
 
 
 @dataclass(frozen=True)

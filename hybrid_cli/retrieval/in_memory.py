@@ -138,6 +138,14 @@ class Answers:
     score: Callable[[pl.DataFrame], pl.Series]
 
 
+def lexical_answers(index: LexicalIndex, queries: pl.DataFrame, threads: int | None = None) -> Answers:
+    """Return the answers of a lexical index to queries (qid, text)."""
+    bags, qids = index.bags(queries["text"].to_list()), queries["qid"]
+    return Answers(
+        lambda depth: index.search_bags(qids, bags, depth, threads), lambda pairs: index.score_bags(pairs, qids, bags)
+    )
+
+
 class MemoryIndex(Protocol):
     """An index in memory."""
 
@@ -200,11 +208,7 @@ class BM25Index:
 
     def answer(self, queries: pl.DataFrame) -> Answers:
         """See `retriever.Side`."""
-        bags, qids = self.lexical.bags(queries["text"].to_list()), queries["qid"]
-        return Answers(
-            lambda depth: self.lexical.search_bags(qids, bags, depth),
-            lambda pairs: self.lexical.score_bags(pairs, qids, bags),
-        )
+        return lexical_answers(self.lexical, queries)
 
 
 @dataclass(frozen=True)

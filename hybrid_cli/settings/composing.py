@@ -7,10 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.errors import option_error
-from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
+from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Seeded, Threaded, Writes
-from hybrid_cli.settings.fusion import FUSION, MOST_K
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
+from hybrid_cli.settings.fusion import FUSION, Fuse
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
 from hybrid_cli.settings.retrieval import TUNING
 
 SCALE, RERANK = "Scale of the scores", "Reranking"
@@ -35,22 +35,19 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
 
     indexes: Sequence[Path] = argument(REQUIRED, "Lexical and dense indexes of one corpus.")
     _: KW_ONLY
-    method: str | None = option(
-        None, "Fusion method; see `hybrid fuse`.", shown="the sum of exact scores in units of their deviations",
-        choices=registered("hybrid_cli.fusion.methods", "METHODS"),
-        parse=parsed_by("hybrid_cli.fusion.methods", "method_name")
+    method: str | None = redeclare(
+        Fuse, "method", default=None, help="Fusion method; see `hybrid fuse`.",
+        shown="the sum of exact scores in units of their deviations"
     )  # fmt: skip
     weights: str | Sequence[float] | None = option(
         None,
         "One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations; or "
         "`@FILE` written by `fuse --tune`.", parse=str, shown="0.3 for lexical, 0.7 for dense indexes; else equal"
     )  # fmt: skip
-    normalize: Normalization | None = option(
-        None, "Normalization of each list; overrides the method's.", shown="the method's", applies=when(method=GIVEN)
-    )
-    rrf_k: float = option(RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K, applies=when(method="rrf"))
-    missing: Missing | None = option(
-        None, "A document that an index does not return; see `hybrid fuse`.", shown="the method's",
+    normalize: Normalization | None = redeclare(Fuse, "normalize", applies=when(method=GIVEN))
+    rrf_k: float = redeclare(Fuse, "rrf_k", applies=when(method="rrf"))
+    missing: Missing | None = redeclare(
+        Fuse, "missing", help="A document that an index does not return; see `hybrid fuse`.", panel="",
         applies=when(method=GIVEN)
     )  # fmt: skip
     depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)

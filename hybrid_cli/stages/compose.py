@@ -143,25 +143,23 @@ def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[s
             runs.append(run)
         weights = Path(folder) / "weights.json"
         exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes
-        call(
-            Fuse(
-                runs, tune=True, index=exact, qrels=qrels, split=settings.split, measure=settings.measure,
-                depth=settings.depth, output=weights, seed=settings.seed, threads=settings.threads,
-            )
+        fuse = Fuse(
+            runs, tune=True, index=exact, qrels=qrels, split=settings.split, measure=settings.measure,
+            depth=settings.depth, output=weights, seed=settings.seed, threads=settings.threads,
         )  # fmt: skip
+        call(fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse)
         tuned = read_tuned(weights)
         return _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
 
 
 def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
     """Return the sum of exact scores in units of their deviations."""
-    refuse_shards(settings.indexes)
     if settings.weights is None:
         _warn_trained(settings.indexes, manifests)
     names = short_names(settings.indexes)
     shares = chosen_weights(settings.weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names)
     queries = None if settings.queries is None else collections.queries_path(settings.queries, settings.split)
-    sides = open_sides(settings.indexes, SearchOptions(threads=settings.threads))
+    sides = open_sides(settings.indexes, SearchOptions(threads=settings.threads, device=settings.device))
     fusion = default_fusion(sides, manifests, shares.weights, queries, settings.seed)
     content = _content(fusion.recipe, settings.depth)
     if len(sides) == 1:

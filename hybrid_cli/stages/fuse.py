@@ -456,6 +456,8 @@ def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
         return
     tuned = read_retriever(path).tuning or {"judged": []} if is_retriever(path) else read_tuned(path)
     judged, asked = set(tuned["judged"]), qids.unique().to_list()
+    if tuned.get("keeps_untuned"):  # the judgments changed nothing
+        return
     if common := len(judged.intersection(asked)):
         console.warn(
             f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "

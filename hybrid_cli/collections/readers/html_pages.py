@@ -149,4 +149,4 @@ def _end(content: str, closing: str, position: int, missing: set[str]) -> int:
 
 
 def _escaped(text: str) -> str:
-    return " ".join(text.replace("<", "&lt;").split(" ")).replace("\r", " ").replace("\n", " ")
+    return text.replace("<", "&lt;").replace("\r", " ").replace("\n", " ")
