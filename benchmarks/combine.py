@@ -22,7 +22,7 @@ import torch
 
 from hybrid_cli.collections.readers import python_docs
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.indexes.faiss import load_faiss
 
 QUERIES, HITS = 256, 1000

@@ -31,8 +31,7 @@ import torch
 from ratios import Row, ratios
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.indexes.faiss import load_faiss
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.mine_negatives import mine_negatives

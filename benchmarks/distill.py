@@ -16,8 +16,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from hybrid_cli.encoders.devices import pick_dtype
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples

@@ -32,8 +32,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.encoders.devices import pick_dtype
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.models import pick_dtype, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.training.batches import Group
 from hybrid_cli.training.dense import DenseLearner

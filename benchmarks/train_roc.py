@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from hybrid_cli.encoders.devices import pick_dtype
+from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PreparePythonDocs

@@ -142,7 +142,7 @@ def open_encoder(
     Raises:
         InputError: no such model, or an unusable device or dtype.
     """
-    from hybrid_cli.encoders.open_encoder import open_encoder as opened
+    from hybrid_cli.encoders.models import open_encoder as opened
 
     name = str(_local(model)[0]) if has_url(os.fspath(model)) else str(model)
     with naming_plugins():

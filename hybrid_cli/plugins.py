@@ -29,7 +29,7 @@ T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
 REGISTRIES = {  # group -> module and name of its registry, which holds our own entries
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
-    "encoders": "hybrid_cli.encoders.open_encoder:ENCODERS",
+    "encoders": "hybrid_cli.encoders.models:ENCODERS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
     "losses": "hybrid_cli.training.options:LOSSES",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",

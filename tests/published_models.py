@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from hybrid_cli.encoders.checkpoints.presets import preset_fields
+from hybrid_cli.encoders.contract import preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 
 QUERIES = ["inverse of a square matrix", "naïve café"]

@@ -152,6 +152,17 @@ def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
     assert not {each for each in used if each[1].startswith(application)}
 
 
+@pytest.mark.parametrize(
+    ("room", "doors"),
+    {"exports": {"stages/export"}, "encoders/checkpoints": {"stages/convert_checkpoint"}}.items(),
+)
+def test_rooms_for_other_tools_are_imported_by_their_command_only(room: str, doors: set[str]) -> None:
+    """The readers of foreign checkpoints and the presets are opened through their registries."""
+    inside = f"hybrid_cli.{room.replace('/', '.')}"
+    users = {named(file) for file in FILES if any(module.startswith(inside) for module in imports(file))}
+    assert {user for user in users if not user.startswith(f"{room}/")} == doors
+
+
 def test_every_module_has_a_layer() -> None:
     assert {named(file).split("/")[0] for file in FILES} - {"__init__"} == set(LEVEL)
 

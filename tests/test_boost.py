@@ -11,7 +11,7 @@ import pytest
 from command import Notices, hybrid, raises
 
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import IndexInfo

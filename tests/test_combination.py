@@ -17,7 +17,7 @@ from tiny_collection import TINY_DOCUMENTS
 from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.settings import Combine

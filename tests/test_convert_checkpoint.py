@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
 from hybrid_cli.encoders.checkpoints.pickles import read_weights
-from hybrid_cli.encoders.checkpoints.presets import preset_fields
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.contract import preset_fields
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 

@@ -17,7 +17,7 @@ from processes import run
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_dev_examples

@@ -13,7 +13,7 @@ import torch
 from command import hybrid, raises
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import DistillLite

@@ -188,7 +188,7 @@ def test_distillation_heads_are_returned_in_training_only_and_never_saved(tiny_b
 @pytest.mark.heavy
 def test_limited_instructions_compute_in_fp32() -> None:
     """PyTorch fails in bf16 where a processor that has AVX-512 may not use it."""
-    code = "from hybrid_cli.encoders.devices import pick_dtype; print(pick_dtype('auto', 'cpu'))"
+    code = "from hybrid_cli.encoders.models import pick_dtype; print(pick_dtype('auto', 'cpu'))"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["torch.float32"]

@@ -13,7 +13,7 @@ from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.indexes.shards import read_shard, shards
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode

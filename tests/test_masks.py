@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.contract import Contract, OwnEncoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import Markers
 from hybrid_cli.encoders.transformer import Tower
@@ -43,7 +43,7 @@ def test_with_a_share_of_1_exactly_the_matches_are_masked() -> None:
 @pytest.mark.parametrize("markers", ["replace", "prepend"])
 def test_markers_and_prefixes_are_not_masked(tiny_bert: Path, markers: Markers) -> None:
     contract = Contract(markers=markers, query_prefix="question: ", doc_prefix="question water ")
-    tokenizer = Tower.load(tiny_bert, contract).tokenizer
+    tokenizer = Tower.load(OwnEncoder(tiny_bert).tower("query"), contract).tokenizer
     shown = pieces(contract, tokenizer, 1.0, "river", "question river")
     head = ["[unused2]", "question", "water"] if markers == "replace" else ["[CLS]", "[unused2]", "question", "water"]
     assert shown == [*head, "question", "[MASK]", "[SEP]"], (

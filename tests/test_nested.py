@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import raises
 
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from test_train_dense import write_examples
 from torch import distributed
 
-from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives

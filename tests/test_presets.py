@@ -38,8 +38,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from hybrid_cli.encoders.checkpoints.presets import PRESETS, preset_fields
-from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.contract import PRESETS, preset_fields, read_contract
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint

@@ -24,7 +24,7 @@ from torch import nn
 
 from hybrid_cli.encoders.contract import kind_of
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.errors import InputError
 
 QUERIES = ["Inverse of a Square MATRIX", "naïve café", "salt"]

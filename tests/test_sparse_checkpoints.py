@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from hybrid_cli.encoders.contract import SPARSE, kind_of
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.sparse import LiteralTerms, SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import LazyAnalyzer

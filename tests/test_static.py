@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.dense import open_dense

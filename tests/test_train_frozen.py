@@ -15,7 +15,7 @@ from processes import run
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives

@@ -17,7 +17,7 @@ from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.composite import Combination
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex

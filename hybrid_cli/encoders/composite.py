@@ -27,8 +27,9 @@ import numpy as np
 import torch
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
-from hybrid_cli.encoders.options import Combining
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, SIDES, Encoder
+from hybrid_cli.encoders.models import open_encoder, refuse_changes
+from hybrid_cli.encoders.options import Combining, EncodingPrecision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk
@@ -225,3 +226,24 @@ def write_pair(folder: Path, documents: Path, link: Callable[[Path, Path], None]
     """Add the document encoder to a folder that contains the query encoder; `link` links or copies a folder."""
     link(documents, folder / PAIR_SIDES[1])
     disk.write_text(folder / CONTRACT, json.dumps({"kind": PAIR}, indent=2) + "\n")
+
+
+def open_combination(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    """Open a combination, whose weight `changes` may replace."""
+    weight = changes.pop("weight", None)
+    refuse_changes(folder, changes, COMBINATION)
+    recipe = read_recipe(folder)
+    both = zip(parts(folder), recipe.changes, strict=True)
+    return Combination(
+        recipe, [open_encoder(part, device=device, dtype=dtype, overrides=changed) for part, changed in both], weight
+    )
+
+
+def open_pair(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    """Open a pair: two encoders, or one model of another tool with modules for each side."""
+    refuse_changes(folder, changes, PAIR)
+    if (folder / CONTRACT).is_file():
+        return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
+    from hybrid_cli.encoders.transformer import open_transformer  # transformers, which takes seconds to import
+
+    return Pair(*(open_transformer(folder, device, dtype, {"route": side}) for side in SIDES))

@@ -1,39 +1,30 @@
 """The interface of encoders, and the contract: all parameters except the weights that determine the vector of a text.
 
 The contract is stored with the encoder (`encoder.json`) and with every index of its vectors; an index refuses queries
-that were encoded under another contract. For a sentence-transformers model without `encoder.json`, the contract is read
-from the files of that library; for a published checkpoint with a projection or two towers, from the names and shapes of
-its weights (`layouts`); a plain checkpoint has the default contract.
+that were encoded under another contract. A folder of another tool is read by one of `CHECKPOINTS`; a plain checkpoint
+has the default contract.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
+
+from safetensors import SafetensorError, safe_open
 
 from hybrid_cli import plugins
-from hybrid_cli.encoders.checkpoints import layouts
-from hybrid_cli.encoders.checkpoints.library_files import (
-    LONGEST,
-    SPARSE_KINDS,
-    is_asymmetric,
-    max_length,
-    modules_of,
-    parts_of,
-    poolings_of,
-    prompts_of,
-    table_length,
-)
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object, value_in_words
-from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, MODULES, RERANKER
+from hybrid_cli.plugins import Lazy, Registry
+from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, RERANKER, WEIGHTS
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from torch import Tensor
 
 
 class Encoder(Protocol):
@@ -90,6 +81,19 @@ def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
 C = TypeVar("C")
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
+SIDES = ("query", "document")  # also the folders of an encoder with two towers
+LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
+STATIC_EMBEDDING = "StaticEmbedding"  # module of sentence-transformers in place of a transformer
+POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order in which it joins several
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}
+OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))  # not of tokens
+FIRST_MODULE = 2  # number of the first module after the pooling, as sentence-transformers counts them
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 _LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
     "truncate_dim": None,
@@ -243,6 +247,213 @@ def is_static(contract: Mapping[str, Any]) -> bool:
     return contract.get("kind") == STATIC
 
 
+# ----------------------------------------------------------------------------------------------------- encoders on disk
+
+NamedTensors: TypeAlias = "Mapping[str, Tensor]"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of a tower, by its class in sentence-transformers, and the folder of its files."""
+
+    kind: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class TowerFiles:
+    """Files of one tower of an encoder.
+
+    Attributes:
+        folder: of configuration, weights and tokenizer.
+        modules: modules between pooling and projection.
+        projection: folder of the modules of the projection; None for the form of another tool.
+        is_table: the weights are vectors of tokens (`TokenTable`), in place of a transformer.
+        lower_case: texts are in lower case before the tokenizer reads them.
+        read: returns the weights of the transformer and of the projection (`linear.*`, `norm.*`) under the names of
+            this package; None for a transformer under its own names.
+    """
+
+    folder: Path
+    modules: tuple[Module, ...] = ()
+    projection: Path | None = None
+    is_table: bool = False
+    lower_case: bool = False
+    read: Callable[[], tuple[NamedTensors | None, NamedTensors]] | None = None
+
+
+class StoredEncoder(Protocol):
+    """An encoder on disk in the terms of this package, whichever tool stored it."""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`, or a kind of a plugin."""
+
+    def contract(self, side: str | None = None) -> TextForm:
+        """Return the contract; of one side, if the encoder is a pair."""
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of the tower of a side."""
+
+    def notes(self, contract: TextForm) -> list[str]:
+        """Return what a user should know about values that have no effect here."""
+
+
+@dataclass(frozen=True)
+class RerankerFiles:
+    """What another tool stores for a reranker.
+
+    Attributes:
+        max_length: maximum tokens of an input; None for that of the model.
+        lower_case: see `TowerFiles`.
+    """
+
+    max_length: int | None = None
+    lower_case: bool = False
+
+
+class CheckpointReader(Protocol):
+    """A reader of the models of another tool."""
+
+    def encoder(self, folder: Path) -> StoredEncoder | None:
+        """Return the encoder in a folder; None for a folder of another form."""
+
+    def reranker(self, folder: Path, train: bool) -> RerankerFiles | None:
+        """Return what a folder has besides a reranker, or the start model of a training; None for another form."""
+
+
+_READERS = "hybrid_cli.encoders.checkpoints"
+CHECKPOINTS: Registry[CheckpointReader] = Registry(
+    "checkpoints",
+    {
+        "sentence-transformers": Lazy(f"{_READERS}.sentence_transformers:READER", "models of sentence-transformers"),
+        "published": Lazy(f"{_READERS}.published:READER", "published checkpoints with towers or projections"),
+    },
+)
+_PRESETS = (
+    *("dpr", "ance", "tct-colbert", "contriever", "cocondenser", "gtr", "sentence-t5", "e5", "bge", "bge-m3"),
+    *("snowflake", "snowflake-v2", "nomic", "rocketqa", "spar", "drboost"),
+)
+
+
+class Preset(Protocol):
+    """The contract of a published model."""
+
+    @property
+    def models(self) -> str:
+        """Published checkpoints of this form."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Values of `model_type` in config.json."""
+
+    @property
+    def contract(self) -> Mapping[str, Any]:
+        """Fields of the contract that the preset sets."""
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Names of the forms of weights that it is for; `plain` for a transformer alone."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of sentence-transformers between pooling and vector."""
+
+    @property
+    def has_projection(self) -> bool:
+        """The weights of one of its forms have a projection."""
+
+    def fields(self, name: str, folder: Path) -> dict[str, Any]:
+        """Return the fields for a checkpoint, which an error names `name` for."""
+
+
+PRESETS: Registry[Preset] = Registry(
+    "presets", {name: Lazy(f"{_READERS}.presets:{name.upper().replace('-', '_')}", "a contract") for name in _PRESETS}
+)
+
+
+def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
+    """Return the fields of the contract that a preset sets for a checkpoint; empty without a preset.
+
+    Args:
+        name: of `PRESETS`.
+        folder: folder of the checkpoint.
+
+    Raises:
+        InputError: the checkpoint is of another form than the preset, or one tower of two.
+    """
+    return {} if name is None else PRESETS[name].fields(name, folder)
+
+
+@dataclass(frozen=True)
+class OwnEncoder:
+    """An encoder of this package, or a plain checkpoint of one transformer.
+
+    Attributes:
+        folder: folder of the encoder.
+    """
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """Kind in `encoder.json`.
+
+        Raises:
+            InputError: `encoder.json` cannot be read, or names an unknown kind.
+        """
+        kind = read_object(self._file).get("kind", TRANSFORMER) if self._file.exists() else TRANSFORMER
+        if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
+            reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
+            raise path_error(self.folder, reason, code="unknown-encoder", group="encoders", name=kind)
+        return str(kind)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / CONTRACT
+
+    def contract(self, side: str | None = None) -> Contract:
+        """Return the contract of a transformer."""
+        return stored_contract(Contract, self.folder) if self._file.exists() else Contract()
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of a tower.
+
+        Raises:
+            InputError: one tower of two is missing.
+        """
+        contract = self.contract() if self.kind == TRANSFORMER else Contract()
+        folder = self.folder if contract.tied else self.folder / side
+        if not folder.is_dir():
+            problem = "incomplete encoder of two towers; query/ or document/ is missing"
+            raise path_error(self.folder, problem, code="damaged")
+        modules = enumerate(contract.modules, FIRST_MODULE)
+        return TowerFiles(
+            folder,
+            tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules),
+            folder,
+            is_table="embedding.weight" in _shapes(folder / WEIGHTS) and not (folder / "config.json").is_file(),
+        )
+
+    def notes(self, contract: TextForm) -> list[str]:
+        """Return nothing: all stored values have their effect."""
+        return []
+
+
+def stored_encoder(folder: Path) -> StoredEncoder:
+    """Return the encoder in a folder: of this package, of another tool, or a plain checkpoint.
+
+    Raises:
+        InputError: the folder contains a reranker, or the files of another tool are damaged.
+    """
+    if (folder / RERANKER).exists():
+        raise path_error(folder, "is a reranker; an encoder is needed here", code="other-kind", kind="reranker")
+    own = OwnEncoder(folder)
+    if (folder / CONTRACT).exists():
+        return own
+    return next((stored for reader in CHECKPOINTS.values() if (stored := reader.encoder(folder)) is not None), own)
+
+
 def kind_of(folder: Path) -> str:
     """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair`, `sparse`, or a plugin's.
 
@@ -251,22 +462,27 @@ def kind_of(folder: Path) -> str:
     Raises:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
     """
-    if (folder / RERANKER).exists():
-        raise path_error(folder, "is a reranker; an encoder is needed here", code="other-kind", kind="reranker")
-    if not (folder / CONTRACT).exists():
-        return _kind_of_modules(folder) if (folder / MODULES).is_file() else TRANSFORMER
-    kind = read_object(folder / CONTRACT).get("kind", TRANSFORMER)
-    if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-        reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
-        raise path_error(folder, reason, code="unknown-encoder", group="encoders", name=kind)
-    return str(kind)
+    return stored_encoder(folder).kind
 
 
-def _kind_of_modules(folder: Path) -> str:
-    """Return the kind of a model of sentence-transformers."""
-    if {module.kind for side in layouts.SIDES for module in modules_of(folder, side)} & {*SPARSE_KINDS}:
-        return SPARSE
-    return PAIR if is_asymmetric(folder) else TRANSFORMER
+def read_contract(folder: Path, route: str | None = None) -> Contract:
+    """Return the contract of a transformer: stored, else that of the files of another tool, else the defaults.
+
+    Args:
+        folder: folder of the encoder.
+        route: `query` or `document`, one encoder of a pair of another tool.
+
+    Raises:
+        InputError: the contract has unknown fields, or belongs to another kind of encoder.
+    """
+    stored = stored_encoder(folder)
+    if route is None and (kind := stored.kind) != TRANSFORMER:
+        raise path_error(
+            folder, f"is a {kind} encoder; needs a transformer", code="other-kind", kind=kind, expected=TRANSFORMER
+        )
+    contract = stored.contract(route)
+    assert isinstance(contract, Contract)
+    return contract
 
 
 def stored_contract(kind: type[C], folder: Path) -> C:
@@ -285,95 +501,56 @@ def stored_contract(kind: type[C], folder: Path) -> C:
     return contract
 
 
-def read_contract(folder: Path, route: str | None = None) -> Contract:
-    """Return the contract of a transformer: stored, else that of the files of sentence-transformers, else the defaults.
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights of a checkpoint, in safetensors format, without the head of its pretraining."""
+    files = sorted(folder.glob("*.safetensors")) if (folder / "config.json").is_file() else []
+    return [file for file in files if file.name != CONDENSER_HEAD]
 
-    Fields that follow from a published layout of weights, such as two towers, differ from the defaults.
+
+def shapes(folder: Path) -> dict[str, list[int]]:
+    """Return the shape of each weight of a checkpoint, by name; empty without weights in safetensors format."""
+    by_name: dict[str, list[int]] = {}
+    for file in weight_files(folder):
+        if not (own := _shapes(file)):
+            return {}  # the loader names the damaged file
+        by_name |= own
+    return by_name
+
+
+def _shapes(file: Path) -> dict[str, list[int]]:
+    if not file.is_file():  # a pipe is never read
+        return {}
+    try:
+        with safe_open(file, "np") as opened:
+            return {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError):
+        return {}
+
+
+def unsupported_key(file: Path, key: str, value: Any, reason: str) -> InputError:
+    """Return the error about a key of a file that is not supported."""
+    return path_error(
+        file,
+        f"{key} {value_in_words(value)} is not supported; {reason}",
+        code="sentence-transformers-key",
+        key=key,
+        value=value,
+    )
+
+
+def check_keys(file: Path, stored: Mapping[str, Any], allowed: Mapping[str, Collection[Any] | None]) -> None:
+    """Refuse keys that may change the vectors: unknown ones, and those with other values than the allowed ones.
 
     Args:
-        folder: folder of the encoder.
-        route: `query` or `document`, one encoder of a model of sentence-transformers with two.
-
-    Raises:
-        InputError: the contract has unknown fields, or belongs to another kind of encoder.
+        file: file of the keys.
+        stored: key -> value; null counts as absent.
+        allowed: key -> allowed values; None for any value.
     """
-    if route is not None:
-        return _from_sentence_transformers(folder, route)
-    if (kind := kind_of(folder)) != TRANSFORMER:
-        raise path_error(
-            folder, f"is a {kind} encoder; needs a transformer", code="other-kind", kind=kind, expected=TRANSFORMER
-        )
-    if (folder / CONTRACT).exists():
-        return stored_contract(Contract, folder)
-    if (folder / MODULES).is_file():
-        return _from_sentence_transformers(folder)
-    return _of_towers(folder) or Contract(**layouts.structure(folder))
-
-
-def _of_towers(folder: Path) -> Contract | None:
-    """Return the contract of two joined towers that have contracts of their own; None if neither has one.
-
-    Raises:
-        InputError: the contracts differ in other fields than prefixes, lengths and the title separator.
-    """
-    sides = [folder / side for side in layouts.SIDES] if layouts.is_two_folders(folder) else []
-    own = [read_contract(side) for side in sides if (side / CONTRACT).is_file() or (side / MODULES).is_file()]
-    if not own:
-        return None
-    query, document = own[0], own[-1]
-    joined = replace(document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len)
-    of_document = {name: getattr(document, name) for name in ("doc_prefix", "doc_max_len", "title_separator")}
-    if differing := differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
-        raise path_error(folder, f"the query tower has {differing[0]} as the document tower", code="towers-differ")
-    return joined
-
-
-def _from_sentence_transformers(folder: Path, side: str = "document") -> Contract:
-    first, pooling, others = parts_of(folder, side)
-    kinds = tuple(module.kind for module in others)
-    prompts = prompts_of(folder)
-    # That library truncates after the last module, this package before its own normalization.
-    normalize = kinds[-1:] == ("Normalize",) and prompts.truncate_dim is None
-    shared: dict[str, Any] = {
-        "normalize": normalize,
-        "query_prefix": prompts.query,
-        "doc_prefix": prompts.document,
-        "modules": kinds[:-1] if normalize else kinds,
-        "truncate_dim": prompts.truncate_dim,
-    }
-    if pooling is None:
-        length = table_length(first.folder)
-        return Contract(special_tokens=False, query_max_len=length, doc_max_len=length, **shared)
-    (mode, *more), included = poolings_of(folder, pooling.folder)
-    query_length, length = (
-        max_length(first.folder, name, Contract.doc_max_len) for name in ("query_length", "document_length")
-    )
-    return Contract(
-        pooling=mode,
-        query_max_len=query_length,
-        doc_max_len=length,
-        more_pooling=tuple(more),
-        include_prompt=included,
-        **shared,
-    )
-
-
-def notes_on(folder: Path, contract: Contract) -> list[str]:
-    """Return what a user of a sentence-transformers model should know: values that no vector of this package has."""
-    prompts = prompts_of(folder)
-    notes = []
-    if prompts.others:
-        listed = ", ".join(f"{name} ({text!r})" for name, text in prompts.others.items())
-        notes.append(f"prompts that are not used: {listed}; pass one with --query-prefix or --doc-prefix")
-    if prompts.default:
-        notes.append(
-            f"default prompt {prompts.default!r} is not used, as in encode_query and encode_document of "
-            "sentence-transformers; pass it with --query-prefix or --doc-prefix"
-        )
-    unit = contract.normalize or (contract.modules[-1:] == ("Normalize",) and contract.truncate_dim is None)
-    if prompts.similarity == "cosine" and not unit:
-        notes.append("scores are inner products, its similarity is the cosine; pass --normalize for the cosine")
-    return notes
+    for key, value in stored.items():
+        values = allowed.get(key, ())
+        if value is not None and values is not None and value not in values:
+            needed = f"needs {' or '.join(map(str, values))}" if values else "it may change the vectors"
+            raise unsupported_key(file, key, value, needed)
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

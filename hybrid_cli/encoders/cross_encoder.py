@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
-from hybrid_cli.encoders.checkpoints.library_files import transformer_settings
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.contract import CHECKPOINTS, LONGEST, RerankerFiles
 from hybrid_cli.encoders.loading import (
     first_names,
     foreign_weights,
@@ -35,18 +34,17 @@ from hybrid_cli.encoders.loading import (
     refuse_pickles,
     save_tokenizer,
 )
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import has_type, make_typed, mismatch, read_json, read_object
+from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import MODULES, RERANKER
+from hybrid_cli.storage.layout import RERANKER
 
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
 _LONGEST = 512  # tokens of an input where neither `reranker.json` nor the tokenizer limits them
-_POOLED = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"}  # modules of an encoder
 _IDENTITY = "torch.nn.modules.linear.Identity"  # CrossEncoder's activation function: scores are the logits
 
 
@@ -117,16 +115,18 @@ class CrossEncoder(nn.Module):
             InputError: no such model, no ranking head, or weights that the architecture does not have.
         """
         folder = resolve(name)
-        _check_files(folder, train)
+        if not (folder / "config.json").is_file():
+            problem = "has no config.json; needs a folder with one checkpoint"
+            raise path_error(folder, problem, code="model-without-config")
+        refuse_pickles(folder)
+        read = (reader.reranker(folder, train) for reader in CHECKPOINTS.values())
+        files = next((files for files in read if files is not None), RerankerFiles())
         backbone = _backbone(folder, train)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder, files.lower_case)
         refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
             raise path_error(folder, "has no tokenizer.json; save the fast tokenizer here", code="no-such-file")
-        longest = _positions(backbone, tokenizer)
-        if not train:  # else the settings are those of an encoder
-            limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
-            longest = min(longest, limit) if has_type(limit, int) and limit is not None else longest
+        longest = min(_positions(backbone, tokenizer), files.max_length or LONGEST)
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
@@ -240,25 +240,6 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
             folder / RERANKER, "query_max_len and max_length leave no room for a document", code="out-of-range"
         )
     return stored
-
-
-def _check_files(folder: Path, train: bool) -> None:
-    """Refuse folders that are not one checkpoint, and parts of sentence-transformers that are not read."""
-    if not (folder / "config.json").is_file():
-        raise path_error(folder, "has no config.json; needs a folder with one checkpoint", code="model-without-config")
-    refuse_pickles(folder)
-    if (folder / MODULES).is_file():
-        modules = read_json(folder / MODULES)
-        if wrong := mismatch(modules, list[dict[str, Any]]):
-            raise path_error(folder / MODULES, f"{wrong}; needs a list of objects", code="modules-form", **wrong.fields)
-        named = [str(module.get("type")) for module in modules]
-        types = {name.rsplit(".", 1)[-1] if name.startswith("sentence_transformers.") else name for name in named}
-        if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
-            problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
-            raise path_error(folder, problem, code="module-unsupported")
-    prompts = folder / "config_sentence_transformers.json"
-    if not train and prompts.is_file() and read_object(prompts).get("default_prompt_name"):
-        raise path_error(folder, "has a default prompt, which is not supported", code="default-prompt")
 
 
 def _backbone(folder: Path, train: bool) -> PreTrainedModel:

@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybrid_cli.encoders.loading import TokenTable
-from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError, option_error
 
 _LEAST_COSINE = 0.9  # far below what quantization costs, and above what a wrong conversion reaches
@@ -30,7 +29,18 @@ _PROBES = (
 )
 
 
-def quantize(encoder: TransformerEncoder) -> None:
+class HasTowers(Protocol):
+    """A `TransformerEncoder`, whose towers may be one object."""
+
+    query_tower: Any
+    document_tower: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+
+
+def quantize(encoder: HasTowers) -> None:
     """Replace the transformers of an encoder by 8-bit copies.
 
     Matrices have one scale per output, activations one per batch. The weights use 7 of the 8 bits, because processors
@@ -53,7 +63,7 @@ def quantize(encoder: TransformerEncoder) -> None:
         probe = tower.batch(rows, "document")
         with torch.inference_mode():
             expected = tower(*probe)
-            tower.backbone = _Backbone(tower.backbone, tower.inputs(*probe))  # type: ignore[assignment]
+            tower.backbone = _Backbone(tower.backbone, tower.inputs(*probe))
             cosine = float(nn.functional.cosine_similarity(expected, tower(*probe)).min())
         if not cosine >= _LEAST_COSINE:
             raise HybridError(

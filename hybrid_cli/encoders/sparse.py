@@ -24,21 +24,17 @@ from torch import Tensor, nn
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders import sparse_towers as towers
-from hybrid_cli.encoders.checkpoints.library_files import (
-    LONGEST,
-    TOKENIZER,
-    Module,
-    check_keys,
-    max_length,
-    modules_of,
-    prompts_of,
-    unsupported_key,
+from hybrid_cli.encoders.contract import (
+    SPARSE,
+    Encoder,
+    TextForm,
+    refuse_single_text,
+    stored_contract,
+    stored_encoder,
 )
-from hybrid_cli.encoders.contract import SPARSE, TextForm, refuse_single_text, stored_contract
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.options import DEVICE, EncodingPrecision, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (
     Network,
     Repeats,
@@ -49,10 +45,10 @@ from hybrid_cli.encoders.sparse_towers import (
 )
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import has_type, read_object
+from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
+from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE
 
 _CHUNK = re.compile(r"\S+")
 
@@ -112,15 +108,6 @@ def _terms(chunk: str, words: Mapping[int, str], known: Mapping[str, list[str]])
 
 
 _MLM = ("splade", "sparterm")
-_SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of sentence-transformers' SpladePooling
-
-_SPLADE: dict[str, Any] = {  # keys of SpladePooling, and their values
-    **dict.fromkeys(("embedding_dimension", "word_embedding_dimension", "chunk_size")),
-    "pooling_strategy": ("max", "sum"),
-    "activation_function": tuple(_SATURATION),
-}
-_SPECIAL = 2  # special tokens of a text: [CLS] and [SEP]
-
 Ints: TypeAlias = npt.NDArray[np.int32]
 
 
@@ -179,88 +166,16 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
             problem = f"{folder} is a {contract.architecture} encoder"
             raise option_error("architecture", architecture, problem, code="conflicting-options")
         return contract
-    if architecture is None and (folder / MODULES).is_file():
-        return _from_sentence_transformers(folder)
+    if architecture is None and (stored := stored_encoder(folder)).kind == SPARSE:
+        foreign = stored.contract()
+        assert isinstance(foreign, SparseContract)
+        return foreign
     if architecture is None:
         raise option_error("architecture", None, f"{folder} is a plain checkpoint; pass it", code="missing-option")
     table = architecture == "splade" and (folder / IDF_TABLE).is_file()
     return SparseContract(
         architecture=architecture, saturation=0 if architecture == "sparterm" else 1, query_table=table
     )
-
-
-def _from_sentence_transformers(folder: Path) -> SparseContract:
-    body, pooling = _document_modules(folder)
-    file = pooling.folder / "config.json"
-    stored = read_object(file)
-    check_keys(file, stored, _SPLADE)
-    how: Any = stored.get("pooling_strategy") or "max"
-    activation = stored.get("activation_function") or "relu"
-    prompts = prompts_of(folder)
-    for key, value in (("similarity_fn_name", prompts.similarity), ("truncate_dim", prompts.truncate_dim)):
-        if value not in (None, "dot"):
-            whole = folder / "config_sentence_transformers.json"
-            raise unsupported_key(whole, key, value, "scores are inner products of the weights of all terms")
-    lengths = {name: max_length(body.folder, name, 256, "fill-mask") for name in ("query_length", "document_length")}
-    table = _query_table(folder, body)
-    if table is not None:  # whose queries have no special tokens, and another limit
-        lengths["query_length"] = min(LONGEST, _SPECIAL + _table_length(table))
-    return SparseContract(
-        query_prefix=prompts.query,
-        doc_prefix=prompts.document,
-        query_max_len=lengths["query_length"],
-        doc_max_len=lengths["document_length"],
-        pooling=how,
-        saturation=_SATURATION[activation],
-        query_table=table is not None,
-    )
-
-
-def _document_modules(folder: Path) -> tuple[Module, Module]:
-    """Return the modules of documents of a model of sentence-transformers: a masked language model, and its pooling."""
-    modules = modules_of(folder, "document")
-    if [module.kind for module in modules] not in (
-        ["Transformer", "SpladePooling"],
-        ["MLMTransformer", "SpladePooling"],
-    ):
-        listed = ", ".join(module.kind for module in modules) or "no modules"
-        raise path_error(
-            folder / MODULES, f"documents have {listed}; needs Transformer, SpladePooling", code="modules-order"
-        )
-    return modules[0], modules[1]
-
-
-def _query_table(folder: Path, body: Module) -> Module | None:
-    """Return the table of weights of queries; None if queries have the modules of documents.
-
-    Raises:
-        InputError: other modules, a table of another origin than its folder, or of other word pieces.
-    """
-    modules = modules_of(folder, "query")
-    if modules == modules_of(folder, "document"):
-        return None
-    if [module.kind for module in modules] != ["SparseStaticEmbedding"]:
-        listed = ", ".join(module.kind for module in modules)
-        raise path_error(folder / MODULES, f"queries have {listed}; needs SparseStaticEmbedding", code="modules-order")
-    file = modules[0].folder / "config.json"
-    check_keys(file, read_object(file) if file.is_file() else {}, {"frozen": None})
-    tokenizers = [_rules_of(module.folder / TOKENIZER) for module in (modules[0], body)]
-    if tokenizers[0] != tokenizers[1]:
-        raise path_error(modules[0].folder / TOKENIZER, "differs from that of documents", code="tokenizers-differ")
-    return modules[0]
-
-
-def _table_length(table: Module) -> int:
-    """Return the maximum number of tokens of a query of a SparseStaticEmbedding."""
-    file = table.folder / "tokenizer_config.json"
-    length = read_object(file).get("model_max_length") if file.is_file() else None
-    return length if has_type(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
-
-
-def _rules_of(file: Path) -> dict[str, Any]:
-    """Return the parts of a tokenizer that decide the tokens of a text."""
-    stored = read_object(file) if file.is_file() else {}
-    return {name: stored.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
 
 
 class SparseEncoder(nn.Module):
@@ -316,15 +231,12 @@ class SparseEncoder(nn.Module):
         """
         folder = resolve(name)
         contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
-        body = folder
-        if not (folder / CONTRACT).is_file() and (folder / MODULES).is_file() and architecture is None:
-            body = _document_modules(folder)[0].folder
-            for name, text in prompts_of(folder).others.items():
-                console.note(
-                    f"{folder}: prompt {name} ({text!r}) is not used; pass --query-prefix or --doc-prefix",
-                    code="prompt-unused", path=folder, prompt=name,
-                )  # fmt: skip
-        tokenizer = load_tokenizer(body)
+        stored = stored_encoder(folder)
+        files = stored.tower("document")
+        body = files.folder
+        for note in stored.notes(contract) if architecture is None else ():
+            console.note(f"{folder}: {note}", code="contract", path=folder)
+        tokenizer = load_tokenizer(body, files.lower_case)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"
             network, new = towers.load_vocabulary_weights(body, contract.pooling, contract.saturation, gated)
@@ -506,7 +418,7 @@ def _quantized(matrix: Any, steps: int) -> Any:
 def _table_path(folder: Path) -> Path:
     if (folder / IDF_TABLE).is_file():
         return folder / IDF_TABLE
-    return modules_of(folder, "query")[0].folder
+    return stored_encoder(folder).tower("query").folder
 
 
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
@@ -516,3 +428,9 @@ def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any
             unfit[0], None, f"only with a dense encoder; {folder} is sparse", code="option-does-not-apply"
         )
     return contract.changed(**overrides)
+
+
+def open_sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    """Open a sparse encoder; `changes` are the fields of its contract."""
+    precision: Any = dtype  # int8 is refused
+    return SparseEncoder.load(folder, device=device, dtype=precision, **{"architecture": None, **changes})

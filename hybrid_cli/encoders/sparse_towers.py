@@ -17,8 +17,7 @@ from torch.nn import functional
 from transformers import MODEL_MAPPING, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
-from hybrid_cli.encoders.checkpoints.layouts import weight_files
-from hybrid_cli.encoders.contract import TextForm
+from hybrid_cli.encoders.contract import TextForm, weight_files
 from hybrid_cli.encoders.loading import (
     attend_to_padding,
     cut_tokens,

@@ -28,7 +28,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation, stored_contract
+from hybrid_cli.encoders.contract import STATIC, Encoder, refuse_single_text, refuse_truncation, stored_contract
+from hybrid_cli.encoders.models import refuse_changes
+from hybrid_cli.encoders.options import EncodingPrecision
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.impacts import quantize_lengths
@@ -227,3 +229,10 @@ class StaticEncoder(nn.Module):
 
 def _hash(term: str) -> int:
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest())
+
+
+def open_static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    """Open a static encoder, whose vectors `changes` may truncate."""
+    length = changes.pop("truncate_dim", None)
+    refuse_changes(folder, changes, STATIC)
+    return StaticEncoder.load(folder, length)

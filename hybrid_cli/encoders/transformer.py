@@ -21,28 +21,27 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.checkpoints.layouts import is_two_folders, structure
-from hybrid_cli.encoders.checkpoints.library_files import (
+from hybrid_cli.encoders.contract import (
+    DOCUMENT_MARKER,
+    FIRST_MODULE,
     LONGEST,
     OF_VECTORS,
     POOLING,
-    STATIC_EMBEDDING,
-    Module,
-    check_keys,
-    parts_of,
-    unsupported_key,
-)
-from hybrid_cli.encoders.contract import (
-    DOCUMENT_MARKER,
     QUERY_MARKER,
+    SIDES,
+    STATIC_EMBEDDING,
     Contract,
+    Encoder,
+    Module,
     TextForm,
-    notes_on,
+    TowerFiles,
+    check_keys,
     read_contract,
     refuse_single_text,
     refuse_truncation,
+    stored_encoder,
+    unsupported_key,
 )
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
 from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
@@ -56,19 +55,18 @@ from hybrid_cli.encoders.loading import (
     save_table,
     save_tokenizer,
 )
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision, Markers, Pooling, Precision
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage import disk, layout
-from hybrid_cli.storage.layout import CONTRACT, MODULES
+from hybrid_cli.storage.layout import CONTRACT
 
 _ACTIVATIONS = (  # of torch.nn, without arguments
     *("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "ELU", "SELU", "CELU", "ReLU6", "LeakyReLU", "Mish"),
     *("Softplus", "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink"),
 )
 _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")  # keys of a Dense module
-_BEFORE = 2  # modules before the first: Transformer and Pooling
 
 
 class Dense(nn.Module):
@@ -115,26 +113,6 @@ class Normalize(nn.Module):
         return functional.normalize(vectors, dim=-1)
 
 
-def load_modules(folder: Path, kinds: Sequence[str], side: str) -> nn.Sequential | None:
-    """Load the modules of a sentence-transformers model that follow the pooling; None if there are none.
-
-    Args:
-        folder: folder of the model.
-        kinds: `Contract.modules`.
-        side: `query` or `document`.
-
-    Raises:
-        InputError: other modules, a pickle instead of weights, or parameters that this package does not know.
-    """
-    if not kinds:
-        return None
-    known = parts_of(folder, side)[2] if (folder / layout.MODULES).is_file() else []
-    modules = known[: len(kinds)]
-    if [module.kind for module in modules] != list(kinds):
-        raise path_error(folder / layout.MODULES, f"needs {', '.join(kinds)} after the pooling", code="modules-form")
-    return nn.Sequential(*map(_load_module, modules))
-
-
 def _load_module(entry: Module) -> nn.Module:
     kind, folder = entry.kind, entry.folder
     if kind == "Normalize":
@@ -175,19 +153,20 @@ def _weights(folder: Path) -> Path:
     return file
 
 
-def refuse_missing_projection(folder: Path, contract: Contract) -> None:
+def refuse_missing_projection(files: TowerFiles, contract: Contract) -> None:
     """Refuse a stored encoder without the weights of its projection, which would be random."""
-    for path in _projection_modules(contract) if contract.dim is not None else ():
-        _weights(folder / path)
+    if files.projection is not None and contract.dim is not None:
+        for path in _projection_modules(contract):
+            _weights(files.projection / path)
 
 
 def load_projection(
-    folder: Path, contract: Contract, inputs: int, published: Mapping[str, Tensor]
+    files: TowerFiles, contract: Contract, inputs: int, published: Mapping[str, Tensor]
 ) -> nn.Sequential | None:
-    """Load the projection; one that is not in the folder is initialized from torch's random state.
+    """Load the projection; one that is not in its folder is initialized from torch's random state.
 
     Args:
-        folder: folder of the encoder.
+        files: files of the tower.
         contract: contract with the length of the projection; None for no projection.
         inputs: length of the vectors before the projection.
         published: weights of a published checkpoint with a projection, as `linear.*` and `norm.*`.
@@ -197,13 +176,14 @@ def load_projection(
     """
     if contract.dim is None:
         return None
+    folder = files.folder
     if contract.dim > inputs and not published:
         raise option_error("dim", contract.dim, f"{folder} has {inputs} dimensions", limit=inputs)
     layers: list[nn.Module] = [Dense(inputs, contract.dim)]
     layers += [LayerNorm(contract.dim)] if contract.projection_norm else []
     for path, layer in zip(_projection_modules(contract), layers, strict=True):
-        file = folder / path / layout.WEIGHTS
-        weights = load_file(file) if file.is_file() else published
+        file = None if files.projection is None else files.projection / path / layout.WEIGHTS
+        weights = load_file(file) if file is not None and file.is_file() else published
         try:
             if weights:  # a linear map that is stored without a bias has the bias 0
                 state = {"linear.bias": torch.zeros(contract.dim), **weights}
@@ -219,7 +199,7 @@ def load_projection(
 def save_head(folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None) -> list[tuple[str, str]]:
     """Write all modules between pooling and vector; return folder and kind of each, for modules.json."""
     listed = []
-    for number, module in enumerate([*(modules or ()), *(projection or ())], _BEFORE):
+    for number, module in enumerate([*(modules or ()), *(projection or ())], FIRST_MODULE):
         kind = type(module).__name__
         listed.append((f"{number}_{kind}", kind))
         _save_module(folder / f"{number}_{kind}", module)
@@ -246,7 +226,7 @@ def _save_module(folder: Path, module: nn.Module) -> None:
 
 def _projection_modules(contract: Contract) -> list[str]:
     """Return the folders of the modules of the projection."""
-    first = _BEFORE + len(contract.modules)
+    first = FIRST_MODULE + len(contract.modules)
     return [f"{first}_Dense", *([f"{first + 1}_LayerNorm"] if contract.projection_norm else [])]
 
 
@@ -294,21 +274,19 @@ class Tower(nn.Module):
         self.distillation_head: nn.Linear | None = None
 
     @classmethod
-    def load(cls, folder: Path, contract: Contract, side: str = "query") -> Tower:
+    def load(cls, files: TowerFiles, contract: Contract) -> Tower:
         """Load a tower; markers and projection that are not in the folder are initialized from torch's random state.
 
         Args:
-            folder: folder of the checkpoint.
+            files: files of the tower; see `stored_encoder`.
             contract: contract of the encoder.
-            side: `query` or `document`, the tower to load from a checkpoint with two.
 
         Raises:
             InputError: no complete checkpoint in safetensors format, weights that config.json does not describe,
                 weights of an unknown part, or no vocabulary for the markers.
         """
-        listed = (folder / layout.MODULES).is_file()
-        first = parts_of(folder, side)[0] if listed else Module("Transformer", folder)
-        loaded = _load_table(first, contract) if first.kind == STATIC_EMBEDDING else load_checkpoint(first.folder, side)
+        folder = files.folder
+        loaded = _load_table(folder, contract) if files.is_table else load_checkpoint(files)
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
             raise path_error(
@@ -318,13 +296,13 @@ class Tower(nn.Module):
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
             raise path_error(folder, "has no mask token, which fills queries", code="no-mask-token")
-        head = load_modules(folder, contract.modules, side)
+        head = nn.Sequential(*map(_load_module, files.modules)) if files.modules else None
         pooled = loaded.backbone.config.hidden_size * len(contract.poolings)
         needed = next((layer.linear.in_features for layer in head or () if isinstance(layer, Dense)), pooled)
         if needed != pooled:
             raise path_error(folder, f"Dense needs {needed} values, the pooling has {pooled}", code="weights-shape")
         inputs = _outputs(head) or pooled
-        tower = cls(loaded, tokenizer, contract, head, load_projection(folder, contract, inputs, loaded.projection))
+        tower = cls(loaded, tokenizer, contract, head, load_projection(files, contract, inputs, loaded.projection))
         refuse_truncation(contract.truncate_dim, tower.full_dim, folder)
         return tower
 
@@ -477,12 +455,12 @@ def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
     return (contract.special_tokens or static) and plain and not truncated
 
 
-def _load_table(module: Module, contract: Contract) -> Loaded:
+def _load_table(folder: Path, contract: Contract) -> Loaded:
     """Return the table of a StaticEmbedding in place of a transformer."""
     if contract.poolings != ("mean",) or contract.special_tokens or contract.markers != "none":
         problem = "is a table of vectors, whose pooling is mean; omit --pooling and --markers"
-        raise path_error(module.folder, problem, code="option-does-not-apply")
-    table, tokenizer = load_table(module.folder)
+        raise path_error(folder, problem, code="option-does-not-apply")
+    table, tokenizer = load_table(folder)
     return Loaded(table, tokenizer, {}, ())  # type: ignore[arg-type]
 
 
@@ -597,20 +575,18 @@ class TransformerEncoder(nn.Module):
             InputError: no such model, or the model does not fit the contract.
         """
         folder = resolve(name)
-        stored = read_contract(folder, route)
-        contract = stored.changed(**overrides)
-        weights = storage.fingerprint(folder)
-        two_folders, published = is_two_folders(folder), structure(folder)
-        if not (stored.tied or two_folders or published):
-            raise path_error(folder, "incomplete encoder of two towers; query/ or document/ is missing", code="damaged")
-        if two_folders and contract.tied:
+        stored = stored_encoder(folder)
+        own = read_contract(folder, route)
+        contract = own.changed(**overrides)
+        if contract.tied and not own.tied:
             raise path_error(folder, "has two towers; use --untied", code="two-towers")
-        if contract.dim == stored.dim and "dim" not in published:
-            refuse_missing_projection(folder / "query" if two_folders else folder, stored)
-        query = Tower.load(folder / "query" if two_folders else folder, contract, route or "query")
-        document = query
-        if not contract.tied:
-            document = Tower.load(folder / "document" if two_folders else folder, contract, "document")
+        files = [stored.tower(route or side) for side in SIDES]
+        if contract.dim == own.dim:
+            for tower_files in files:
+                refuse_missing_projection(tower_files, own)
+        weights = storage.fingerprint(folder)
+        query = Tower.load(files[0], contract)
+        document = query if contract.tied else Tower.load(files[1], contract)
         for name, tower in (("query_max_len", query), ("doc_max_len", document)):
             if (overrides.get(name) or 0) > tower.longest:
                 raise option_error(
@@ -621,9 +597,8 @@ class TransformerEncoder(nn.Module):
                 f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}",
                 code="heads-skipped", path=folder, heads=query.left_out,
             )  # fmt: skip
-        if (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
-            for note in notes_on(folder, contract):
-                console.note(f"{folder}: {note}", code="contract", path=folder)
+        for note in stored.notes(contract):
+            console.note(f"{folder}: {note}", code="contract", path=folder)
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 
@@ -721,3 +696,14 @@ def contract_fingerprint(weights: str, contract: TextForm) -> str:
     """Return the fingerprint of an encoder: a hash of its weights and contract."""
     text = weights + json.dumps(contract.to_dict(), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def open_transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    """Open a transformer; `changes` are the fields of its contract, or its route."""
+    if dtype != INT8:
+        return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)
+    from hybrid_cli.encoders.int8 import quantize
+
+    encoder = TransformerEncoder.load(folder, device=device, **changes)
+    quantize(encoder)
+    return encoder

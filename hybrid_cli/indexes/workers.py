@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from hybrid_cli import console, plugins
-from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.errors import HybridError, InputError, option_error
 
 _ERRORS = {kind.__name__: kind for kind in (HybridError, InputError)}

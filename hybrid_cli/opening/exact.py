@@ -247,7 +247,7 @@ def query_encoder(
     Raises:
         InputError: weights or contract of the encoder differ from those of the index.
     """
-    from hybrid_cli.encoders.open_encoder import open_encoder
+    from hybrid_cli.encoders.models import open_encoder
 
     if not index.fingerprint:
         raise InputError(

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from hybrid_cli import console
-from hybrid_cli.encoders.devices import pick_device
 from hybrid_cli.encoders.loading import open_model, open_tokenizer, read_config, refuse_missing
+from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
-from hybrid_cli.encoders.checkpoints.layouts import LAYOUTS
-from hybrid_cli.encoders.checkpoints.presets import Preset
+from hybrid_cli.encoders.contract import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
@@ -225,7 +224,7 @@ def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
         values = {key: value for key, value in preset.contract.items() if value != ""}
         if preset.modules:
             values["modules"] = ", ".join(preset.modules)
-        if any(layout in LAYOUTS and LAYOUTS[layout].linear for layout in preset.layouts):
+        if preset.has_projection:
             values["projection"] = "read from the weights"
         needs = [layout for layout in preset.layouts if layout != "plain"]
         text = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())

@@ -130,7 +130,7 @@ class EncoderContract(encoders.EncoderContract, Settings):
 
     preset: str | None = option(
         None, "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
-        choices=registered("hybrid_cli.encoders.checkpoints.presets", "PRESETS"), recorded=False
+        choices=registered("hybrid_cli.encoders.contract", "PRESETS"), recorded=False
     )  # fmt: skip
     pooling: Pooling | None = option(
         None,

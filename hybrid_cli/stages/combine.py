@@ -14,8 +14,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import methods, tuning

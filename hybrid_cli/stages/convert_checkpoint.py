@@ -11,10 +11,18 @@ from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.checkpoints.layouts import LEARNERS, PLAIN, SIDES, find, layout_of, shapes, weight_files
 from hybrid_cli.encoders.checkpoints.pickles import convert
-from hybrid_cli.encoders.checkpoints.presets import PRESETS
-from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
+from hybrid_cli.encoders.checkpoints.published import LEARNERS, PLAIN, find, layout_of
+from hybrid_cli.encoders.contract import (
+    PRESETS,
+    SIDES,
+    TRANSFORMER,
+    kind_of,
+    read_contract,
+    shapes,
+    stored_encoder,
+    weight_files,
+)
 from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import Tower
@@ -141,7 +149,8 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
     weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
     try:
         contract = read_contract(work)
-        towers = {side: Tower.load(work / side, contract, side) for side in SIDES}
+        stored = stored_encoder(work)
+        towers = {side: Tower.load(stored.tower(side), contract) for side in SIDES}
     except InputError as error:
         text = str(error)
         for side, source in zip(SIDES, sources, strict=True):

@@ -11,8 +11,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input

@@ -13,11 +13,9 @@ from hybrid_cli import artifacts, console, draws, storage
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.checkpoints.presets import preset_fields
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
-from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract, refuse_truncation
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, preset_fields, read_contract, refuse_truncation
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.sparse import read_sparse_contract
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import construction

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from hybrid_cli.encoders.checkpoints.presets import PRESETS, Preset
+from collections.abc import Mapping
+
+from hybrid_cli.encoders.contract import PRESETS, Preset
 from hybrid_cli.settings import Presets
 from hybrid_cli.stages import stage
 
 
 @stage(Presets)
-def presets(settings: Presets) -> dict[str, Preset]:
+def presets(settings: Presets) -> Mapping[str, Preset]:
     """Return the presets by name."""
     return PRESETS

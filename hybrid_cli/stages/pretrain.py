@@ -10,9 +10,8 @@ from typing import Any
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.devices import pick_device
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.contract import Contract, read_contract, stored_encoder
+from hybrid_cli.encoders.models import pick_device, resolve
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.models import model_input
@@ -41,7 +40,7 @@ def pretrain(settings: Pretrain) -> Path:
     session = Session(settings, {"corpus": corpus_path, "model": model_input(settings.model)})
     if session.up_to_date:
         return settings.output
-    tower = Tower.load(start, contract)
+    tower = Tower.load(stored_encoder(start).tower("document"), contract)
     positions = getattr(tower.backbone.config, "max_position_embeddings", settings.max_length)
     if settings.max_length > (most := min(tower.tokenizer.model_max_length, positions)):
         raise option_error("max_length", settings.max_length, f"the model has positions for {most} tokens", limit=most)

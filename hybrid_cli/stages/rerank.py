@@ -12,7 +12,7 @@ from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
+from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.models import model_input

@@ -15,8 +15,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object

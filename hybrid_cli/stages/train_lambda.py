@@ -15,8 +15,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError

@@ -36,6 +36,7 @@ WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"
 GATE = "gate.safetensors"  # of SparTerm
+TOKENIZER = "tokenizer.json"
 IDF_TABLE = "idf.json"  # weights of word pieces in queries
 LEXICAL_PROJECTION = "lexical_projection.json"
 COMBINATION_PARTS = ("part-1", "part-2")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, batches_by_length

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from hybrid_cli.encoders.devices import pick_dtype
+from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import diagnostics, parallel

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from hybrid_cli import console
-from hybrid_cli.encoders.devices import pick_device
+from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.errors import option_error
 
 _PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model

@@ -28,8 +28,8 @@ from transformers.activations import ACT2FN
 
 from hybrid_cli import console, draws, words
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.devices import autocast
 from hybrid_cli.encoders.loading import padding_of
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError, option_error, path_error

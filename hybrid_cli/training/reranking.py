@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group

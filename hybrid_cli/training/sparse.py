@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli import draws
-from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import TokenWeights
 from hybrid_cli.encoders.transformer import batches_by_length

@@ -10,7 +10,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import console, draws
-from hybrid_cli.encoders.devices import autocast
+from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.training.batches import Group

@@ -17,9 +17,7 @@ from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.open_encoder import open_encoder
+from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, resolve
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.faiss import set_threads

@@ -334,7 +334,7 @@ class RecommendedPath:
         The difference of two short trainings leaves out the start of the training. If the second, which takes about
         twice the time of the first, would need more than a tenth of --minutes, the first is an upper bound.
         """
-        from hybrid_cli.encoders.open_encoder import open_encoder  # imports torch, which is no part of a step
+        from hybrid_cli.encoders.models import open_encoder  # imports torch, which is no part of a step
 
         console.note("\nauto: measuring the speed of training and encoding")
         folder, (few, more), device = self.at("speed"), FIRST_STEPS, self.settings.device

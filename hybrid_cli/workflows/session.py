@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.encoders.checkpoints.presets import preset_fields
-from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.encoders.devices import pick_device, pick_dtype
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.contract import Contract, preset_fields, read_contract
+from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training

@@ -1,7 +1,7 @@
 """Contracts of published models, by name.
 
 Each preset is the released form of a model: pooling, normalization, prefixes, lengths and title separator as in the
-code of its authors or of Pyserini. Projections and towers are read from the weights (`layouts`).
+code of its authors or of Pyserini. Projections and towers are read from the weights (`published`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.encoders.checkpoints import layouts
-from hybrid_cli.encoders.checkpoints.layouts import PLAIN, TWO_PLAIN
-from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.checkpoints import published
+from hybrid_cli.encoders.checkpoints.published import LAYOUTS, PLAIN, TWO_PLAIN
+from hybrid_cli.encoders.contract import SIDES, read_contract
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage.layout import CONTRACT
@@ -30,7 +30,7 @@ class Preset:
         models: a published checkpoint of this form.
         types: `model_type` in config.json.
         contract: fields of the contract that the preset sets.
-        layouts: forms of weights (`layouts.LAYOUTS`), or `plain`.
+        layouts: forms of weights (`published.LAYOUTS`), or `plain`.
         modules: modules of sentence-transformers between pooling and vector.
     """
 
@@ -39,6 +39,40 @@ class Preset:
     contract: Mapping[str, Any]
     layouts: tuple[str, ...] = (PLAIN,)
     modules: tuple[str, ...] = ()
+
+    @property
+    def has_projection(self) -> bool:
+        """The weights of one of its forms have a projection."""
+        return any(name in LAYOUTS and bool(LAYOUTS[name].linear) for name in self.layouts)
+
+    def fields(self, name: str, folder: Path) -> dict[str, Any]:
+        """Return the fields of the contract for a checkpoint; `name` is that of the preset, for messages.
+
+        Raises:
+            InputError: the checkpoint is of another form than the preset, or one tower of two.
+        """
+        if (folder / CONTRACT).is_file():
+            problem = f"{folder} has a contract (encoder.json); omit it"
+            raise option_error("preset", name, problem, code="option-does-not-apply")
+        published.structure(folder)  # refuses one tower of two
+        form = published.find(folder)
+        if form not in self.layouts:
+            needed = f"whose weights have the form '{form}'; the preset needs '{' or '.join(self.layouts)}'"
+            raise _misfit(name, folder, needed, form, self.layouts)
+        config = (folder / SIDES[0] if published.is_two_folders(folder) else folder) / "config.json"
+        kind = read_object(config).get("model_type") if config.is_file() else None
+        if kind is not None and kind not in self.types:
+            raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(self.types)}", kind, self.types)
+        if (modules := read_contract(folder).modules) != self.modules:
+            listed, needed = (", ".join(names) or "no module" for names in (modules, self.modules))
+            needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
+            raise _misfit(name, folder, needed, modules, self.modules)
+        return dict(self.contract)
+
+
+def _misfit(name: str, folder: Path, reason: str, kind: object, expected: object) -> InputError:
+    """Return the error about a checkpoint of another kind than a preset."""
+    return option_error("preset", name, f"does not fit {folder}, {reason}", code="other-preset", path=folder)
 
 
 def _cls(queries: int, documents: int, **more: Any) -> dict[str, Any]:
@@ -63,79 +97,39 @@ _TCT = {
     "fill_queries": True,
 }
 
-PRESETS = {
-    "dpr": Preset(
-        "facebook/dpr-question_encoder-multiset-base and facebook/dpr-ctx_encoder-multiset-base",
-        (BERT, "dpr"),
-        _DPR,
-        ("dpr-question and dpr-context", "dpr-original", "dpr-scale"),
-    ),
-    "ance": Preset(
-        "castorini/ance-msmarco-passage", (ROBERTA,), _cls(64, 512, title_separator=" "), ("ance", "pyserini-ance")
-    ),
-    "tct-colbert": Preset("castorini/tct_colbert-v2-hnp-msmarco", (BERT,), _TCT),
-    "contriever": Preset("facebook/contriever-msmarco", (BERT,), {**_cls(512, 512), "pooling": "mean"}),
-    "cocondenser": Preset("Luyu/co-condenser-marco-retriever", (BERT,), _cls(32, 128, title_separator=" [SEP] ")),
-    "gtr": Preset("sentence-transformers/gtr-t5-base", ("t5",), _unit("mean", 512), modules=("Dense",)),
-    "sentence-t5": Preset("sentence-transformers/sentence-t5-base", ("t5",), _unit("mean", 256), modules=("Dense",)),
-    # Pooling, prefixes and lengths: evaluation scripts of E5's authors, model mapping of BGE's authors.
-    "e5": Preset("intfloat/e5-base-v2", (BERT, XLM), _unit("mean", 512, "query: ", "passage: ")),
-    "bge": Preset("BAAI/bge-base-en-v1.5", (BERT,), _unit("cls", 512, _SEARCH)),
-    "bge-m3": Preset("BAAI/bge-m3", (XLM,), _unit("cls", 8192)),
-    "snowflake": Preset("Snowflake/snowflake-arctic-embed-m", (BERT,), _unit("cls", 512, _SEARCH)),
-    "snowflake-v2": Preset("Snowflake/snowflake-arctic-embed-l-v2.0", (XLM,), _unit("cls", 8192, "query: ")),
-    "nomic": Preset(
-        "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
-    ),
-    "rocketqa": Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQA's authors, for MS MARCO and NQ
-        "RocketQA's dual encoders (ERNIE), converted to transformers",
-        ("ernie", BERT),
-        _cls(32, 128, title_separator=" [SEP] ", segments=True),
-        (PLAIN, TWO_PLAIN),
-    ),
-    "spar": Preset(
-        "facebook/spar-wiki-bm25-lexmodel-query-encoder and ...-context-encoder",
-        (BERT,),
-        _DPR,
-        (TWO_PLAIN, "dpr-scale"),
-    ),
-    "drboost": Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",)),
-}
-
-
-def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
-    """Return the fields of the contract that a preset sets for a checkpoint; empty without a preset.
-
-    Args:
-        name: of `PRESETS`.
-        folder: folder of the checkpoint.
-
-    Raises:
-        InputError: the checkpoint is of another form than the preset, or one tower of two.
-    """
-    if name is None:
-        return {}
-    preset = PRESETS[name]
-    if (folder / CONTRACT).is_file():
-        raise option_error(
-            "preset", name, f"{folder} has a contract (encoder.json); omit it", code="option-does-not-apply"
-        )
-    layouts.structure(folder)  # refuses one tower of two
-    form = layouts.find(folder)
-    if form not in preset.layouts:
-        needed = f"whose weights have the form '{form}'; the preset needs '{' or '.join(preset.layouts)}'"
-        raise _misfit(name, folder, needed, form, preset.layouts)
-    config = (folder / layouts.SIDES[0] if layouts.is_two_folders(folder) else folder) / "config.json"
-    kind = read_object(config).get("model_type") if config.is_file() else None
-    if kind is not None and kind not in preset.types:
-        raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(preset.types)}", kind, preset.types)
-    if (modules := read_contract(folder).modules) != preset.modules:
-        listed, needed = (", ".join(names) or "no module" for names in (modules, preset.modules))
-        needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
-        raise _misfit(name, folder, needed, modules, preset.modules)
-    return dict(preset.contract)
-
-
-def _misfit(name: str, folder: Path, reason: str, kind: object, expected: object) -> InputError:
-    """Return the error about a checkpoint of another kind than a preset."""
-    return option_error("preset", name, f"does not fit {folder}, {reason}", code="other-preset", path=folder)
+DPR = Preset(
+    "facebook/dpr-question_encoder-multiset-base and facebook/dpr-ctx_encoder-multiset-base",
+    (BERT, "dpr"),
+    _DPR,
+    ("dpr-question and dpr-context", "dpr-original", "dpr-scale"),
+)
+ANCE = Preset(
+    "castorini/ance-msmarco-passage", (ROBERTA,), _cls(64, 512, title_separator=" "), ("ance", "pyserini-ance")
+)
+TCT_COLBERT = Preset("castorini/tct_colbert-v2-hnp-msmarco", (BERT,), _TCT)
+CONTRIEVER = Preset("facebook/contriever-msmarco", (BERT,), {**_cls(512, 512), "pooling": "mean"})
+COCONDENSER = Preset("Luyu/co-condenser-marco-retriever", (BERT,), _cls(32, 128, title_separator=" [SEP] "))
+GTR = Preset("sentence-transformers/gtr-t5-base", ("t5",), _unit("mean", 512), modules=("Dense",))
+SENTENCE_T5 = Preset("sentence-transformers/sentence-t5-base", ("t5",), _unit("mean", 256), modules=("Dense",))
+# Pooling, prefixes and lengths: evaluation scripts of E5's authors, model mapping of BGE's authors.
+E5 = Preset("intfloat/e5-base-v2", (BERT, XLM), _unit("mean", 512, "query: ", "passage: "))
+BGE = Preset("BAAI/bge-base-en-v1.5", (BERT,), _unit("cls", 512, _SEARCH))
+BGE_M3 = Preset("BAAI/bge-m3", (XLM,), _unit("cls", 8192))
+SNOWFLAKE = Preset("Snowflake/snowflake-arctic-embed-m", (BERT,), _unit("cls", 512, _SEARCH))
+SNOWFLAKE_V2 = Preset("Snowflake/snowflake-arctic-embed-l-v2.0", (XLM,), _unit("cls", 8192, "query: "))
+NOMIC = Preset(
+    "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
+)
+ROCKETQA = Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQA's authors, for MS MARCO and NQ
+    "RocketQA's dual encoders (ERNIE), converted to transformers",
+    ("ernie", BERT),
+    _cls(32, 128, title_separator=" [SEP] ", segments=True),
+    (PLAIN, TWO_PLAIN),
+)
+SPAR = Preset(
+    "facebook/spar-wiki-bm25-lexmodel-query-encoder and ...-context-encoder",
+    (BERT,),
+    _DPR,
+    (TWO_PLAIN, "dpr-scale"),
+)
+DRBOOST = Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",))

@@ -1,38 +1,43 @@
-"""Files of a sentence-transformers model: modules, routes, prompts, poolings and lengths.
+"""Models of sentence-transformers: modules, routes, prompts, poolings and lengths, in the terms of this package.
 
-Every key that changes the vectors of that library is read here, or refused by name. Keys of the modules between pooling
-and vector are in `head`.
+Every key that changes the vectors of that library is read here, or refused by name; keys of the modules between pooling
+and vector are read with these modules (`encoders.transformer`).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hybrid_cli.encoders.contract import (
+    LONGEST,
+    OF_VECTORS,
+    PAIR,
+    POOLING,
+    SIDES,
+    SPARSE,
+    STATIC_EMBEDDING,
+    TRANSFORMER,
+    Contract,
+    Module,
+    RerankerFiles,
+    TextForm,
+    TowerFiles,
+    check_keys,
+    unsupported_key,
+)
 from hybrid_cli.encoders.options import Pooling
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.errors import path_error
 from hybrid_cli.json_files import has_type, mismatch, mismatch_of_fields, read_json, read_object, value_in_words
-from hybrid_cli.storage.layout import MODULES
+from hybrid_cli.storage.layout import MODULES, TOKENIZER
 
-LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules of sentence-transformers between pooling and vector
 SPARSE_KINDS = ("MLMTransformer", "SpladePooling", "SparseStaticEmbedding")
 _ROUTES = ("router_config.json", "config.json")
-OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))  # not of tokens
-STATIC_EMBEDDING = "StaticEmbedding"
-TOKENIZER = "tokenizer.json"
 _MODULE_KINDS = {"Transformer", "Pooling", "Dropout", "Router", "Asym", STATIC_EMBEDDING, *MODULE_KINDS, *SPARSE_KINDS}
-POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order in which it joins several
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean-sqrt",
-    "weightedmean": "weighted-mean",
-    "lasttoken": "last",
-}
 _SETTINGS = (  # names of the settings of a Transformer in older models
     "sentence_bert_config.json",
     *(
@@ -52,45 +57,6 @@ TASKS = {  # of a Transformer: name of its output, and the output of transformer
     "fill-mask": ("token_embeddings", "logits"),
     "sequence-classification": ("scores", "logits"),
 }
-
-
-@dataclass(frozen=True)
-class Module:
-    """A module of a sentence-transformers model.
-
-    Attributes:
-        kind: name of its class.
-        folder: folder of its files.
-    """
-
-    kind: str
-    folder: Path
-
-
-def unsupported_key(file: Path, key: str, value: Any, reason: str) -> InputError:
-    """Return the error about a key of a file that is not supported."""
-    return path_error(
-        file,
-        f"{key} {value_in_words(value)} is not supported; {reason}",
-        code="sentence-transformers-key",
-        key=key,
-        value=value,
-    )
-
-
-def check_keys(file: Path, stored: Mapping[str, Any], allowed: Mapping[str, Collection[Any] | None]) -> None:
-    """Refuse keys that may change the vectors: unknown ones, and those with other values than the allowed ones.
-
-    Args:
-        file: file of the keys.
-        stored: key -> value; null counts as absent.
-        allowed: key -> allowed values; None for any value.
-    """
-    for key, value in stored.items():
-        values = allowed.get(key, ())
-        if value is not None and values is not None and value not in values:
-            needed = f"needs {' or '.join(map(str, values))}" if values else "it may change the vectors"
-            raise unsupported_key(file, key, value, needed)
 
 
 def modules_of(folder: Path, side: str = "document") -> list[Module]:
@@ -308,7 +274,7 @@ def transformer_settings(transformer: Path, task: str = "feature-extraction") ->
     return file, stored
 
 
-def lowers_case(transformer: Path) -> bool:
+def _lowers_case(transformer: Path) -> bool:
     """Return whether the settings of a Transformer lower the case of texts (do_lower_case)."""
     return bool(_object(_settings_file(transformer)).get("do_lower_case"))
 
@@ -352,7 +318,7 @@ def max_length(transformer: Path, name: str, default: int, task: str = "feature-
     return int(length)
 
 
-def table_length(folder: Path) -> int:
+def _table_length(folder: Path) -> int:
     """Return the maximum number of tokens of a text: that of `tokenizer.json`, or `LONGEST`."""
     cut = read_object(folder / TOKENIZER).get("truncation") if (folder / TOKENIZER).is_file() else None
     length: Any = cut.get("max_length") if isinstance(cut, dict) else None
@@ -361,3 +327,209 @@ def table_length(folder: Path) -> int:
 
 def _object(file: Path) -> dict[str, Any]:
     return read_object(file) if file.exists() else {}
+
+
+_SATURATION = {"relu": 1, "log1p_relu": 2}  # activations of SpladePooling
+_SPLADE: dict[str, Any] = {  # keys of SpladePooling, and their values
+    **dict.fromkeys(("embedding_dimension", "word_embedding_dimension", "chunk_size")),
+    "pooling_strategy": ("max", "sum"),
+    "activation_function": tuple(_SATURATION),
+}
+_SPECIAL = 2  # special tokens of a text: [CLS] and [SEP]
+_POOLED = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"}  # modules of an encoder that starts a training
+
+
+@dataclass(frozen=True)
+class DenseModel:
+    """A SentenceTransformer: an encoder, or a pair, whose sides have other modules."""
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """`transformer`, or `pair`."""
+        return PAIR if is_asymmetric(self.folder) else TRANSFORMER
+
+    def contract(self, side: str | None = None) -> Contract:
+        """Return the contract; of one side of a pair."""
+        first, pooling, others = parts_of(self.folder, side or "document")
+        kinds = tuple(module.kind for module in others)
+        prompts = prompts_of(self.folder)
+        # That library truncates after the last module, this package before its own normalization.
+        normalize = kinds[-1:] == ("Normalize",) and prompts.truncate_dim is None
+        shared: dict[str, Any] = {
+            "normalize": normalize,
+            "query_prefix": prompts.query,
+            "doc_prefix": prompts.document,
+            "modules": kinds[:-1] if normalize else kinds,
+            "truncate_dim": prompts.truncate_dim,
+        }
+        if pooling is None:
+            length = _table_length(first.folder)
+            return Contract(special_tokens=False, query_max_len=length, doc_max_len=length, **shared)
+        (mode, *more), included = poolings_of(self.folder, pooling.folder)
+        query_length, length = (
+            max_length(first.folder, name, Contract.doc_max_len) for name in ("query_length", "document_length")
+        )
+        return Contract(
+            pooling=mode,
+            query_max_len=query_length,
+            doc_max_len=length,
+            more_pooling=tuple(more),
+            include_prompt=included,
+            **shared,
+        )
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of the encoder of one side."""
+        first, _, others = parts_of(self.folder, side)
+        table = first.kind == STATIC_EMBEDDING
+        modules = tuple(others[: len(self.contract(side).modules)])
+        return TowerFiles(first.folder, modules, is_table=table, lower_case=not table and _lowers_case(first.folder))
+
+    def notes(self, contract: TextForm) -> list[str]:
+        """Return what a user should know: values that no vector of this package has."""
+        prompts = prompts_of(self.folder)
+        notes = []
+        if prompts.others:
+            listed = ", ".join(f"{name} ({text!r})" for name, text in prompts.others.items())
+            notes.append(f"prompts that are not used: {listed}; pass one with --query-prefix or --doc-prefix")
+        if prompts.default:
+            notes.append(
+                f"default prompt {prompts.default!r} is not used, as in encode_query and encode_document of "
+                "sentence-transformers; pass it with --query-prefix or --doc-prefix"
+            )
+        assert isinstance(contract, Contract)
+        unit = contract.normalize or (contract.modules[-1:] == ("Normalize",) and contract.truncate_dim is None)
+        if prompts.similarity == "cosine" and not unit:
+            notes.append("scores are inner products, its similarity is the cosine; pass --normalize for the cosine")
+        return notes
+
+
+@dataclass(frozen=True)
+class SparseModel:
+    """A SparseEncoder: SPLADE, with the same modules for queries, or a table of their weights."""
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """`sparse`."""
+        return SPARSE
+
+    def contract(self, side: str | None = None) -> TextForm:
+        """Return the contract."""
+        from hybrid_cli.encoders.sparse import SparseContract
+
+        body, pooling = self._document_modules()
+        file = pooling.folder / "config.json"
+        stored = read_object(file)
+        check_keys(file, stored, _SPLADE)
+        how: Any = stored.get("pooling_strategy") or "max"
+        prompts = prompts_of(self.folder)
+        for key, value in (("similarity_fn_name", prompts.similarity), ("truncate_dim", prompts.truncate_dim)):
+            if value not in (None, "dot"):
+                whole = self.folder / "config_sentence_transformers.json"
+                raise unsupported_key(whole, key, value, "scores are inner products of the weights of all terms")
+        names = ("query_length", "document_length")
+        queries, documents = (max_length(body.folder, name, 256, "fill-mask") for name in names)
+        table = self._query_table(body)
+        if table is not None:  # whose queries have no special tokens, and another limit
+            queries = min(LONGEST, _SPECIAL + _query_length(table))
+        return SparseContract(
+            query_prefix=prompts.query,
+            doc_prefix=prompts.document,
+            query_max_len=queries,
+            doc_max_len=documents,
+            pooling=how,
+            saturation=_SATURATION[stored.get("activation_function") or "relu"],
+            query_table=table is not None,
+        )
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of the transformer; of queries, those of their table if there is one."""
+        body = self._document_modules()[0]
+        table = self._query_table(body) if side == SIDES[0] else None
+        return TowerFiles((table or body).folder, lower_case=_lowers_case(body.folder))
+
+    def notes(self, contract: TextForm) -> list[str]:
+        """Return the prompts that are not used."""
+        others = prompts_of(self.folder).others.items()
+        return [f"prompt {name} ({text!r}) is not used; pass --query-prefix or --doc-prefix" for name, text in others]
+
+    def _document_modules(self) -> tuple[Module, Module]:
+        """Return the modules of documents: a masked language model, and its pooling."""
+        modules = modules_of(self.folder, "document")
+        kinds = [module.kind for module in modules]
+        if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+            problem = f"documents have {', '.join(kinds) or 'no modules'}; needs Transformer, SpladePooling"
+            raise path_error(self.folder / MODULES, problem, code="modules-order")
+        return modules[0], modules[1]
+
+    def _query_table(self, body: Module) -> Module | None:
+        """Return the table of weights of queries; None if queries have the modules of documents.
+
+        Raises:
+            InputError: other modules, a table of another origin than its folder, or of other word pieces.
+        """
+        modules = modules_of(self.folder, "query")
+        if modules == modules_of(self.folder, "document"):
+            return None
+        if [module.kind for module in modules] != ["SparseStaticEmbedding"]:
+            problem = f"queries have {', '.join(module.kind for module in modules)}; needs SparseStaticEmbedding"
+            raise path_error(self.folder / MODULES, problem, code="modules-order")
+        file = modules[0].folder / "config.json"
+        check_keys(file, _object(file), {"frozen": None})
+        tokenizers = [_rules_of(module.folder / TOKENIZER) for module in (modules[0], body)]
+        if tokenizers[0] != tokenizers[1]:
+            raise path_error(modules[0].folder / TOKENIZER, "differs from that of documents", code="tokenizers-differ")
+        return modules[0]
+
+
+def _query_length(table: Module) -> int:
+    """Return the maximum number of tokens of a query of a SparseStaticEmbedding."""
+    length = _object(table.folder / "tokenizer_config.json").get("model_max_length")
+    return length if has_type(length, int) and length is not None and 4 <= length <= LONGEST else LONGEST
+
+
+def _rules_of(file: Path) -> dict[str, Any]:
+    """Return the parts of a tokenizer that decide the tokens of a text."""
+    stored = _object(file)
+    return {name: stored.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+
+
+class SentenceTransformers:
+    """Models of sentence-transformers: SentenceTransformer, SparseEncoder and CrossEncoder."""
+
+    def encoder(self, folder: Path) -> DenseModel | SparseModel | None:
+        """Return the encoder in a folder with `modules.json`; None for another folder."""
+        if not (folder / MODULES).is_file():
+            return None
+        kinds = {module.kind for side in SIDES for module in modules_of(folder, side)}
+        return SparseModel(folder) if kinds & {*SPARSE_KINDS} else DenseModel(folder)
+
+    def reranker(self, folder: Path, train: bool) -> RerankerFiles | None:
+        """Return the length of a CrossEncoder; of the start model of a training, whether it lowers the case.
+
+        Raises:
+            InputError: modules of no CrossEncoder, a prompt, or another value that changes scores.
+        """
+        if (folder / MODULES).is_file():
+            modules = read_json(folder / MODULES)
+            if wrong := mismatch(modules, list[dict[str, Any]]):
+                problem = f"{wrong}; needs a list of objects"
+                raise path_error(folder / MODULES, problem, code="modules-form", **wrong.fields)
+            named = [str(module.get("type")) for module in modules]
+            types = {name.rsplit(".", 1)[-1] if name.startswith("sentence_transformers.") else name for name in named}
+            if unknown := sorted(types - (_POOLED if train else {"Transformer"})):
+                problem = f"has the modules {', '.join(unknown)}, so it is no cross-encoder; use another model"
+                raise path_error(folder, problem, code="module-unsupported")
+        if train:
+            return RerankerFiles(lower_case=_lowers_case(folder))
+        if _object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
+            raise path_error(folder, "has a default prompt, which is not supported", code="default-prompt")
+        limit = transformer_settings(folder, "sequence-classification")[1].get("max_seq_length")
+        return RerankerFiles(limit if has_type(limit, int) else None, _lowers_case(folder))
+
+
+READER = SentenceTransformers()
