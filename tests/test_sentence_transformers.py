@@ -224,6 +224,15 @@ def test_a_truncated_model_is_saved_as_one(tiny_bert: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(found, again)
 
 
+def test_a_table_that_the_library_cannot_express_is_opened_again(saved: dict[str, Path], tmp_path: Path) -> None:
+    """That library truncates after the normalization."""
+    encoder = open_encoder(saved["static"], overrides={"truncate_dim": 5, "normalize": True})
+    encoder.save(tmp_path / "model")  # type: ignore[attr-defined]
+    assert not (tmp_path / "model" / "modules.json").exists()
+    again = open_encoder(tmp_path / "model")
+    np.testing.assert_array_equal(again.encode_queries(QUERIES), encoder.encode_queries(QUERIES))
+
+
 def test_kinds(saved: dict[str, Path]) -> None:
     found = {name: kind_of(folder) for name, folder in saved.items()}
     dense, sparse = {"dense": "transformer", "static": "transformer", "routes": "pair"}, ("sparse", "sparse routes")
