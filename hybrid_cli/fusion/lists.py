@@ -183,13 +183,8 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
             pl.concat([block[name].filter(pl.Series(mask)) for block, mask in zip(blocks, absent, strict=True)])
             for name in ("query", "docid")
         )
-        scores = scorer(pl.DataFrame({"qid": _named(queries, qids), "docid": docids})).to_numpy().astype(np.float64)
-        if not np.isfinite(scores).all():
-            raise InputError(
-                f"some exact scores of list {number + 1} are not finite; rebuild its index",
-                code="values-not-finite",
-                list=number + 1,
-            )
+        scores = scorer(pl.DataFrame({"qid": named(queries, qids), "docid": docids})).to_numpy().astype(np.float64)
+        refuse_infinite(scores, number)
         begin = 0
         for position, mask in enumerate(absent):
             block, end = blocks[position], begin + int(mask.sum())
@@ -201,7 +196,17 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
         yield _reranked(block, len(scorers))
 
 
-def _named(numbers: pl.Series, qids: pl.Series) -> pl.Series:
+def refuse_infinite(scores: np.ndarray, number: int) -> None:
+    """Refuse exact scores of list `number`, from 0, that are not finite."""
+    if not np.isfinite(scores).all():
+        raise InputError(
+            f"some exact scores of list {number + 1} are not finite; rebuild its index",
+            code="values-not-finite",
+            list=number + 1,
+        )
+
+
+def named(numbers: pl.Series, qids: pl.Series) -> pl.Series:
     """Return the ids of numbered queries."""
     if len(qids) == 1:  # a live query
         return pl.Series("qid", [qids[0]] * len(numbers), dtype=pl.String)
@@ -303,15 +308,20 @@ def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, 
         hits: documents kept per query.
     """
     for block in blocks:
-        valued = _values(block, recipe)
-        if recipe.has_faults:
-            checked = valued.collect()
-            check_values(checked, recipe, qids)
-            if recipe.multiplies:
-                _check_underflow(checked, fused(checked, recipe), qids)
-            valued = checked.lazy()
-        run = ranked(valued.select(pl.col("query").alias("qid"), "docid", _fused_score(recipe)), hits)
-        yield run.replace_column(0, _named(run["qid"], qids))
+        run = ranked(scored(block, qids, recipe).rename({"query": "qid"}), hits)
+        yield run.replace_column(0, named(run["qid"], qids))
+
+
+def scored(block: pl.DataFrame, qids: pl.Series, recipe: FusionRecipe) -> pl.LazyFrame:
+    """Return query, docid and fused score of the candidates of a block; see `fuse`."""
+    valued = _values(block, recipe)
+    if recipe.has_faults:
+        checked = valued.collect()
+        check_values(checked, recipe, qids)
+        if recipe.multiplies:
+            _check_underflow(checked, fused(checked, recipe), qids)
+        valued = checked.lazy()
+    return valued.select("query", "docid", _fused_score(recipe))
 
 
 def overlap(candidates: pl.DataFrame, lists: int) -> np.ndarray:

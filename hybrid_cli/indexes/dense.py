@@ -165,6 +165,26 @@ class DenseIndex:
         Raises:
             InputError: the length of the vectors differs from the index's.
         """
+        for begin, scores, rows in self._blocks_of_hits(vectors, hits):
+            yield self._run(qids[begin : begin + len(rows)], scores, rows, hits)
+
+    def numbered_hits(self, vectors: Vectors, hits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Search as `search_blocks` does, and return documents by their numbers in `ids`.
+
+        Returns:
+            Number of hits of each query [n]; numbers and scores of the documents, query by query, best first.
+        """
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        for _, scores, rows in self._blocks_of_hits(vectors, hits):
+            for mine, score in zip(rows, scores, strict=True):
+                numbers, known = self.ids.numbers[mine[mine >= 0]], score[mine >= 0]
+                best = np.lexsort((numbers, -known))[:hits]
+                parts.append((numbers[best], known[best]))
+        numbers, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return np.array([len(part) for part, _ in parts]), numbers, scores
+
+    def _blocks_of_hits(self, vectors: Vectors, hits: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield the first query of a block, and scores and rows [queries, hits and some more], in no order."""
         if vectors.shape[1] != self.dim:
             problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
             raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
@@ -177,7 +197,7 @@ class DenseIndex:
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
             scores, rows = self._by_codes(block, depth) if self.binary else self._by_vectors(index, block, depth)
-            yield self._run(qids[begin : begin + size], scores, rows, hits)
+            yield begin, scores, rows
 
     def _by_vectors(self, index: Any, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         if len(queries) <= _FEW and self.info.factory == FLAT:  # FAISS takes the time of a padded block
@@ -242,15 +262,20 @@ class DenseIndex:
         Raises:
             InputError: a docid is not in the index, or a qid has no vector.
         """
-        rows = self._ids.positions(pairs["docid"], f"{self.folder}: no document")
+        rows = self.ids.positions(pairs["docid"], f"{self.folder}: no document")
         queries = runs.positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector for query")
-        scores = np.empty(len(pairs), np.float32)
+        return pl.Series("score", self.score_rows(queries, rows, query_vectors))
+
+    def score_rows(self, queries: np.ndarray, rows: np.ndarray, query_vectors: Vectors) -> np.ndarray:
+        """Return the inner product of each pair of a query vector and a row [n], as `score` does."""
+        scores = np.empty(len(rows), np.float32)
         for mine, vectors in self._stored(rows):
             scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], self._scored(vectors))
-        return pl.Series("score", scores)
+        return scores
 
     @cached_property
-    def _ids(self) -> runs.SortedIds:
+    def ids(self) -> runs.SortedIds:
+        """Ids in string order, with their rows."""
         return runs.SortedIds(self.docids)
 
     def blocks(self, size: int) -> Iterator[Vectors]:

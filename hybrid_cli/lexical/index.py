@@ -72,9 +72,7 @@ class _Shared:
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:
         """Rank [N] of each row's docid in string order, which breaks ties."""
-        rank = np.empty(len(self.docids), np.int32)
-        rank[self.ids.rows] = np.arange(len(self.docids), dtype=np.int32)
-        return rank
+        return self.ids.numbers
 
     @cached_property
     def ids(self) -> runs.SortedIds:
@@ -265,9 +263,16 @@ class LexicalIndex:
         Returns:
             Number of hits of each query [Q]; docids and scores, query by query, best first.
         """
+        counts, numbers, scores = self.numbered_hits(bags, hits, threads, barred)
+        return counts, self._shared.ids.gather(numbers), scores
+
+    def numbered_hits(
+        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Search as `hits` does, and return documents by their numbers in `ids`."""
         counts, keys = self.keys(bags, hits, threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, self._shared.ids.gather(keyed.positions_of(kept)), keyed.scores_of(kept)
+        return counts, keyed.positions_of(kept), keyed.scores_of(kept)
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -333,11 +338,24 @@ class LexicalIndex:
             qids: ids of the queries.
             bags: the queries.
         """
+        numbers = runs.positions(pairs["qid"], qids, "no text for query")
+        rows = self.ids.positions(pairs["docid"], "the lexical index has no document")
+        return pl.Series("score", self.score_rows(numbers, rows, bags), dtype=pl.Float32)
+
+    def score_rows(
+        self, queries: npt.NDArray[np.integer], rows: npt.NDArray[np.integer], bags: Bags
+    ) -> npt.NDArray[np.float32]:
+        """Score pairs of a number of an analyzed query and a row [n] as `score` does."""
         from hybrid_cli.lexical import kernels
 
-        numbers = runs.positions(pairs["qid"], qids, "no text for query")
-        rows = self._shared.ids.positions(pairs["docid"], "the lexical index has no document")
-        return pl.Series("score", kernels.score_pairs(numbers, rows, *self.kernel_arguments(bags)), dtype=pl.Float32)
+        pairs = queries.astype(np.int64), rows.astype(np.int64)  # the types that the kernel is compiled for
+        scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(bags))
+        return scores
+
+    @property
+    def ids(self) -> runs.SortedIds:
+        """Ids in string order, with their rows."""
+        return self._shared.ids
 
     def query_matrix(self, texts: Sequence[str]) -> Any:
         """Return term frequencies of texts, scipy CSR [n, V]; `query_matrix(texts) @ documents.T` is BM25."""

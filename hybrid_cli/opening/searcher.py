@@ -25,7 +25,8 @@ from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
 from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
-from hybrid_cli.retrieval.in_memory import Answers, lexical_answers
+from hybrid_cli.retrieval.in_memory import Answers, lexical_answers, numbered_lexical_side
+from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.retrieval.retriever import Retriever, Side
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
@@ -83,6 +84,11 @@ class LexicalSearcher:
             )
         return lexical_answers(self.indexes[0], queries, self.threads)
 
+    @property
+    def numbered(self) -> NumberedSide | None:
+        """See `retrieval.retriever.Side`."""
+        return None if len(self.indexes) > 1 or self.rm3 else numbered_lexical_side(self.indexes[0], self.threads)
+
 
 @dataclass(frozen=True)
 class LuceneSearcher:
@@ -121,6 +127,18 @@ class DenseSearcher:
         return Answers(
             lambda depth: pl.concat(_search_vectors(self.indexes, vectors, queries, depth)),
             lambda pairs: _only(self.indexes).score(pairs, queries["qid"].to_list(), vectors),
+        )
+
+    @property
+    def numbered(self) -> NumberedSide | None:
+        """See `retrieval.retriever.Side`."""
+        return None if len(self.indexes) > 1 else NumberedSide(self.indexes[0].ids, self._numbered_answer)
+
+    def _numbered_answer(self, queries: pl.DataFrame) -> NumberedAnswers:
+        index, vectors = self.indexes[0], self.encoder.encode_queries(queries["text"].to_list())
+        return NumberedAnswers(
+            lambda depth: index.numbered_hits(vectors, depth),
+            lambda numbers, documents: index.score_rows(numbers, index.ids.rows[documents], vectors),
         )
 
 

@@ -23,6 +23,7 @@ from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
 from hybrid_cli.lexical.options import BM25Options, field_weight
+from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.runs import frame_of, table_of
 
 if TYPE_CHECKING:
@@ -146,6 +147,19 @@ def lexical_answers(index: LexicalIndex, queries: pl.DataFrame, threads: int | N
     )
 
 
+def numbered_lexical_side(index: LexicalIndex, threads: int | None = None) -> NumberedSide:
+    """Return a lexical index whose documents have numbers."""
+
+    def answer(queries: pl.DataFrame) -> NumberedAnswers:
+        bags = index.bags(queries["text"].to_list())
+        return NumberedAnswers(
+            lambda depth: index.numbered_hits(bags, depth, threads),
+            lambda numbers, documents: index.score_rows(numbers, index.ids.rows[documents], bags),
+        )
+
+    return NumberedSide(index.ids, answer)
+
+
 class MemoryIndex(Protocol):
     """An index in memory."""
 
@@ -210,6 +224,11 @@ class BM25Index:
         """See `retriever.Side`."""
         return lexical_answers(self.lexical, queries)
 
+    @property
+    def numbered(self) -> NumberedSide:
+        """See `retriever.Side`."""
+        return numbered_lexical_side(self.lexical)
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -257,6 +276,11 @@ class DenseMemoryIndex:
         return Answers(
             lambda depth: self._hits(queries, encoded, depth), lambda pairs: self._score(pairs, queries, encoded)
         )
+
+    @property
+    def numbered(self) -> NumberedSide | None:
+        """See `retriever.Side`; numbers save little in memory."""
+        return None
 
     def _score(self, pairs: pl.DataFrame, queries: pl.DataFrame, encoded: np.ndarray) -> pl.Series:
         asked = encoded[runs.positions(pairs["qid"], queries["qid"], "no text for query")]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
 from hybrid_cli.retrieval.in_memory import Answers, Queries, checked_depth, queries_table
+from hybrid_cli.retrieval.numbered import Candidates, NumberedSide
 
 _QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
 _HIT_BYTES = 700  # of a hit in all steps of a fusion
@@ -30,6 +32,22 @@ class Side(Protocol):
 
     def answer(self, queries: pl.DataFrame) -> Answers:
         """Return the answers to queries (qid, text)."""
+
+    @property
+    def numbered(self) -> NumberedSide | None:
+        """The index with numbers of documents; None if it has none, as one of shards."""
+
+
+class Block(NamedTuple):
+    """Candidates of some queries.
+
+    Attributes:
+        fused: from a number of documents per query to their runs.
+        explain: from hits (qid, docid) to rank and score of each side, in the same order.
+    """
+
+    fused: Callable[[int], Iterable[pl.DataFrame]]
+    explain: Callable[[pl.DataFrame], pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -125,29 +143,19 @@ class Retriever:
 
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""
-        for qids, returned, blocks in self._candidates(queries):
-            run = pl.concat([runs.empty(), *self._fused(qids, blocks, queries, hits)]).lazy()
-            for part, frame in (("rank", returned), ("score", pl.concat(blocks))):
-                numbers = pl.LazyFrame({"qid": qids}).with_row_index("query")
-                columns = (pl.col(f"{part}_{n}").alias(f"{name}_{part}") for n, name in enumerate(self.sides))
-                known = frame.lazy().join(numbers, on="query").select("qid", "docid", *columns)
-                run = run.join(known, on=["qid", "docid"], how="left", maintain_order="left")
-            sides = (pl.col(f"{name}_{part}").cast(kind) for name in self.sides for part, kind in _PARTS.items())
-            yield run.select(*runs.SCHEMA, *sides).collect()
+        for block in self._blocks(queries):
+            run = pl.concat([runs.empty(), *self._fused(block, queries, hits)])
+            yield run.hstack(block.explain(run))
 
     def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
-        for qids, _, blocks in self._candidates(queries):
-            yield from self._fused(qids, blocks, queries, hits)
+        for block in self._blocks(queries):
+            yield from self._fused(block, queries, hits)
 
-    def _fused(
-        self, qids: pl.Series, blocks: Iterable[pl.DataFrame], queries: pl.DataFrame, hits: int
-    ) -> Iterator[pl.DataFrame]:
-        if self.reranker is None:
-            yield from lists.fuse(blocks, qids, self.recipe, hits)
-            return
-        for run in lists.fuse(blocks, qids, self.recipe, max(hits, self.reranker.depth)):
-            yield self.reranker.apply(run, queries).filter(pl.col("rank") <= hits)
+    def _fused(self, block: Block, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+        depth = hits if self.reranker is None else max(hits, self.reranker.depth)
+        for run in block.fused(depth):
+            yield run if self.reranker is None else self.reranker.apply(run, queries).filter(pl.col("rank") <= hits)
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's scores over the candidates of all queries; 1 where it is 0.
@@ -155,25 +163,68 @@ class Retriever:
         Scores are exact, whatever the rule of the retriever.
         """
         exact = replace(self, recipe=FusionRecipe("weighted-sum", (1.0,) * len(self.sides), "exact"))
-        blocks = [block for _, _, some in exact._candidates(queries) for block in some]
+        blocks = [frame for some in exact._some(queries) for frame in exact._completed(some)[1]]
         if not blocks:
             return (1.0,) * len(self.sides)
         scores = pl.concat(blocks)
         return tuple(float(np.std(scores[f"score_{number}"].to_numpy())) or 1.0 for number in range(len(self.sides)))
 
-    def _candidates(self, queries: pl.DataFrame) -> Iterator[tuple[pl.Series, pl.DataFrame, list[pl.DataFrame]]]:
-        """Yield the ids of some queries, the documents that the sides return, and the candidates of the fusion.
+    @cached_property
+    def _numbered(self) -> list[NumberedSide] | None:
+        """The sides with numbers of documents, if the rule is exact, and all number the same documents."""
+        if self.recipe.missing != "exact":
+            return None
+        sides = [side.numbered for side in self.sides.values()]
+        known = [side for side in sides if side is not None]
+        alike = len(known) == len(sides) and all(side.ids.ids.equals(known[0].ids.ids) for side in known[1:])
+        return known if alike else None
 
-        Both have the columns of `fusion.lists`; the candidates are in blocks, and have all scores if the rule is exact.
-        """
+    def _blocks(self, queries: pl.DataFrame) -> Iterator[Block]:
+        """Yield the candidates of some queries at a time, with all scores if the rule is exact."""
+        for some in self._some(queries):
+            yield self._by_id(some) if self._numbered is None else self._by_number(some, self._numbered)
+
+    def _some(self, queries: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Yield queries whose candidates are in memory at once."""
         size = memory.rows_that_fit(_HIT_BYTES * self.depth * len(self.sides), _QUERIES_AT_ONCE, _LEAST_QUERIES)
-        for some in queries.iter_slices(size):
-            answers = [side.answer(some) for side in self.sides.values()]
-            returned = lists.joined([answer.hits(self.depth) for answer in answers], some["qid"])
-            blocks: Iterable[pl.DataFrame] = [returned]
-            if self.recipe.missing == "exact":
-                blocks = lists.complete(blocks, some["qid"], [answer.score for answer in answers])
-            yield some["qid"], returned, list(blocks)
+        return queries.iter_slices(size)
+
+    def _by_number(self, queries: pl.DataFrame, sides: Sequence[NumberedSide]) -> Block:
+        ids, candidates = sides[0].ids, Candidates.of([side.answer(queries) for side in sides], self.depth)
+
+        def explain(run: pl.DataFrame) -> pl.DataFrame:
+            asked = runs.positions(run["qid"], queries["qid"], "no text for query")
+            rows, _ = ids.find(run["docid"])
+            return candidates.of_hits(asked, ids.numbers[rows], list(self.sides))
+
+        return Block(lambda hits: [candidates.fused(queries["qid"], self.recipe, hits, ids)], explain)
+
+    def _by_id(self, queries: pl.DataFrame) -> Block:
+        qids = queries["qid"]
+        returned, frames = self._completed(queries)
+
+        def explain(run: pl.DataFrame) -> pl.DataFrame:
+            hits = run.lazy().select("qid", "docid")
+            for part, frame in (("rank", returned), ("score", pl.concat(frames))):
+                numbers = pl.LazyFrame({"qid": qids}).with_row_index("query")
+                columns = (pl.col(f"{part}_{n}").alias(f"{name}_{part}") for n, name in enumerate(self.sides))
+                known = frame.lazy().join(numbers, on="query").select("qid", "docid", *columns)
+                hits = hits.join(known, on=["qid", "docid"], how="left", maintain_order="left")
+            sides = (pl.col(f"{name}_{part}").cast(kind) for name in self.sides for part, kind in _PARTS.items())
+            return hits.select(sides).collect()
+
+        return Block(lambda hits: lists.fuse(frames, qids, self.recipe, hits), explain)
+
+    def _completed(self, queries: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        """Return the documents that the sides return, and the candidates with all scores if the rule is exact.
+
+        Both have the columns of `fusion.lists`.
+        """
+        qids, answers = queries["qid"], [side.answer(queries) for side in self.sides.values()]
+        returned = lists.joined([answer.hits(self.depth) for answer in answers], qids)
+        if self.recipe.missing != "exact":
+            return returned, [returned]
+        return returned, list(lists.complete([returned], qids, [answer.score for answer in answers]))
 
 
 def _nothing(names: list[str]) -> pl.DataFrame:

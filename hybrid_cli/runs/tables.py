@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,13 @@ class SortedIds:
             return self.rows[at].astype(np.int64), self.ids.gather(at).eq_missing(ids).to_numpy()
         same = zip(self._arrow.take(pa.array(at)).to_pylist(), ids.to_list(), strict=True)
         return self.rows[at].astype(np.int64), np.array([one == other for one, other in same], np.bool_)
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int32]:
+        """Number [N] in string order of each id of the given list, whose rows are 0, 1, ..."""
+        numbers = np.empty(len(self.ids), np.int32)
+        numbers[self.rows] = np.arange(len(self.ids), dtype=np.int32)
+        return numbers
 
     def gather(self, at: npt.NDArray[Any]) -> pl.Series:
         """Return the ids at places of the sorted list."""
