@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 LONGEST = 100  # letters of a word; Lucene splits words after 255
@@ -58,6 +59,7 @@ def analyze(texts: Sequence[str]) -> list[list[str]] | None:
     return terms
 
 
+@lru_cache(1 << 14)  # live queries repeat words
 def stem(word: str) -> str:
     """Return the stem of a lower-case word."""
     if len(word) <= 2:
