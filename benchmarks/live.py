@@ -2,9 +2,9 @@
 
 python benchmarks/live.py [--queries 1000] [--folder out/pydocs --bm25 out/bm25 --dense out/dense]
 
-Without indexes, those of the docstrings of the installed libraries are built in a folder of temporary files. Printed are
-the median and the 95th percentile; the ratio compares the retriever with its parts, one after another for each query,
-in each of five rounds: the encoder leaves no vectors in the caches of the processor, which a search alone finds there.
+Without indexes, those of the docstrings of the installed libraries are built in a folder of temporary files. The table
+has the median and the 95th percentile; the ratio compares the retriever with its parts, one after another for each
+query, in each of five rounds: the encoder leaves no vectors in the processor's caches, where a search alone finds them.
 """
 
 from __future__ import annotations
