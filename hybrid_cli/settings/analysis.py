@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
     LEVEL,
@@ -39,9 +40,9 @@ class Comparison(Budgeted, Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
 
     inputs: Sequence[NameOrPath] = argument(
-        REQUIRED,
-        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one). With --qrels: only "
-        "runs.",
+        (),
+        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers. The "
+        "default collection is that of the runs.",
     )
     _: KW_ONLY
     retriever: Sequence[Path] = option(
@@ -91,6 +92,15 @@ class Comparison(Budgeted, Seeded):
         5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
     )
 
+    def check(self) -> None:
+        """Refuse a command without runs."""
+        super().check()
+        if not self.inputs and not self.retriever:
+            raise InputError(
+                "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever",
+                code="missing-option", option="inputs",
+            )  # fmt: skip
+
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether there are several runs, which can be tested."""
         return {**super().values(), "compared": SEVERAL_RUNS if self._has_several_runs() else ""}
@@ -128,6 +138,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
+        "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
@@ -194,6 +205,7 @@ class Report(Writes, Comparison):
     examples = (
         "hybrid report data/pydocs --split test out/bm25.parquet out/dense.parquet out/clear.parquet "
         "--output out/report.html",
+        "hybrid report out/mine --qrels judgments.tsv --output out/report.html",
     )
 
     _: KW_ONLY

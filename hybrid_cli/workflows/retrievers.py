@@ -6,16 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
+from hybrid_cli.opening.provenance import corpora_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
-from hybrid_cli.runs.names import short_names
+from hybrid_cli.runs.names import name_and_path, short_names
 from hybrid_cli.settings import Evaluate, MineNegatives, Report, Search, Settings
+from hybrid_cli.settings.analysis import Comparison
+from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.storage import Kind
 
 C = TypeVar("C", Evaluate, Report)
 Call = Callable[[Settings], Any]  # calls the stage of a settings object
 
+RETRIEVER = "retriever"  # in the folder of `auto`
 _BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
 
 
@@ -27,15 +34,77 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
         folder: folder of the runs, which are named after the retrievers.
         call: calls the stage of a settings object.
     """
-    if not settings.retriever:
-        return settings
-    queries = settings.queries or collections.queries_path(Path(settings.inputs[0]), settings.split)
-    searched: list[str] = []
-    for name, retriever in zip(short_names(settings.retriever), settings.retriever, strict=True):
+    settings = _with_judgments(settings)
+    given = [(text, name_and_path(str(text))) for text in (*settings.inputs, *settings.retriever)]
+    retrievers = {path: retriever_at(path) for _, (_, path) in given} | {path: path for path in settings.retriever}
+    searched = [path for path, retriever in retrievers.items() if retriever is not None]
+    names = dict(zip(searched, short_names(searched), strict=True))
+    inputs: list[NameOrPath] = []
+    for text, (name, path) in given:
+        if (retriever := retrievers[path]) is None:
+            inputs.append(text)
+            continue
+        name = name or names[path]
         run = folder / f"{name.replace('/', '-')}.hits.parquet"
+        queries = _queries(settings, retriever)
         call(Search(queries=queries, index=retriever, output=run, overwrite=settings.overwrite))
-        searched.append(f"{name}={run}")
-    return settings.changed(inputs=[*settings.inputs, *searched], retriever=())
+        inputs.append(f"{name}={run}")
+    return settings.changed(inputs=inputs, retriever=())
+
+
+def retriever_at(path: Path) -> Path | None:
+    """Return a retriever, or that of the folder of `auto`; None for any other path."""
+    return next((folder for folder in (path, path / RETRIEVER) if is_retriever(folder)), None)
+
+
+def _with_judgments(settings: C) -> C:
+    """Return settings with the collection or the split that was left out; see `opening.judged`.
+
+    Raises:
+        InputError: runs or retrievers alone, which record no collection.
+    """
+    paths = [*(name_and_path(str(text))[1] for text in settings.inputs), *settings.retriever]
+    if settings.qrels is not None or not paths:
+        return settings
+    alone = retriever_at(paths[0]) is not None or _is_run(paths[0])
+    runs = [path for path in paths if _is_run(path)]
+    known = missing_split(settings.command, None if alone else paths[0], settings.split, runs)
+    if not alone:
+        return settings if known is None else settings.changed(split=known.name)
+    if known is not None:
+        return settings.changed(inputs=[known.collection, *settings.inputs], split=known.name)
+    retriever = retriever_at(paths[0])
+    files = None if retriever is None else RetrieverFiles.read(retriever)
+    collection = None if files is None else collection_of(corpora_of(files.manifests))
+    if collection is None:
+        problem = f"{paths[0]}: the collection of its queries is not recorded, or has changed; pass it, or --qrels"
+        raise InputError(problem, code="missing-option", option="qrels", path=paths[0])
+    console.note(
+        f"{settings.command}: judgments of {collection}, which the indexes of {paths[0]} are of",
+        code="assumed-collection",
+        path=collection,
+    )
+    return settings.changed(inputs=[collection, *settings.inputs])
+
+
+def _is_run(path: Path) -> bool:
+    """Test whether a path is a run that hybrid wrote."""
+    made = artifacts.find_manifest(path) if path.is_file() else None
+    return made is not None and made.kind == Kind.RUN
+
+
+def _queries(settings: Comparison, retriever: Path) -> Path:
+    """Return the queries that a retriever is searched for: of `--queries`, the collection, the runs or the indexes."""
+    if settings.queries is not None:
+        return settings.queries
+    judged = settings.qrels or Path(settings.inputs[0])
+    if judged.is_dir():
+        return collections.queries_path(judged, settings.split)
+    runs = (path for text in settings.inputs if _is_run(path := name_and_path(str(text))[1]))
+    if (queries := next(filter(None, map(lineage.texts_of, runs)), None)) is not None:
+        return queries
+    manifests = RetrieverFiles.read(retriever).manifests
+    return queries_of_judgments(settings.command, judged, corpora_of(manifests))
 
 
 def with_ranking(settings: MineNegatives, call: Call) -> MineNegatives:
