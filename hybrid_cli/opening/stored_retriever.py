@@ -67,6 +67,12 @@ def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]
     ]
 
 
+def reranker_path(folder: Path, stored: Mapping[str, str | int]) -> str:
+    """Return the path of the reranker of a retriever, or the name of a model."""
+    inside = Path(os.path.normpath(folder / str(stored["model"])))
+    return str(inside) if inside.exists() else str(stored["model"])
+
+
 def is_retriever(path: Path) -> bool:
     """Test whether a path is a folder that `compose` wrote."""
     return (path / layout.RETRIEVER).is_file()

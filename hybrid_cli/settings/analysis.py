@@ -345,14 +345,26 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     panel = FUSION
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
+        "hybrid judge --retriever out/retriever --queries queries.txt --output judgments.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
-    collection: Path = argument(REQUIRED, "Collection with the texts of queries and documents.")
+    collection: Path | None = argument(
+        None, "Collection with the texts of queries and documents; with --retriever, its own by default.",
+        needed=when(retriever=None)
+    )  # fmt: skip
     runs: Sequence[NameOrPath] = argument(
-        REQUIRED, "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
-    )
+        (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).", needed=when(retriever=None),
+        excluded=when(retriever=GIVEN)
+    )  # fmt: skip
     _: KW_ONLY
+    retriever: Path | None = option(
+        None, "Retriever that is searched for the queries in place of runs: the hits of each of its indexes, and of "
+        "their fusion, are judged."
+    )  # fmt: skip
+    queries: Path | None = option(
+        None, "Queries in place of those of the collection; they may be a text file with a query per line."
+    )
     output: Path = option(
         REQUIRED, "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.", "--output",
         "-o"
@@ -370,5 +382,6 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     seed: int = inherited("Random seed of the order of queries and hits.")
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether there are two runs, to which a weight belongs."""
-        return {**super().values(), "compared": TWO_RUNS if len(as_names(self.runs)) == 2 else ""}
+        """Return every field by name, and whether there are two runs, to which a weight belongs, or may be."""
+        two = self.retriever is not None or len(as_names(self.runs)) == 2
+        return {**super().values(), "compared": TWO_RUNS if two else ""}

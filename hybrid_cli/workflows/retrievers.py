@@ -14,7 +14,7 @@ from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_j
 from hybrid_cli.opening.provenance import corpora_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.runs.names import name_and_path, short_names
-from hybrid_cli.settings import Evaluate, MineNegatives, Report, Search, Settings
+from hybrid_cli.settings import Evaluate, Judge, MineNegatives, Report, Search, Settings
 from hybrid_cli.settings.analysis import Comparison
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.storage import Kind
@@ -49,7 +49,8 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
         queries = _queries(settings, retriever)
         call(Search(queries=queries, index=retriever, output=run, overwrite=settings.overwrite))
         inputs.append(f"{name}={run}")
-    return settings.changed(inputs=inputs, retriever=())
+    known = settings.qrels is not None and bool(searched)  # the runs record the queries
+    return settings.changed(inputs=inputs, retriever=(), **({"queries": None} if known else {}))
 
 
 def retriever_at(path: Path) -> Path | None:
@@ -105,6 +106,30 @@ def _queries(settings: Comparison, retriever: Path) -> Path:
         return queries
     manifests = RetrieverFiles.read(retriever).manifests
     return queries_of_judgments(settings.command, judged, corpora_of(manifests))
+
+
+def searched_sides(
+    settings: Judge, files: RetrieverFiles, queries: Path, call: Call
+) -> tuple[dict[str, Path], list[Path]]:
+    """Search a retriever and each of its indexes; return the runs of the indexes by name, and those of the fusion.
+
+    Runs are written next to the judgments, so that the next session finds them; runs of other queries are replaced.
+
+    Args:
+        settings: settings of `judge`.
+        files: the retriever.
+        queries: file of the queries.
+        call: calls the stage of a settings object.
+    """
+    searched = [*files.indexes, *([files.folder] if len(files.indexes) > 1 else [])]
+    output = settings.output
+    names = dict(zip(short_names(searched), searched, strict=True))
+    runs = {name: output.with_name(f"{output.stem}.{name.replace('/', '-')}.hits.parquet") for name in names}
+    with artifacts.keeping_equal_outputs():
+        for name, index in names.items():
+            call(Search(queries=queries, index=index, output=runs[name], overwrite=True))
+    sides = list(runs)[: len(files.indexes)]
+    return {name: runs[name] for name in sides}, [path for name, path in runs.items() if name not in sides]
 
 
 def with_ranking(settings: MineNegatives, call: Call) -> MineNegatives:
