@@ -285,6 +285,7 @@ class Export(Budgeted, Writes):
     encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
     LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
     weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
+    A retriever has the formats of its indexes; its fusion is written to `fusion.json`.
     """
 
     command = "export"
@@ -292,9 +293,10 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
+        "hybrid export out/retriever --format parquet --output out/parquet",
     )
 
-    path: Path = argument(REQUIRED, "A run, qrels, an encoder, a dense index or a lexical index.")
+    path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
     _: KW_ONLY
     form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
     collection: Path | None = option(
@@ -304,7 +306,9 @@ class Export(Budgeted, Writes):
         None, "Split of the collection. For an index, its queries are written too, with terms and vectors.",
         applies=when(form=("dpr", *ENGINES))
     )  # fmt: skip
-    dense: Path | None = option(None, "Dense index of the same documents.", applies=when(form=ENGINES))
+    dense: Path | None = option(
+        None, "Dense index of the same documents.", applies=when(form=ENGINES, artifact="a lexical index")
+    )  # fmt: skip
     model: str | None = option(
         None, "Query encoder; required if the encoder has moved since indexing.",
         applies=when(form=ENGINES, dense=GIVEN, split=GIVEN), recorded=False
