@@ -17,7 +17,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
 from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher
-from hybrid_cli.opening.stored_retriever import index_paths, manifests_of, read_retriever
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of
 from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
@@ -89,8 +89,8 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
     folder = _local(path)[0]
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
-    indexes = index_paths(folder, read_retriever(folder))
-    return Index(open_searcher(folder, settings), _documents(manifests_of(indexes)))
+    files = RetrieverFiles.read(folder)
+    return Index(RetrieverSearcher.open(files, settings), _documents(files.manifests))
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:

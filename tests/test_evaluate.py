@@ -227,7 +227,7 @@ def test_runs_of_the_same_name_are_named_with_their_folders(tiny: Path, tmp_path
 def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     with raises("other-kind", path="corpus.parquet", expected="run"):
         evaluate([tiny, tiny / "corpus.parquet"], split="test")
-    with raises("other-kind", expected="qrels"):
+    with raises("missing-option", option="qrels", path=paths[0]):
         evaluate(paths)
     with raises("missing-option"):
         evaluate([tiny], split="test")

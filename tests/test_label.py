@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from command import Notices, Refusal, hybrid, raises, refusal
 from processes import run
@@ -20,9 +21,13 @@ from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
 from hybrid_cli.settings import Label
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
+from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
+from hybrid_cli.training import labels
 from hybrid_cli.training.labels import shard_path
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
@@ -97,6 +102,60 @@ def test_a_run_gives_the_labels_of_its_index(tiny: Path, index: Path, tmp_path: 
     assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=index, split="test", depth=2))
     assert by_run["docids"].list.len().max() == 2
     assert read_run(run)["rank"].max() > 2, "the run is deeper"  # type: ignore[operator]
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny: Path, index: Path, tiny_bert: Path) -> Path:
+    dense = encode(tiny, model=str(tiny_bert), output=index.with_name("dense"))
+    return compose([index, dense], method="minmax", output=index.with_name("retriever"))
+
+
+def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tmp_path: Path) -> None:
+    run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
+    found = labels_of(tiny, tmp_path / "by-index", index=retriever, split="test", depth=3)
+    assert found.equals(labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=3))
+    assert artifacts.read_manifest(tmp_path / "by-index").inputs["index"]["kind"] == Kind.RETRIEVER
+
+
+@pytest.mark.parametrize("dropped", ["keep_own", "keep_same_text"])
+def test_a_retriever_labels_sentences_without_dropped_passages(tmp_path: Path, tiny_bert: Path, dropped: str) -> None:
+    texts = ["Salt is in the sea.", "Salt is in the sea.", "The sea is deep.", "The air has no salt at all."]
+    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
+    sides = [index_bm25(corpus, output=tmp_path / "bm25"), encode(corpus, model=str(tiny_bert), output=tmp_path / "d")]
+    retriever = compose(sides, method="rrf", output=tmp_path / "retriever")
+    whole = labels_of(corpus, tmp_path / "whole", index=retriever, queries_from="all")
+    found = labels_of(corpus, tmp_path / "few", index=retriever, queries_from="all", depth=2, **{dropped: False})
+    for qid, source, docids in found.select("qid", "source", "docids").iter_rows():
+        other = {"d0": "d1", "d1": "d0"}.get(source)
+        absent = {source, other} if dropped == "keep_same_text" else {source}
+        (every,) = whole.filter(qid=qid)["docids"].to_list()
+        assert docids == [docid for docid in every if docid not in absent][:2]
+
+
+def test_an_interrupted_labelling_by_a_retriever_resumes(
+    tiny: Path, retriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SHARD, SMALL)
+    whole = labels_of(tiny, tmp_path / "whole", index=retriever, queries_from="all")
+    write, count = labels.write_shard, iter(range(9))
+
+    def dying(path: Path, table: pa.Table, record: storage.Record, **counts: int) -> None:
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        write(path, table, record, **counts)
+
+    monkeypatch.setattr(labels, "write_shard", dying)
+    with pytest.raises(KeyboardInterrupt):
+        labels_of(tiny, tmp_path / "labels", index=retriever, queries_from="all")
+    assert labels_of(tiny, tmp_path / "labels", index=retriever, queries_from="all").equals(whole)
+    shards = counts_of(tmp_path / "labels")["shards"]
+    assert next(count) == 3 + shards - 2, "the shards of the first call are kept"
+
+
+def test_a_retriever_of_another_corpus_is_refused(retriever: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", ["salt of the sea"])
+    with raises("other-corpus", corpus=corpus):
+        label(corpus, index=retriever, output=tmp_path / "labels")
 
 
 def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 from pathlib import Path
 
 import pytest
-from command import Done, hybrid
+from command import Done, hybrid, refused
 from tiny_collection import write_lines
 
 
@@ -55,6 +56,47 @@ def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.Monkey
     assert not composed.says("next-command")
     found = hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt")
     assert found.code == 0, found.err
+
+
+def test_the_hits_of_a_retriever_are_judged_for_queries_without_judgments(
+    searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, indexes = searched / "retriever", [searched / "bm25", searched / "other"]
+    assert hybrid("compose", *indexes, "--method", "rrf", "--output", retriever).code == 0
+    words = ["judge", "--retriever", retriever, "--queries", searched / "q.txt"]
+    words += ["--output", searched / "judgments.tsv"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n"))
+    first = hybrid(*words)
+    assert first.code == 0, first.err
+    assert "salt" in first.out
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    done = hybrid(*words)
+    assert done.notices.count("up-to-date") == 3
+    composing = next_command(done)
+    assert composing[:3] == ["compose", *map(str, indexes)]
+    composed = hybrid(*composing)
+    assert composed.code == 0, composed.err
+    tuned = json.loads((searched / "retriever-tuned/retriever.json").read_text())["tuning"]
+    assert tuned["queries"] == len({line.split("\t")[0] for line in (searched / "judgments.tsv").open()})
+
+
+def test_the_hits_of_a_retriever_of_one_index_are_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = searched / "retriever"
+    assert hybrid("compose", searched / "bm25", "--output", retriever).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    words = ["judge", "--retriever", retriever, "--split", "own", "--output", searched / "judgments.tsv"]
+    measuring = next_command(hybrid(*words))
+    assert measuring[0] == "evaluate"
+    measured = hybrid(*measuring)
+    assert measured.code == 0, measured.err
+
+
+def test_judging_needs_runs_or_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(searched)
+    refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
+    both = ["bm25.parquet", "--retriever", "bm25"]
+    refused("judge", "data", *both, "--output", "j.tsv", problem="conflicting-options", option="runs")
+    refused("judge", "--retriever", "bm25", "--output", "j.tsv", problem="other-kind", path="bm25")
 
 
 def test_runs_without_indexes_are_fused(searched: Path) -> None:

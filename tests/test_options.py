@@ -196,7 +196,7 @@ def test_help_shows_no_types_and_defaults_without_parentheses(command: str) -> N
 def test_brackets_in_the_usage_mark_arguments_that_may_be_left_out() -> None:
     assert "hybrid prepare beir [OPTIONS] FOLDER " in hybrid("prepare", "beir", "--help").out
     assert "hybrid search [OPTIONS] [COLLECTION] " in hybrid("search", "--help").out
-    assert "hybrid evaluate [OPTIONS] INPUTS... " in hybrid("evaluate", "--help").out
+    assert "hybrid evaluate [OPTIONS] [INPUTS...] " in hybrid("evaluate", "--help").out
 
 
 def test_settings_in_python_obey_the_rules_of_the_command_line() -> None:

@@ -23,6 +23,8 @@ from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
+from hybrid_cli.json_files import read_json
+from hybrid_cli.opening import stored_retriever
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.retrieval.retriever import Side
@@ -189,6 +191,19 @@ def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: 
         assert there[f"{name}_score"].to_list() == there["score_alone"].to_list()
     assert hits["text"].null_count() == 0
     assert open_retriever(retriever).search([], k=3).is_empty()
+
+
+def test_a_retriever_is_read_once(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
+    reads: list[Path] = []
+
+    def reading(path: Path) -> Any:
+        reads.append(path)
+        return read_json(path)
+
+    monkeypatch.setattr(stored_retriever, "read_json", reading)
+    open_retriever(retriever)
+    assert reads == [retriever / "retriever.json"]
 
 
 def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import pytest
 from command import Refusal, hybrid, refusal
 
 from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.append import append
+from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
@@ -80,6 +82,59 @@ def test_qdrant_ranks_as_the_exact_search(here: Path) -> None:
         known = dict(zip(mine["docid"], mine["score"], strict=True))
         for point, expected in zip(points, mine["score"], strict=True):  # documents with tied scores in any order
             assert known[point.payload["docid"]] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.fixture
+def retriever(here: Path) -> Path:
+    return compose([Path("bm25"), Path("dense")], method="weighted-sum", weights="0.5,1", output=Path("retriever"))
+
+
+@pytest.mark.parametrize("form", ["parquet", "vespa", "opensearch"])
+def test_the_indexes_of_a_retriever_are_exported_as_they_are_alone(retriever: Path, form: str) -> None:
+    alone = exported(form)
+    queries = ["--collection", "tiny", "--split", "test"]
+    done = hybrid("export", retriever, "--format", form, *queries, "--output", "both")
+    assert done.code == 0, done.err
+    assert done.says("fusion-written")
+    files = {path.name: path.read_bytes() for path in Path("both").iterdir()}
+    fusion = json.loads(files.pop("fusion.json"))
+    assert files == {path.name: path.read_bytes() for path in alone.iterdir()}
+    assert [fusion[name] for name in ("method", "weights", "missing", "depth")] == [
+        "weighted-sum", [0.5, 1], "exact", 1000
+    ]  # fmt: skip
+    assert [index["name"] for index in fusion["indexes"]] == ["bm25", "dense"]
+    assert fusion["indexes"][1]["written"] == "vector"
+
+
+def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Path) -> None:
+    encode(Path("tiny"), model=str(tiny_bert), dtype="fp32", doc_max_len=8, output=Path("short"))
+    compose([Path("dense"), Path("bm25"), Path("short")], method="rrf", output=Path("retriever"))
+    queries = ["--collection", "tiny", "--split", "test"]
+    for form in ("parquet", "vespa", "opensearch"):
+        assert hybrid("export", "retriever", "--format", form, *queries, "--output", form).code == 0
+    documents = pl.read_parquet("parquet/documents.parquet")
+    expected = open_dense(Path("short"))
+    rows = np.array([expected.docids.to_list().index(docid) for docid in documents["docid"]])
+    np.testing.assert_array_equal(np.array(documents["vector_2"].to_list(), np.float32), expected.vectors_of(rows))
+    assert "sum(query(vector_1) * attribute(vector_1))" in Path("vespa/document.sd").read_text()
+    assert {"vector_1", "vector_2"} <= json.loads(Path("vespa/queries.jsonl").read_text().splitlines()[0]).keys()
+    mapping = json.loads(Path("opensearch/index.json").read_text())["mappings"]["properties"]
+    assert mapping["vector_2"] == {"type": "knn_vector", "dimension": 16}
+
+
+def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
+    for form, index, output in (("pyserini", "dense", "dense/index"), ("anserini", "bm25", "bm25")):
+        assert hybrid("export", index, "--format", form, "--output", f"alone-{form}").code == 0
+        done = hybrid("export", retriever, "--format", form, "--output", form)
+        assert done.code == 0, done.err
+        alone = Path(f"alone-{form}", "index") if form == "pyserini" else Path(f"alone-{form}")
+        assert Path(form, output).read_bytes() == alone.read_bytes()
+        assert json.loads(Path(form, "fusion.json").read_text())["method"] == "weighted-sum"
+    compose([Path("bm25"), Path("whole")], method="rrf", output=Path("lexical"))
+    words = ["export", "lexical", "--format", "vespa", "--output", "refused"]
+    assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini"])
+    dense = ["export", retriever, "--dense", "dense", "--format", "vespa", "--output", "refused"]
+    assert hybrid(*dense).is_problem("option-does-not-apply", option="dense")
 
 
 def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:

@@ -214,6 +214,12 @@ def _splits(path: Path, role: str) -> list[str]:
     )
 
 
+def splits_with(path: Path, qids: pl.Series) -> list[str]:
+    """Return the splits that have queries with all of these ids, judged or not."""
+    names = _splits(path, "queries")
+    return [name for name in names if qids.is_in(read_queries(queries_path(path, name))["qid"].implode()).all()]
+
+
 def tuning_split(path: Path, split: str | None) -> str:
     """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
     names = splits(path) if split is None else []

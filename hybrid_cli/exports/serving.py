@@ -7,8 +7,8 @@ engine's sum. OpenSearch computes BM25 itself, with Lucene, from a text that its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,14 +43,14 @@ class Served:
         fields: indexed fields of a document, each as often as its weight.
         corpora: corpora of the documents; a later one replaces documents of earlier ones.
         work: folder for the impacts by document, which are memory-mapped.
-        dense: a dense index of the same documents, or None.
+        dense: field name -> dense index of the same documents.
     """
 
     lexical: LexicalIndex
     fields: Sequence[str]
     corpora: Sequence[Path]
     work: Path
-    dense: DenseIndex | None = None
+    dense: Mapping[str, DenseIndex] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse a dense index of other documents, or of sign codes.
@@ -58,22 +58,21 @@ class Served:
         Raises:
             InputError: see above.
         """
-        if self.dense is None:
-            return
-        ours, theirs = self.lexical.docids, self.dense.docids
-        if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
-            raise InputError(
-                f"{self.dense.folder}: other documents than the lexical index; encode the same corpus",
-                code="other-corpus", path=self.dense.folder,
-            )  # fmt: skip
-        if self.dense.binary:
-            raise InputError(
-                f"{self.dense.folder}: sign codes, which no engine scores so; encode with --index-type",
-                code="other-index-type", path=self.dense.folder, kind="binary",
-            )  # fmt: skip
+        for index in self.dense.values():
+            ours, theirs = self.lexical.docids, index.docids
+            if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
+                raise InputError(
+                    f"{index.folder}: other documents than the lexical index; encode the same corpus",
+                    code="other-corpus", path=index.folder,
+                )  # fmt: skip
+            if index.binary:
+                raise InputError(
+                    f"{index.folder}: sign codes, which no engine scores so; encode with --index-type",
+                    code="other-index-type", path=index.folder, kind="binary",
+                )  # fmt: skip
 
     def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
-        """Yield docid, title, text, indices and values of the impacts, and vector, in the order of the corpora.
+        """Yield docid, title, text, indices and values of the impacts, and vectors, in the order of the corpora.
 
         Args:
             impacts: with indices and values.
@@ -112,27 +111,30 @@ class Served:
 
     def _vectors(self, rows: Rows, impacts: bool) -> list[pl.Series]:
         columns = _sparse(self._impacts.rows(rows.astype(np.int64))) if impacts else []
-        if self.dense is not None:
-            columns.append(_dense(self.dense.vectors_of(self._dense_rows[rows].astype(np.int64))))
+        for name, index in self.dense.items():
+            columns.append(_dense(name, index.vectors_of(self._dense_rows[name][rows].astype(np.int64))))
         return columns
 
     @cached_property
-    def _dense_rows(self) -> Rows:
-        """Return the row in the dense index of each document of the lexical one."""
-        assert self.dense is not None
-        return _positions(self.lexical.docids, self.dense.docids)
+    def _dense_rows(self) -> dict[str, Rows]:
+        """Return, for each dense index, the row in it of each document of the lexical one."""
+        return {name: _positions(self.lexical.docids, index.docids) for name, index in self.dense.items()}
 
     @cached_property
     def _impacts(self) -> DocumentImpacts:
         return self.lexical.impacts.by_document(self.work)
 
-    def queries(self, queries: pl.DataFrame, encoder: Any) -> pl.DataFrame:
-        """Return qid, text, indices and values (term frequencies), and vector, for queries (qid, text)."""
+    def queries(self, queries: pl.DataFrame, encoders: Mapping[str, Any]) -> pl.DataFrame:
+        """Return qid, text, indices and values (term frequencies), and vectors, for queries (qid, text)."""
         texts = queries["text"].to_list()
         columns = _sparse(self.lexical.query_matrix(texts))
-        if encoder is not None:
-            columns.append(_dense(encoder.encode_queries(texts)))
+        columns += [_dense(name, encoder.encode_queries(texts)) for name, encoder in encoders.items()]
         return queries.select("qid", "text").with_columns(columns)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Field name -> dimensions of its vectors."""
+        return {name: index.dim for name, index in self.dense.items()}
 
     @property
     def terms(self) -> pl.Series:
@@ -157,8 +159,8 @@ def _sparse(matrix: Any) -> list[pl.Series]:
     return [pl.Series(name, pl.from_arrow(pa.ListArray.from_arrays(ends, part))) for name, part in parts.items()]
 
 
-def _dense(vectors: np.ndarray) -> pl.Series:
-    return pl.Series("vector", np.ascontiguousarray(vectors, np.float32))
+def _dense(name: str, vectors: np.ndarray) -> pl.Series:
+    return pl.Series(name, np.ascontiguousarray(vectors, np.float32))
 
 
 def write_parquet(served: Served, folder: Path, queries: pl.DataFrame | None, advance: Advance) -> int:
@@ -183,7 +185,7 @@ def write_parquet(served: Served, folder: Path, queries: pl.DataFrame | None, ad
 def _schema(served: Served) -> pa.Schema:
     columns = {name: pa.string() for name in ("docid", "title", "text")}
     columns |= {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())}
-    return pa.schema({**columns, **({"vector": pa.list_(pa.float32())} if served.dense else {})})
+    return pa.schema({**columns, **dict.fromkeys(served.dense, pa.list_(pa.float32()))})
 
 
 def write_vespa(served: Served, folder: Path, queries: pl.DataFrame | None, advance: Advance) -> int:
@@ -193,31 +195,35 @@ def write_vespa(served: Served, folder: Path, queries: pl.DataFrame | None, adva
         for row in _rows(served.documents()):
             impacts = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
             fields = {name: row[name] for name in ("docid", "title", "text")} | {"impacts": impacts}
-            fields |= {"vector": row["vector"]} if "vector" in row else {}
+            fields |= {name: row[name] for name in served.dense}
             _write_line(file, {"put": f"id:hybrid:document::{row['docid']}", "fields": fields})
             count += 1
             advance(1)
-    disk.write_text(folder / "document.sd", _vespa_schema(served.dense.dim if served.dense else None))
+    disk.write_text(folder / "document.sd", _vespa_schema(served.dims))
     _write_queries(folder, queries, terms)
     return count
 
 
-def _vespa_schema(dim: int | None) -> str:
-    """Return the schema, with a rank profile for the weighted sum of BM25 and the inner product."""
-    vector = f"tensor<float>(x[{dim}])"
+def _vespa_schema(dims: Mapping[str, int]) -> str:
+    """Return the schema, with a rank profile for the weighted sum of BM25 and the inner products.
+
+    Args:
+        dims: field name -> dimensions of its vectors.
+    """
+    types = {name: f"tensor<float>(x[{dim}])" for name, dim in dims.items()}
     fields = {
         "docid": ("string", "summary | attribute"),
         "title": ("string", "summary"),
         "text": ("string", "summary"),
         "impacts": ("tensor<float>(term{})", "attribute"),
-        **({"vector": (vector, "attribute")} if dim else {}),
+        **{name: (kind, "attribute") for name, kind in types.items()},
     }
     lines = [f"        field {name} type {kind} {{ indexing: {how} }}" for name, (kind, how) in fields.items()]
     inputs = ["query(terms) tensor<float>(term{})", "query(weight) double: 1.0"]
     score = "query(weight) * sum(query(terms) * attribute(impacts))"
-    if dim:
-        inputs.append(f"query(vector) {vector}")
-        score += " + sum(query(vector) * attribute(vector))"
+    for name, kind in types.items():
+        inputs.append(f"query({name}) {kind}")
+        score += f" + sum(query({name}) * attribute({name}))"
     return "\n".join(
         [
             "schema document {",
@@ -256,16 +262,16 @@ def write_opensearch(served: Served, folder: Path, queries: pl.DataFrame | None,
             _write_line(file, {"index": {"_id": row["docid"]}})
             source = {name: row[name] for name in ("title", "text")}
             source |= {"contents": "\n".join(row[name] for name in served.fields)}
-            _write_line(file, source | ({"vector": row["vector"]} if "vector" in row else {}))
+            _write_line(file, source | {name: row[name] for name in served.dense})
             count += 1
             advance(1)
-    mapping = _opensearch_index(served.lexical.k1, served.lexical.b, served.dense.dim if served.dense else None)
+    mapping = _opensearch_index(served.lexical.k1, served.lexical.b, served.dims)
     disk.write_text(folder / "index.json", json.dumps(mapping, indent=2) + "\n")
     _write_queries(folder, queries, served.terms.to_list())
     return count
 
 
-def _opensearch_index(k1: float, b: float, dim: int | None) -> dict[str, Any]:
+def _opensearch_index(k1: float, b: float, dims: Mapping[str, int]) -> dict[str, Any]:
     """Return settings and mappings: one shard, and the analysis chain of Anserini's DefaultEnglishAnalyzer."""
     filters = {
         "possessive": {"type": "stemmer", "language": "possessive_english"},
@@ -275,8 +281,7 @@ def _opensearch_index(k1: float, b: float, dim: int | None) -> dict[str, Any]:
     chain = {"tokenizer": "standard", "filter": ["possessive", "lowercase", "stop_words", "porter"]}
     fields: dict[str, Any] = {name: {"type": "text", "index": False} for name in ("title", "text")}
     fields["contents"] = {"type": "text", "analyzer": "anserini", "similarity": "bm25"}
-    if dim is not None:
-        fields["vector"] = {"type": "knn_vector", "dimension": dim}
+    fields |= {name: {"type": "knn_vector", "dimension": dim} for name, dim in dims.items()}
     return {
         "settings": {
             "number_of_shards": 1,
@@ -302,5 +307,5 @@ def _write_queries(folder: Path, queries: pl.DataFrame | None, terms: Sequence[s
     with disk.create_text(folder / "queries.jsonl") as file:
         for row in queries.iter_rows(named=True):
             weights = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
-            vector = {"vector": row["vector"]} if "vector" in row else {}
-            _write_line(file, {"qid": row["qid"], "text": row["text"], "terms": weights, **vector})
+            vectors = {name: row[name] for name in row if name not in ("qid", "text", "indices", "values")}
+            _write_line(file, {"qid": row["qid"], "text": row["text"], "terms": weights, **vectors})

@@ -271,21 +271,26 @@ def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
     return rows.unique("docid", keep="last", maintain_order=True)
 
 
-def check_corpus(index: Path, corpus: Path) -> None:
-    """Check that a lexical index was built from a corpus.
+def check_corpus(index: Path, corpus: Path, shards: Sequence[Manifest] = ()) -> None:
+    """Check that a lexical index, or another index with its manifests, was built from a corpus.
+
+    Args:
+        index: the index.
+        corpus: the corpus.
+        shards: manifests of an index of any kind; none for a lexical index.
 
     Raises:
         InputError: it was built from other documents.
     """
-    made_from = artifacts.read_manifest(index, Kind.LEXICAL_INDEX).inputs
-    known = {source["fingerprint"] for source in made_from.values()}
-    if "index" in made_from:  # of several corpora
+    shards = shards or [artifacts.read_manifest(index, Kind.LEXICAL_INDEX)]
+    known = {source["fingerprint"] for manifest in shards for source in manifest.inputs.values()}
+    if any("index" in manifest.inputs for manifest in shards):  # of several corpora
         same = set(ids_of(index)) == set(collections.docids(corpus))
     else:
         same = not known or storage.fingerprint(corpus) in known
     if not same:
         raise InputError(
-            f"{index}: built from another corpus than {corpus}; build an index of this corpus with `hybrid index-bm25`",
+            f"{index}: built from another corpus than {corpus}; index this corpus",
             code="other-corpus",
             path=index,
             corpus=corpus,

@@ -11,6 +11,7 @@ from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import path_error
+from hybrid_cli.opening.stored_retriever import reranker_path
 from hybrid_cli.retrieval.retriever import RerankStep
 
 
@@ -32,9 +33,7 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
     Raises:
         InputError: the model is gone or has changed, or the corpora are not where the indexes record them.
     """
-    name = str(stored["model"])
-    inside = Path(os.path.normpath(folder / name))
-    path = inside if inside.exists() else resolve(name, local=True)
+    path = resolve(reranker_path(folder, stored), local=True)
     if storage.fingerprint(path) != stored["fingerprint"]:
         problem = f"its reranker {path} has changed since; compose again with --overwrite"
         raise path_error(folder, problem, code="recorded-model-changed", model=str(path))

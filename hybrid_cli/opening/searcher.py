@@ -24,7 +24,7 @@ from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import corpora_of, existing_paths
 from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
-from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.retrieval.in_memory import Answers, lexical_answers, numbered_lexical_side
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.retrieval.retriever import Retriever, Side
@@ -201,6 +201,26 @@ class RetrieverSearcher:
 
     retriever: Retriever
 
+    @classmethod
+    def open(cls, files: RetrieverFiles, options: SearchOptions | None = None) -> RetrieverSearcher:
+        """Open a retriever that `compose` wrote.
+
+        Args:
+            files: the retriever on disk.
+            options: device and threads; defaults if None.
+
+        Raises:
+            InputError: an index, or the reranker, cannot be opened.
+        """
+        stored, options = files.stored, options or SearchOptions()
+        reranker = None
+        if stored.reranker is not None:
+            from hybrid_cli.opening.rerankers import open_reranker  # imports transformers
+
+            corpora = existing_paths(corpora_of(files.manifests))
+            reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
+        return cls(Retriever(open_sides(files.indexes, options), stored.recipe, stored.depth, reranker))
+
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
         return self.retriever.runs(queries, hits)
@@ -223,7 +243,7 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
     """
     options = options or SearchOptions()
     if is_retriever(path):
-        return RetrieverSearcher(open_retriever(path, options))
+        return RetrieverSearcher.open(RetrieverFiles.read(path), options)
     return open_index(path, options, shards)
 
 
@@ -294,28 +314,6 @@ def open_fused(
         return RetrieverSearcher(Retriever(sides, stored_recipe(path, names, {})))
     shares = chosen_weights(weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names).weights
     return RetrieverSearcher(Retriever(sides, default_fusion(sides, manifests, shares).recipe))
-
-
-def open_retriever(folder: Path, options: SearchOptions | None = None) -> Retriever:
-    """Open a retriever for search.
-
-    Args:
-        folder: folder that `compose` wrote.
-        options: device and threads; defaults if None.
-
-    Raises:
-        InputError: see `read_retriever` and `index_paths`.
-    """
-    stored, options = read_retriever(folder), options or SearchOptions()
-    indexes = index_paths(folder, stored)
-    reranker = None
-    if stored.reranker is not None:
-        from hybrid_cli.opening.rerankers import open_reranker  # imports transformers
-
-        reranker = open_reranker(
-            folder, stored.reranker, existing_paths(corpora_of(manifests_of(indexes))), options.device
-        )
-    return Retriever(open_sides(indexes, options), stored.recipe, stored.depth, reranker)
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:

@@ -67,6 +67,12 @@ def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]
     ]
 
 
+def reranker_path(folder: Path, stored: Mapping[str, str | int]) -> str:
+    """Return the path of the reranker of a retriever, or the name of a model."""
+    inside = Path(os.path.normpath(folder / str(stored["model"])))
+    return str(inside) if inside.exists() else str(stored["model"])
+
+
 def is_retriever(path: Path) -> bool:
     """Test whether a path is a folder that `compose` wrote."""
     return (path / layout.RETRIEVER).is_file()
@@ -104,6 +110,38 @@ def index_paths(folder: Path, stored: StoredRetriever) -> list[Path]:
             raise path_error(folder, problem, code="index-changed", index=path)
         paths.append(path)
     return paths
+
+
+@dataclass(frozen=True)
+class RetrieverFiles:
+    """A retriever on disk and its indexes, each read once.
+
+    Attributes:
+        stored: content of `retriever.json`.
+        indexes: paths of the indexes, in order.
+        manifests: the manifests of each index, several for one of shards.
+    """
+
+    folder: Path
+    stored: StoredRetriever
+    indexes: Sequence[Path]
+    manifests: Sequence[Sequence[Manifest]]
+
+    @classmethod
+    def read(cls, folder: Path) -> RetrieverFiles:
+        """Read a retriever, and the manifests of its indexes.
+
+        Raises:
+            InputError: see `read_retriever` and `index_paths`.
+        """
+        stored = read_retriever(folder)
+        indexes = index_paths(folder, stored)
+        return cls(folder, stored, indexes, manifests_of(indexes))
+
+    def of_kind(self, kind: Kind) -> list[Path]:
+        """Return the lexical or the dense indexes."""
+        pairs = zip(self.indexes, self.manifests, strict=True)
+        return [path for path, (first, *_) in pairs if first.kind == kind]
 
 
 def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:

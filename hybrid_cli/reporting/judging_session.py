@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from hybrid_cli import runs
-from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import Pool
+from hybrid_cli.opening.provenance import texts
 from hybrid_cli.reporting.judging import GRADES, NEXT, SKIP, UNDO, View
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Judge
@@ -32,27 +31,28 @@ _HITS = 1000  # hits per run that the fusion of a judged query reads
 class JudgedTexts:
     """Texts of queries, and of documents that are read for several queries at once."""
 
-    def __init__(self, queries: Path, corpus: Path):
+    def __init__(self, queries: Path, corpora: Sequence[Path]):
         self.queries = dict(collection.read_queries(queries).select("qid", "text").iter_rows())
-        self._corpus = corpus
+        self._corpora = corpora
         self._documents: dict[str, tuple[str, str]] = {}
 
     def of(self, docid: str, ahead: Iterable[Pool]) -> tuple[str, str]:
         """Return title and text of a document; read the documents of the pools `ahead` if it is not known yet."""
         if docid not in self._documents:
             wanted = pl.Series([docid, *(next_id for pool in ahead for next_id in pool.docids)])
-            rows = collection.texts(self._corpus, wanted).iter_rows()
+            rows = texts(self._corpora, wanted).iter_rows()
             self._documents = {id_of_row: (title, text) for id_of_row, title, text in rows}
         return self._documents[docid]
 
     def check(self, docids: Iterable[str]) -> None:
         """Refuse documents that are not in the corpus."""
         wanted = pl.Series("docid", list(docids), pl.String)
-        known = collection.scan(self._corpus).select("docid").filter(pl.col("docid").is_in(wanted.implode())).collect()
+        scans = [collection.scan(corpus).select("docid") for corpus in self._corpora]
+        known = pl.concat(scans).filter(pl.col("docid").is_in(wanted.implode())).collect()
         for docid in wanted.filter(~wanted.is_in(known["docid"].implode())):
             raise InputError(
-                f"{self._corpus}: no document {docid}, which a run contains; pass the runs' collection",
-                code="other-corpus", path=self._corpus, id=docid,
+                f"{self._corpora[0]}: no document {docid}, which a run contains; pass the runs' collection",
+                code="other-corpus", path=self._corpora[0], id=docid,
             )  # fmt: skip
 
 
@@ -62,12 +62,14 @@ class JudgingSession:
 
     Attributes:
         opened: runs by name.
+        dense_side: number of the run of a dense index among two, for the prior of their weight; None if unknown.
         pools: one per query, the next first.
         values: query and its grades -> value of every fusion weight.
     """
 
     settings: Judge
     opened: dict[str, Run]
+    dense_side: int | None
     judgments: Judgments
     texts: JudgedTexts
     pools: list[Pool]
@@ -75,10 +77,11 @@ class JudgingSession:
 
     @classmethod
     def of(
-        cls, settings: Judge, opened: dict[str, Run], judgments: Judgments, texts: JudgedTexts, pools: list[Pool]
-    ) -> JudgingSession:
+        cls, settings: Judge, opened: dict[str, Run], dense_side: int | None, judgments: Judgments, texts: JudgedTexts,
+        pools: list[Pool],
+    ) -> JudgingSession:  # fmt: skip
         """Continue with the queries that an earlier call began."""
-        session = cls(settings, opened, judgments, texts, pools)
+        session = cls(settings, opened, dense_side, judgments, texts, pools)
         begun = {qid for qid, _ in judgments.grades}
         session.pools.sort(key=lambda pool: not (pool.qid in begun and session.waiting(pool)))  # stable
         return session
@@ -146,7 +149,7 @@ class JudgingSession:
     def _prior(self) -> np.ndarray | None:
         from hybrid_cli.fusion.tuning import prior_values
 
-        return prior_values(lineage.dense_side(runs.name_runs(self.settings.runs)), self.settings.measure)
+        return prior_values(self.dense_side, self.settings.measure)
 
     def _values(self, qid: str) -> np.ndarray:
         grades = self.judgments.of_query(qid)

@@ -181,8 +181,6 @@ class EvaluationPlan:
 
 def judgments(settings: Comparison) -> Path:
     """Return the file of `--qrels`, else the first input."""
-    if settings.qrels is None and not settings.inputs:
-        raise InputError(_USAGE, code="missing-option", option="inputs")
     return settings.qrels or Path(settings.inputs[0])
 
 

@@ -14,7 +14,7 @@ def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
     Raises:
         InputError: two runs have the same name, or a path names no file.
     """
-    given = [_name_and_path(str(path)) for path in paths]
+    given = [name_and_path(str(path)) for path in paths]
     plain = [path.with_suffix("") for name, path in given if name is None]
     taken: dict[str, Path] = {}
     for name, path in given:
@@ -58,7 +58,8 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     return path
 
 
-def _name_and_path(text: str) -> tuple[str | None, Path]:
+def name_and_path(text: str) -> tuple[str | None, Path]:
+    """Return name and path of a run: `name=path`, or a path."""
     name, mark, path = text.partition("=")
     if not (name and mark and path) or Path(text).exists():
         name, path = "", text

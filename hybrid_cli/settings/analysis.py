@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
     LEVEL,
@@ -39,9 +40,9 @@ class Comparison(Budgeted, Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
 
     inputs: Sequence[NameOrPath] = argument(
-        REQUIRED,
-        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one). With --qrels: only "
-        "runs.",
+        (),
+        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers. The "
+        "default collection is that of the runs.",
     )
     _: KW_ONLY
     retriever: Sequence[Path] = option(
@@ -91,6 +92,15 @@ class Comparison(Budgeted, Seeded):
         5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
     )
 
+    def check(self) -> None:
+        """Refuse a command without runs."""
+        super().check()
+        if not self.inputs and not self.retriever:
+            raise InputError(
+                "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever",
+                code="missing-option", option="inputs",
+            )  # fmt: skip
+
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether there are several runs, which can be tested."""
         return {**super().values(), "compared": SEVERAL_RUNS if self._has_several_runs() else ""}
@@ -128,6 +138,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
+        "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
@@ -194,6 +205,7 @@ class Report(Writes, Comparison):
     examples = (
         "hybrid report data/pydocs --split test out/bm25.parquet out/dense.parquet out/clear.parquet "
         "--output out/report.html",
+        "hybrid report out/mine --qrels judgments.tsv --output out/report.html",
     )
 
     _: KW_ONLY
@@ -273,6 +285,7 @@ class Export(Budgeted, Writes):
     encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
     LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
     weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
+    A retriever has the formats of its indexes; its fusion is written to `fusion.json`.
     """
 
     command = "export"
@@ -280,9 +293,10 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
+        "hybrid export out/retriever --format parquet --output out/parquet",
     )
 
-    path: Path = argument(REQUIRED, "A run, qrels, an encoder, a dense index or a lexical index.")
+    path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
     _: KW_ONLY
     form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
     collection: Path | None = option(
@@ -292,7 +306,9 @@ class Export(Budgeted, Writes):
         None, "Split of the collection. For an index, its queries are written too, with terms and vectors.",
         applies=when(form=("dpr", *ENGINES))
     )  # fmt: skip
-    dense: Path | None = option(None, "Dense index of the same documents.", applies=when(form=ENGINES))
+    dense: Path | None = option(
+        None, "Dense index of the same documents.", applies=when(form=ENGINES, artifact="a lexical index")
+    )  # fmt: skip
     model: str | None = option(
         None, "Query encoder; required if the encoder has moved since indexing.",
         applies=when(form=ENGINES, dense=GIVEN, split=GIVEN), recorded=False
@@ -333,14 +349,26 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     panel = FUSION
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
+        "hybrid judge --retriever out/retriever --queries queries.txt --output judgments.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
-    collection: Path = argument(REQUIRED, "Collection with the texts of queries and documents.")
+    collection: Path | None = argument(
+        None, "Collection with the texts of queries and documents; with --retriever, its own by default.",
+        needed=when(retriever=None)
+    )  # fmt: skip
     runs: Sequence[NameOrPath] = argument(
-        REQUIRED, "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
-    )
+        (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).", needed=when(retriever=None),
+        excluded=when(retriever=GIVEN)
+    )  # fmt: skip
     _: KW_ONLY
+    retriever: Path | None = option(
+        None, "Retriever that is searched for the queries in place of runs: the hits of each of its indexes, and of "
+        "their fusion, are judged."
+    )  # fmt: skip
+    queries: Path | None = option(
+        None, "Queries in place of those of the collection; they may be a text file with a query per line."
+    )
     output: Path = option(
         REQUIRED, "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.", "--output",
         "-o"
@@ -358,5 +386,6 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     seed: int = inherited("Random seed of the order of queries and hits.")
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether there are two runs, to which a weight belongs."""
-        return {**super().values(), "compared": TWO_RUNS if len(as_names(self.runs)) == 2 else ""}
+        """Return every field by name, and whether there are two runs, to which a weight belongs, or may be."""
+        two = self.retriever is not None or len(as_names(self.runs)) == 2
+        return {**super().values(), "compared": TWO_RUNS if two else ""}

@@ -30,6 +30,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     examples = (
         "hybrid compose out/bm25 out/dense --output out/retriever",
         "hybrid compose out/bm25 out/dense --tune --qrels data/mine --split dev --output out/retriever",
+        "hybrid compose out/bm25 out/dense --tune --qrels judgments.tsv --output out/retriever",
         "hybrid compose out/bm25 out/dense --weights @out/weights.json --output out/retriever",
     )
 
@@ -58,8 +59,9 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         50, "Hits per query that the reranker rescores.", panel=RERANK, minimum=1, applies=when(reranker=GIVEN)
     )
     queries: Path | None = option(
-        None, "Queries, or a collection with `--split`, that the deviations are of.", panel=SCALE,
-        shown="500 pieces of sentences of the documents", applies=when(method=None, tune=False)
+        None, "Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.",
+        panel=SCALE, shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
+        applies=(when(method=None, tune=False), when(tune=True))
     )  # fmt: skip
     split: str | None = option(
         None, "Split of the collection in `--queries` or `--qrels`.", recorded=False,
@@ -71,8 +73,8 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         excluded=(when(weights=GIVEN), when(method=GIVEN))
     )  # fmt: skip
     qrels: Path | None = option(
-        None, "Collection (`--split`) whose judged queries tune the fusion.", panel=TUNING, applies=when(tune=True),
-        needed=when(tune=True)
+        None, "Qrels, or a collection with `--split`, whose judged queries tune the fusion.", panel=TUNING,
+        applies=when(tune=True), needed=when(tune=True)
     )  # fmt: skip
     measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
 

@@ -109,14 +109,18 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     queries: Path | None = option(
         None, "Queries or collection; overrides the paths recorded in the runs.", panel=ABSENT, applies=_EXACT
     )
-    qrels: Path | None = option(None, "Qrels or collection; prints the score of each run.", panel=COMPARED)
+    qrels: Path | None = option(
+        None, "Qrels or collection; prints the score of each run.", panel=COMPARED,
+        shown="with --tune, those of the split that the runs were searched on"
+    )  # fmt: skip
     split: str | None = option(
         None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED,
-        applies=(when(qrels=GIVEN), when(queries=GIVEN))
+        applies=(when(qrels=GIVEN), when(queries=GIVEN), when(tune=True))
     )  # fmt: skip
     measure: str = option(
-        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE, applies=when(qrels=GIVEN)
-    )
+        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE,
+        applies=(when(qrels=GIVEN), when(tune=True))
+    )  # fmt: skip
     device: str = inherited(applies=_EXACT)
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 

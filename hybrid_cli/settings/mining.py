@@ -235,7 +235,7 @@ def _numbered(item: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
-    """Label queries with the top hits of BM25, or of another ranking, for training a Lambda (SPAR, section 4.1).
+    """Label queries with the top hits of BM25, of a retriever or of a run, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are
     dropped and counted. After an interruption, the same command resumes with the first missing shard.
@@ -245,14 +245,16 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
     panel = TRAINING
     examples = (
         "hybrid label data/pydocs --index out/bm25 --max-queries 100000 --output out/labels",
+        "hybrid label data/pydocs --index out/retriever --split train --output out/labels",
         "hybrid label data/pydocs --run out/splade.parquet --split train --output out/labels",
     )
 
     collection: Path = argument(REQUIRED, "Collection; its corpus provides the sentences and the passages.")
     _: KW_ONLY
     index: Path | None = option(
-        None, "BM25: a lexical index of the collection.", panel=TEACHER, needed=when(run=None), excluded=when(run=GIVEN)
-    )
+        None, "BM25: a lexical index of the collection; or a retriever.", panel=TEACHER, needed=when(run=None),
+        excluded=when(run=GIVEN)
+    )  # fmt: skip
     run: Path | None = option(
         None, "Another ranking: a run of the given queries.", panel=TEACHER,
         applies=(when(split=GIVEN), when(queries=GIVEN))

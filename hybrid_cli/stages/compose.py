@@ -17,8 +17,9 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.opening.default_fusion import default_fusion, default_shares
+from hybrid_cli.opening.judged import queries_of_judgments
 from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import check_systems, refuse_other_corpora
+from hybrid_cli.opening.provenance import check_systems, corpora_of, refuse_other_corpora
 from hybrid_cli.opening.searcher import open_sides
 from hybrid_cli.opening.stored_retriever import (
     StoredRetriever,
@@ -56,13 +57,14 @@ def compose(settings: Compose) -> Path:
     """
     manifests = manifests_of(settings.indexes)
     refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
-    output = artifacts.output_of(settings, Kind.RETRIEVER, _inputs(settings))
+    queries = _queries(settings, manifests)
+    output = artifacts.output_of(settings, Kind.RETRIEVER, _inputs(settings, queries))
     if output.up_to_date:
         return output.path
     if path := weights_path(settings.weights):
         fusion = _of_file(settings, path, manifests)
     elif settings.tune:
-        fusion = _tuned(settings, manifests)
+        fusion = _tuned(settings, manifests, queries)
     elif settings.method is not None:
         recipe = FusionRecipe(
             settings.method, (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing,
@@ -70,7 +72,7 @@ def compose(settings: Compose) -> Path:
         )  # fmt: skip
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
-        fusion = _scaled(settings, manifests)
+        fusion = _scaled(settings, manifests, queries)
     stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), **fusion)
     if settings.reranker is not None:
         from hybrid_cli.opening.rerankers import named_reranker  # imports transformers
@@ -85,12 +87,30 @@ def compose(settings: Compose) -> Path:
     return output.path
 
 
-def _inputs(settings: Compose) -> dict[str, Path | artifacts.Named]:
-    inputs: dict[str, Path | artifacts.Named] = {f"index {n}": path for n, path in enumerate(settings.indexes, 1)}
+def _queries(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> Path | None:
+    """Return the queries that the scales or the judgments are of; None for neither."""
+    of_qrels = settings.qrels is not None and settings.qrels.is_dir()
     if settings.queries is not None:
-        inputs["queries"] = collections.queries_path(settings.queries, settings.split)
+        split = None if of_qrels and settings.queries.is_file() else settings.split
+        return collections.queries_path(settings.queries, split)
+    if settings.qrels is None:
+        return None
+    if of_qrels:
+        return collections.queries_path(settings.qrels, settings.split)
+    qrels = collections.qrels_path(settings.qrels, settings.split)
+    return queries_of_judgments("compose", qrels, corpora_of(manifests))
+
+
+def _split_of_qrels(settings: Compose) -> str | None:
+    return settings.split if settings.qrels is not None and settings.qrels.is_dir() else None
+
+
+def _inputs(settings: Compose, queries: Path | None) -> dict[str, Path | artifacts.Named]:
+    inputs: dict[str, Path | artifacts.Named] = {f"index {n}": path for n, path in enumerate(settings.indexes, 1)}
+    if queries is not None:
+        inputs["queries"] = queries
     if settings.qrels is not None:
-        inputs["qrels"] = collections.qrels_path(settings.qrels, settings.split)
+        inputs["qrels"] = collections.qrels_path(settings.qrels, _split_of_qrels(settings))
     if settings.reranker is not None:
         inputs["reranker"] = model_input(settings.reranker)
     return inputs | weights_file(settings.weights)
@@ -129,14 +149,13 @@ def _evidence(tuned: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tuned.items() if name not in _NOT_EVIDENCE}
 
 
-def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
+def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: Path | None) -> dict[str, Any]:
     """Search the judged queries in every index, and tune the fusion of the runs as `fuse --tune` does."""
-    qrels = settings.qrels or Path()
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):
             run = Path(folder) / str(number) / f"{name.replace('/', '-')}.parquet"
-            search = Search(qrels, split=settings.split, index=index, hits=settings.depth, output=run)
+            search = Search(queries=queries, index=index, hits=settings.depth, output=run)
             if "device" in settings.given and manifests[number][0].kind == Kind.DENSE_INDEX:
                 search = search.changed(device=settings.device)
             call(search if settings.threads is None else search.changed(threads=settings.threads))
@@ -144,21 +163,21 @@ def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[s
         weights = Path(folder) / "weights.json"
         exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes
         fuse = Fuse(
-            runs, tune=True, index=exact, qrels=qrels, split=settings.split, measure=settings.measure,
-            depth=settings.depth, output=weights, seed=settings.seed, threads=settings.threads,
+            runs, tune=True, index=exact, qrels=settings.qrels, split=_split_of_qrels(settings),
+            measure=settings.measure, depth=settings.depth, output=weights, seed=settings.seed,
+            threads=settings.threads,
         )  # fmt: skip
         call(fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse)
         tuned = read_tuned(weights)
         return _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
 
 
-def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
+def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: Path | None) -> dict[str, Any]:
     """Return the sum of exact scores in units of their deviations."""
     if settings.weights is None:
         _warn_trained(settings.indexes, manifests)
     names = short_names(settings.indexes)
     shares = chosen_weights(settings.weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names)
-    queries = None if settings.queries is None else collections.queries_path(settings.queries, settings.split)
     sides = open_sides(settings.indexes, SearchOptions(threads=settings.threads, device=settings.device))
     fusion = default_fusion(sides, manifests, shares.weights, queries, settings.seed)
     content = _content(fusion.recipe, settings.depth)

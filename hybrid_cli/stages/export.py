@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +24,9 @@ from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.provenance import refuse_other_corpus
+from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
+from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import ENGINES, ExportFormat
 from hybrid_cli.stages import stage
@@ -51,6 +53,10 @@ _TREC = {  # how trec_eval reads a run and judgments
     Kind.QRELS: "  trec_eval -m all_trec {path} RUN",
 }
 _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
+FUSION = "fusion.json"  # next to the exported indexes of a retriever
+_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "shares", "scales", "reranker")
+_VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
+_IMPACTS: dict[str, str] = {"opensearch": "contents", "vespa": "impacts", "parquet": "values"}  # field of BM25
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
@@ -83,18 +89,20 @@ def export(settings: Export) -> Path:
     output = artifacts.open_output(
         settings.output, kind, f"export {settings.form}",
         inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
-        foreign=True, compare=settings.output.is_dir() == (settings.form in _FOLDERS),
+        foreign=True, compare=settings.output.is_dir() == (settings.form in _FOLDERS or kind == Kind.RETRIEVER),
     )  # fmt: skip
     with output.scratch() as scratch:
-        count = _WRITERS[kind, settings.form](path, scratch, settings)
+        count = (_write_retriever if kind == Kind.RETRIEVER else _WRITERS[kind, settings.form])(path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})", code="written", path=output.path)
     if settings.form == "trec":
         console.note(_TREC[kind].format(path=output.path))
-    if settings.form in _OPENED:
-        counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
-        two = settings.form == "sentence-transformers" and not (output.path / layout.MODULES).is_file()
-        text = _TWO_TOWERS if two else _OPENED[settings.form]
-        console.note(text.format(path=output.path) + (counts if settings.form == "anserini" else ""))
+    if kind == Kind.RETRIEVER and settings.form not in ENGINES:
+        for name, index in _exported_indexes(RetrieverFiles.read(path), settings.form).items():
+            _note_opening(index, output.path / name, settings.form)
+    elif settings.form in _OPENED:
+        _note_opening(path, output.path, settings.form)
+    if kind == Kind.RETRIEVER:
+        console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
     if settings.form == "sentence-transformers" and (folder := path / layout.CONTRACT).is_file():
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:
@@ -106,8 +114,20 @@ def export(settings: Export) -> Path:
     return output.path
 
 
+def _note_opening(path: Path, output: Path, form: ExportFormat) -> None:
+    """Print how another tool opens an exported artifact."""
+    counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
+    two = form == "sentence-transformers" and not (output / layout.MODULES).is_file()
+    text = _TWO_TOWERS if two else _OPENED[form]
+    console.note(text.format(path=output) + (counts if form == "anserini" else ""))
+
+
 def _formats(path: Path, kind: Kind) -> list[str]:
     """Return the formats of an artifact; search engines have none for learned weights."""
+    if kind == Kind.RETRIEVER:
+        files = RetrieverFiles.read(path)
+        forms = dict.fromkeys(form for _, form in _WRITERS)
+        return [form for form in forms if _exported_indexes(files, form)]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
     return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
 
@@ -116,6 +136,8 @@ def _ready(path: Path, kind: Kind, form: ExportFormat) -> str:
     """Return a hint at what another tool opens without an export: BM25's Lucene index, or a reranker."""
     if form == "pyserini" and (path / layout.LUCENE).is_dir():
         return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens"
+    if kind == Kind.RETRIEVER:
+        return "; search engines take one index of BM25, and dense ones" if form in ENGINES else ""
     reranker = form == "sentence-transformers" and kind == Kind.RERANKER
     return f"; CrossEncoder({str(path)!r}) of sentence-transformers opens it as it is" if reranker else ""
 
@@ -331,7 +353,19 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 
 
 def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
-    """Write the documents of a lexical index, and of a dense one, for a search engine."""
+    """Write the documents of a lexical index, and the vectors of a dense one, for a search engine."""
+    return _write_served(path, {"vector": settings.dense} if settings.dense else {}, scratch, settings)
+
+
+def _write_served(path: Path, dense: Mapping[str, Path], scratch: Path, settings: Export) -> str:
+    """Write the documents of a lexical index for a search engine.
+
+    Args:
+        path: a lexical index.
+        dense: field name -> dense index.
+        scratch: folder to write.
+        settings: settings of the command.
+    """
     from hybrid_cli.exports import serving
     from hybrid_cli.opening.exact import query_encoder
     from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
@@ -346,23 +380,70 @@ def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
         )  # fmt: skip
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
-    dense = open_dense(settings.dense) if settings.dense else None
-    if settings.dense:
-        refuse_other_corpora({path: [manifest], settings.dense: [artifacts.read_manifest(settings.dense)]})
+    opened = {name: open_dense(index) for name, index in dense.items()}
+    refuse_other_corpora({index: [artifacts.read_manifest(index)] for index in (path, *dense.values())})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
-    served = serving.Served(open_bm25(path), fields, corpora, work, dense)
+    served = serving.Served(open_bm25(path), fields, corpora, work, opened)
     served.check()
     queries = None
     if settings.split is not None:
         assert settings.collection is not None
         read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
-        queries = served.queries(read, query_encoder(dense, settings.model) if dense else None)
-    scratch.mkdir()
+        queries = served.queries(read, {name: query_encoder(index, settings.model) for name, index in opened.items()})
+    scratch.mkdir(exist_ok=True)
     write = getattr(serving, f"write_{settings.form}")
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
         count = write(served, scratch, queries, advance)
     disk.remove(work)
     return console.counted(document=count, **({"query": len(queries)} if queries is not None else {}))
+
+
+def _exported_indexes(files: RetrieverFiles, form: ExportFormat) -> dict[str, Path]:
+    """Return name -> index of a retriever with a format; empty if a search engine cannot take all of them."""
+    names = zip(short_names(files.indexes), files.indexes, files.manifests, strict=True)
+    named = {
+        name.replace("/", "-"): index
+        for name, index, shards in names
+        if len(shards) == 1 and form in (*_formats(index, shards[0].kind), *_VECTORS.get(shards[0].kind, ()))
+    }
+    if form not in ENGINES:
+        return named
+    return named if len(named) == len(files.indexes) and len(files.of_kind(Kind.LEXICAL_INDEX)) == 1 else {}
+
+
+def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
+    """Write the indexes of a retriever, in a folder with its fusion."""
+    files = RetrieverFiles.read(path)
+    indexes = _exported_indexes(files, settings.form)
+    scratch.mkdir()
+    if settings.form in ENGINES:
+        (lexical,), dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
+        several = len(dense) > 1
+        vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
+        count = _write_served(lexical, vectors, scratch, settings)
+        parts = {index: name for name, index in vectors.items()} | {lexical: _IMPACTS[settings.form]}
+    else:
+        written = {
+            name: _WRITERS[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
+            for name, index in indexes.items()
+        }
+        count = "; ".join(f"{name}: {text}" for name, text in written.items())
+        parts = {index: name for name, index in indexes.items()}
+    disk.write_text(scratch / FUSION, json.dumps(_fusion(files, parts), indent=2) + "\n")
+    return count
+
+
+def _fusion(files: RetrieverFiles, parts: Mapping[Path, str]) -> dict[str, Any]:
+    """Return the fusion of a retriever, and for each index its kind and the field or folder that was written."""
+    stored = files.stored
+    fusion = {name: getattr(stored, name) for name in _FUSION}
+    kinds = [str(shards[0].kind) for shards in files.manifests]
+    names = short_names(files.indexes)
+    indexes = [
+        {"name": name, "kind": kind, "weight": weight, "written": parts.get(index)}
+        for name, kind, weight, index in zip(names, kinds, stored.weights, files.indexes, strict=True)
+    ]
+    return {**fusion, "indexes": indexes}
 
 
 def _anserini(path: Path, scratch: Path, settings: Export) -> str:

@@ -42,6 +42,7 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
+from hybrid_cli.opening.judged import missing_split
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
@@ -67,7 +68,7 @@ def fuse(settings: Fuse) -> Path:
     Raises:
         InputError: inputs or options cannot be used together.
     """
-    settings = _with_retriever(settings)
+    settings = _with_split(_with_retriever(settings))
     job = FusionInputs.of(settings)
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None:
@@ -99,6 +100,15 @@ def _with_retriever(settings: Fuse) -> Fuse:
     if stored.missing == "exact" and not settings.index:
         settings = settings.changed(index=index_paths(path, stored))
     return settings
+
+
+def _with_split(settings: Fuse) -> Fuse:
+    """Return the settings with the judgments that were left out: of the split that the runs were searched on."""
+    if settings.qrels is None and not settings.tune:
+        return settings
+    paths = list(runs.name_runs(settings.runs).values())
+    known = missing_split("fuse", settings.qrels, settings.split, paths)
+    return settings if known is None else settings.changed(qrels=known.collection, split=known.name)
 
 
 @dataclass(frozen=True)

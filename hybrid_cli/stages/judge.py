@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,17 @@ from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
-from hybrid_cli.opening.provenance import refuse_other_corpus
+from hybrid_cli.opening.judged import collection_of
+from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpus, warn_lost
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Evaluate, Fuse, Judge
+from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
 from hybrid_cli.settings.base import command_line
-from hybrid_cli.stages import stage
+from hybrid_cli.stages import call, stage
+from hybrid_cli.workflows.retrievers import searched_sides
 
 
 @stage(Judge)
@@ -37,17 +41,20 @@ def judge(settings: Judge) -> Path:
         raise option_error(
             "measure", settings.measure, "needs answers in the texts; name a measure of judgments", code="needs-answers"
         )
-    queries = collection.queries_path(settings.collection, settings.split)
-    corpus = collection.corpus_path(settings.collection)
-    named = runs.name_runs(settings.runs)
-    refuse_other_corpus(named.values(), corpus)
+    files = None if settings.retriever is None else RetrieverFiles.read(settings.retriever)
+    queries, corpora = _queries(settings, files), _corpora(settings, files)
+    named, others = runs.name_runs(settings.runs), list[Path]()
+    if files is not None:
+        named, others = searched_sides(settings, files, queries, call)
+    if settings.collection is not None:
+        refuse_other_corpus(named.values(), corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
-    texts = JudgedTexts(queries, corpus)
-    pooled = _pools(settings, opened, texts)
+    texts = JudgedTexts(queries, corpora)
+    pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
     judgments = Judgments(settings.output)
     try:
-        session = JudgingSession.of(settings, opened, judgments, texts, pooled)
+        session = JudgingSession.of(settings, opened, lineage.dense_side(named), judgments, texts, pooled)
         if keyboard.is_interactive():
             _in_terminal(session)
         else:
@@ -56,13 +63,36 @@ def judge(settings: Judge) -> Path:
         judgments.close()
     _note(session)
     if session.judged():
-        _note_next(settings, named)
+        _note_next(settings, named, files, queries)
     return settings.output
 
 
-def _pools(settings: Judge, opened: dict[str, Run], texts: JudgedTexts) -> list[Pool]:
+def _queries(settings: Judge, files: RetrieverFiles | None) -> Path:
+    """Return the queries of `--queries`, of the collection, or of the collection that a retriever is of."""
+    known = settings.queries or settings.collection
+    if known is None and files is not None:
+        known = collection_of(corpora_of(files.manifests))
+    if known is None:
+        problem = "judge: no queries; pass them with --queries, such as a text file with a query per line"
+        raise InputError(problem, code="no-queries", option="queries")
+    return collection.queries_path(known, settings.split)
+
+
+def _corpora(settings: Judge, files: RetrieverFiles | None) -> list[Path]:
+    """Return the corpora with the texts of documents: of the collection, or those that a retriever is of."""
+    if settings.collection is not None or files is None:
+        return [collection.corpus_path(settings.collection or Path())]
+    recorded = corpora_of(files.manifests)
+    if not (corpora := existing_paths(recorded)):
+        problem = f"{files.folder}: its corpus is no longer at the recorded path; pass the collection"
+        raise InputError(problem, code="corpus-missing", path=files.folder, option="collection")
+    warn_lost(recorded, "texts may be missing or of other documents; pass the collection")
+    return corpora
+
+
+def _pools(settings: Judge, opened: Sequence[Run], texts: JudgedTexts) -> list[Pool]:
     """Return the pools of the queries in the collection, the next first."""
-    pooled = pools(list(opened.values()), settings.depth, settings.seed, settings.order == "random")
+    pooled = pools(opened, settings.depth, settings.seed, settings.order == "random")
     known = [pool for pool in pooled if pool.qid in texts.queries]
     if not known:
         raise InputError(
@@ -116,10 +146,12 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         )
 
 
-def _note_next(settings: Judge, named: Mapping[str, Path]) -> None:
-    """Print the command that uses the judgments: a tuning of two or more runs, or the measures of one."""
+def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:
+    """Print the command that uses the judgments: a tuning of two or more runs or indexes, or the measures of one."""
     if len(named) == 1:
-        command = command_line(Evaluate(settings.runs, qrels=settings.output))
+        command = command_line(Evaluate(settings.runs or [*named.values()], qrels=settings.output))
+    elif files is not None:
+        command = command_line(_tuning(settings, files, queries))
     else:
         indexes = lineage.searched_indexes(named.values())
         exact = bool(indexes) and all(lineage.texts_of(path) is not None for path in named.values())
@@ -127,6 +159,20 @@ def _note_next(settings: Judge, named: Mapping[str, Path]) -> None:
         tuning = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
         command = command_line(tuning.changed(index=indexes) if exact else tuning)
     console.note(f"judge: to use the judgments:\n{command}", code="next-command", command=command)
+
+
+def _tuning(settings: Judge, files: RetrieverFiles, queries: Path) -> Compose:
+    """Return the settings that compose the indexes of a retriever again, tuned on the judgments."""
+    stored, folder = files.stored, Path(os.path.normpath(files.folder))
+    tuning = Compose(
+        files.indexes, tune=True, qrels=settings.output, queries=queries, measure=settings.measure,
+        output=folder.with_name(f"{folder.name}-tuned"),
+    )  # fmt: skip
+    if stored.depth != tuning.depth:
+        tuning = tuning.changed(depth=stored.depth)
+    if stored.reranker is not None:
+        tuning = tuning.changed(reranker=reranker_path(folder, stored.reranker), rerank_depth=stored.reranker["depth"])
+    return tuning
 
 
 def _note(session: JudgingSession) -> None:

@@ -1,4 +1,4 @@
-"""`label`: label queries with their top hits by BM25 or in a run, for training a Lambda."""
+"""`label`: label queries with their top hits by BM25, by a retriever or in a run, for training a Lambda."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from hybrid_cli.artifacts import Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.shards import progress
+from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
+from hybrid_cli.opening.searcher import RetrieverSearcher
+from hybrid_cli.opening.sharded import shards_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Label
+from hybrid_cli.settings import Label, SearchOptions
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import labels
-from hybrid_cli.training.labels import MatrixTeacher, Queries, RunTeacher, Teacher
+from hybrid_cli.training.labels import MatrixTeacher, Queries, RetrieverTeacher, RunTeacher, Teacher
 
 QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
@@ -75,7 +79,11 @@ def _inputs(settings: Label) -> dict[str, Path]:
     inputs = {"corpus": collections.corpus_path(collection)}
     if settings.index is not None:
         inputs["index"] = settings.index
-        check_corpus(settings.index, inputs["corpus"])
+        if is_retriever(settings.index):
+            files = RetrieverFiles.read(settings.index)
+            check_corpus(files.indexes[0], inputs["corpus"], files.manifests[0])
+        else:
+            check_corpus(settings.index, inputs["corpus"])
     if settings.run is not None:
         inputs["run"] = settings.run
         refuse_other_corpus([settings.run], inputs["corpus"])
@@ -89,7 +97,9 @@ def _inputs(settings: Label) -> dict[str, Path]:
 def _queries(settings: Label, inputs: dict[str, Path], run: Run | None) -> Queries:
     if "queries" in inputs:
         return labels.given_queries(inputs["queries"], settings, run)
-    language = str(artifacts.read_manifest(inputs["index"], Kind.LEXICAL_INDEX).options["language"])
+    index = inputs["index"]
+    lexical = RetrieverFiles.read(index).of_kind(Kind.LEXICAL_INDEX) if is_retriever(index) else [index]
+    language = artifacts.read_manifest(shards_of(lexical[0])[0]).options["language"] if lexical else ENGLISH
     return labels.sentence_queries(inputs["corpus"], inputs.get("questions"), language, settings)
 
 
@@ -97,9 +107,12 @@ def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labe
     """Open the teacher, or its run on another machine; return a function from queries to their labels."""
     teacher: Teacher
     if "run" in inputs:
-        opened = run or runs.open_run(inputs["run"], by_qid=False)
+        hits = run or runs.open_run(inputs["run"], by_qid=False)
         queries = collections.read_queries(inputs["queries"])
-        teacher = RunTeacher(inputs["run"], opened, queries, inputs["corpus"], settings)
+        teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings)
+    elif is_retriever(inputs["index"]):
+        opened = RetrieverSearcher.open(RetrieverFiles.read(inputs["index"]), SearchOptions(threads=settings.threads))
+        teacher = RetrieverTeacher(opened.retriever, inputs["corpus"], settings)
     else:
         teacher = MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)
     return lambda asked: labels.labelled(asked, teacher.hits(asked))

@@ -11,18 +11,14 @@ import pyarrow as pa
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import option_error
-from hybrid_cli.opening.sharded import index_manifest
-from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
-from hybrid_cli.settings import MineNegatives, Search
+from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM
 from hybrid_cli.workflows.mining import MinedCollection
-
-_BEYOND = 50  # hits beyond the depth, some of which are relevant and filtered
+from hybrid_cli.workflows.retrievers import with_ranking
 
 
 @stage(MineNegatives)
@@ -35,7 +31,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     Raises:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
-    settings = _with_ranking(settings)
+    settings = with_ranking(settings, call)
     parts = [
         MinedCollection.of(settings.of_collection(number).with_depth(collections.document_count(path)))
         for number, path in enumerate(settings.collections)
@@ -66,29 +62,6 @@ def mine_negatives(settings: MineNegatives) -> Path:
     depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
     _report(tally, manifest.counts, output.path, [*depths])
     return output.path
-
-
-def _with_ranking(settings: MineNegatives) -> MineNegatives:
-    """Search the retriever in `--index`; return settings with its run as the source, and its lexical index.
-
-    The run is written next to the examples, so that an equal call finds it.
-    """
-    retrievers = [path for path in settings.indexes if is_retriever(path)]
-    if not retrievers:
-        return settings
-    if len(settings.collections) > 1 or "sources" in settings.given:
-        option = "sources" if "sources" in settings.given else "collection"
-        reason = f"{retrievers[0]} is a retriever, whose hits are the source for one collection"
-        raise option_error(option, None, reason, code="conflicting-options")
-    retriever, collection = retrievers[0], settings.collections[0]
-    run = settings.output.with_name(f"{settings.output.stem}.hits.parquet")
-    depth = settings.with_depth(collections.document_count(collection)).depth or 0
-    hits = min(depth + _BEYOND, collections.document_count(collection))
-    queries = {"queries": settings.queries} if settings.queries else {"collection": collection, "split": settings.split}
-    call(Search(index=retriever, hits=hits, output=run, overwrite=settings.overwrite, **queries))  # type: ignore[arg-type]
-    kinds = ((path, index_manifest(path).kind) for path in index_paths(retriever, read_retriever(retriever)))
-    lexical = [path for path, kind in kinds if kind == Kind.LEXICAL_INDEX][:1]
-    return settings.changed(sources=(f"run:{run}",), index=lexical)
 
 
 def _prefix_ids(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:

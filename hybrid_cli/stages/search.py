@@ -38,13 +38,12 @@ from hybrid_cli.opening.searcher import (
     Searcher,
     open_fused,
     open_hybrid,
-    open_retriever,
     open_searcher,
     open_stored_queries,
     stored_queries,
 )
 from hybrid_cli.opening.sharded import index_manifest, shards_of
-from hybrid_cli.opening.stored_retriever import index_paths, is_retriever, manifests_of, read_retriever
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import RETRIEVER
@@ -113,9 +112,9 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
         option = "exact" if settings.exact else "index"
         raise option_error(option, settings.indexes if option == "index" else None, reason, code="conflicting-options")
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
-    parts = manifests_of(index_paths(folder, read_retriever(folder)))
+    files = RetrieverFiles.read(folder)
     if settings.prints:
-        return _answers(settings, RetrieverSearcher(open_retriever(folder, settings)), parts)
+        return _answers(settings, RetrieverSearcher.open(files, settings), files.manifests)
     source = _queries_source(settings)
     if source.is_dir():
         problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
@@ -126,8 +125,8 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
         inputs=inputs, options=settings.recorded(index_kind=RETRIEVER), overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
-        warn_changed([shard for index in parts for shard in index])
-        _write(output, settings, source, None, [index[0] for index in parts], ())
+        warn_changed([shard for index in files.manifests for shard in index])
+        _write(output, settings, source, None, [index[0] for index in files.manifests], ())
     return output.path
 
 

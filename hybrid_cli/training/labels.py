@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.index import Barred, LexicalIndex
+from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training.negatives import fold_columns
@@ -182,20 +184,12 @@ class MatrixTeacher:
         return self._index.hits(bags, self._options.depth, self._threads, self._barred(queries))
 
     def _barred(self, queries: pl.DataFrame) -> Barred | None:
-        numbers, rows = [], []
-        if not self._options.keep_own:
-            numbers.append(np.arange(len(queries)))
-            rows.append(queries["row"].to_numpy())
-        if self._copies is not None:
-            copied, copies = self._copies.of(queries)
-            numbers.append(copied)
-            rows.append(copies)
-        if not rows:
+        numbers, rows = _dropped(queries, self._options, self._copies)
+        if not len(rows):
             return None
-        number = np.concatenate(numbers)
-        order = np.argsort(number, kind="stable")
-        ends = np.concatenate(([0], np.cumsum(np.bincount(number, minlength=len(queries)))))
-        return ends, np.concatenate(rows)[order]
+        order = np.argsort(numbers, kind="stable")
+        ends = np.concatenate(([0], np.cumsum(np.bincount(numbers, minlength=len(queries)))))
+        return ends, rows[order]
 
 
 class _Copies:
@@ -211,6 +205,50 @@ class _Copies:
         wanted = queries.select(_HASH)["hash"].to_numpy()
         first, last = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
         return np.repeat(np.arange(len(wanted)), last - first), self._rows[_ranges(first, last - first)]
+
+
+def _dropped(queries: pl.DataFrame, options: Labeling, copies: _Copies | None) -> tuple[Longs, Longs]:
+    """Return the pairs of a query (its position) and the corpus row of a passage that is not kept as its hit."""
+    numbers, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    if not options.keep_own:
+        numbers.append(np.arange(len(queries)))
+        rows.append(queries["row"].to_numpy())
+    if copies is not None:
+        numbers_of_copies, rows_of_copies = copies.of(queries)
+        numbers.append(numbers_of_copies)
+        rows.append(rows_of_copies)
+    return np.concatenate(numbers), np.concatenate(rows)
+
+
+class RetrieverTeacher:
+    """The fused ranking of a retriever.
+
+    Args:
+        retriever: open indexes of the corpus, and their fusion.
+        corpus: the corpus file.
+        options: depth; whether a sentence keeps its own passage and passages with the same text.
+    """
+
+    def __init__(self, retriever: Retriever, corpus: Path, options: Labeling):
+        self._retriever, self._corpus, self._options = retriever, corpus, options
+        self._copies = None if options.keep_same_text else _Copies(corpus)
+        self._lock = Lock()  # encoders are used by one thread at a time
+
+    def hits(self, queries: pl.DataFrame) -> Hits:
+        """Return the hits of the retriever; see `MatrixTeacher.hits`."""
+        numbers, rows = _dropped(queries, self._options, self._copies)
+        dropped = pl.DataFrame({"qid": queries["qid"][numbers], "docid": self._docids[rows]}) if len(rows) else None
+        most = int(np.bincount(numbers).max()) if len(rows) else 0
+        with self._lock:
+            blocks = self._retriever.runs(queries.select("qid", "text"), self._options.depth + most)
+            hits = pl.concat([runs.empty(), *blocks])
+        if dropped is not None:
+            hits = hits.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
+        return _of_run(hits.filter(pl.int_range(pl.len()).over("qid") < self._options.depth), queries)
+
+    @cached_property
+    def _docids(self) -> pl.Series:
+        return collections.docids(self._corpus)
 
 
 class RunTeacher:
@@ -248,9 +286,7 @@ class RunTeacher:
         with self._lock:
             blocks = self.run.in_order(queries["qid"]).blocks()
             hits = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
-        lengths = hits.group_by("qid").len()
-        counted = queries.select("qid").join(lengths, on="qid", how="left", maintain_order="left")["len"].fill_null(0)
-        return counted.to_numpy(), hits["docid"], hits["score"].to_numpy()
+        return _of_run(hits, queries)
 
     def _best(self, block: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
         """Return the best hits of each query of a block."""
@@ -263,7 +299,14 @@ class RunTeacher:
         return hits.filter(pl.int_range(pl.len()).over("qid") < self._depth).select(block.columns)
 
 
-Teacher: TypeAlias = MatrixTeacher | RunTeacher
+Teacher: TypeAlias = MatrixTeacher | RetrieverTeacher | RunTeacher
+
+
+def _of_run(run: pl.DataFrame, queries: pl.DataFrame) -> Hits:
+    """Return the hits in a run (qid, docid, score), which are in the order of the queries."""
+    lengths = run.group_by("qid").len()
+    counts = queries.select("qid").join(lengths, on="qid", how="left", maintain_order="left")["len"].fill_null(0)
+    return counts.to_numpy(), run["docid"], run["score"].to_numpy()
 
 
 def _ranges(first: Longs, counts: Longs) -> Longs:

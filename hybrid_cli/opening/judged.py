@@ -1,0 +1,121 @@
+"""The collection, split and queries to which runs and judgments belong, found through manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybrid_cli import console
+from hybrid_cli.artifacts import Recorded, find_manifest, lineage
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split of a collection."""
+
+    collection: Path
+    name: str
+
+
+def split_of(file: Path) -> Split | None:
+    """Return the split whose queries or judgments a file of a collection has; None for any other file."""
+    role, _, name = file.stem.partition(".")
+    if file.suffix != ".parquet" or role not in ("queries", "qrels") or not name:
+        return None
+    made = find_manifest(file.parent)
+    return Split(_relative(file.parent), name) if made is not None and made.kind == Kind.COLLECTION else None
+
+
+def split_of_runs(runs: Iterable[Path]) -> Split | None:
+    """Return the split with whose queries runs were searched; None if no run records one.
+
+    Raises:
+        InputError: runs of several splits.
+    """
+    sources = filter(None, map(lineage.queries_of, runs))
+    found = list(dict.fromkeys(filter(None, (split_of(source.path) for source in sources))))
+    if len(found) > 1:
+        names = " and ".join(f"{split.name} of {split.collection}" for split in found)
+        problem = f"the runs were searched with queries of several splits ({names}); pass runs of one, or a collection"
+        raise InputError(f"{problem} with --split", code="other-queries", choices=[split.name for split in found])
+    return found[0] if found else None
+
+
+def missing_split(command: str, collection: Path | None, split: str | None, runs: Sequence[Path]) -> Split | None:
+    """Return the collection and split of judgments where the user left one out, and print them.
+
+    Args:
+        command: name of the command, for the note.
+        collection: collection or qrels file; None if it was left out.
+        split: split of the collection; None if it was left out.
+        runs: the runs to measure, whose queries decide.
+
+    Returns:
+        None if nothing was left out, or the runs record nothing that fits.
+
+    Raises:
+        InputError: runs of several splits.
+    """
+    if collection is not None and (split is not None or len(collections.splits(collection)) < 2):
+        return None
+    found = split_of_runs(runs)
+    if found is None or (collection is not None and collection.resolve() != found.collection.resolve()):
+        return None
+    whole = Split(collection or found.collection, split or found.name)
+    console.note(
+        f"{command}: judgments of split {whole.name} of {whole.collection}, with whose queries the runs were searched",
+        code="assumed-split", path=whole.collection, split=whole.name,
+    )  # fmt: skip
+    return whole
+
+
+def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded]) -> Path:
+    """Return the queries that judgments belong to: those of their split, or of a split of the indexed collection.
+
+    Args:
+        command: name of the command, for the note.
+        qrels: file of judgments.
+        corpora: the corpora that indexes record.
+
+    Raises:
+        InputError: no split has all judged queries, or several have.
+    """
+    if (own := split_of(qrels)) is not None:
+        return collections.queries_path(own.collection, own.name)
+    judged = collections.read_qrels(qrels)["qid"].unique()
+    folders = list(dict.fromkeys(_relative(corpus.path.parent) for corpus in corpora if corpus.path.exists()))
+    found = [Split(folder, name) for folder in folders for name in collections.splits_with(folder, judged)]
+    if not found:
+        where = f"in no split of {' or '.join(map(str, folders))}" if folders else "not recorded"
+        problem = f"{qrels}: its queries are {where}; pass them with --queries"
+        raise InputError(problem, code="queries-missing", path=qrels, option="queries")
+    if len(found) > 1:
+        names = ", ".join(split.name for split in found)
+        problem = f"{qrels}: its queries are in several splits of {found[0].collection} ({names}); pass --queries"
+        raise InputError(
+            f"{problem} {found[0].collection} --split NAME",
+            code="missing-option", path=qrels, option="queries", choices=[split.name for split in found],
+        )  # fmt: skip
+    console.note(
+        f"{command}: {qrels} has judgments of split {found[0].name} of {found[0].collection}, which the indexes are of",
+        code="assumed-split", path=found[0].collection, split=found[0].name,
+    )  # fmt: skip
+    return collections.queries_path(found[0].collection, found[0].name)
+
+
+def collection_of(corpora: Iterable[Recorded]) -> Path | None:
+    """Return the collection that indexes are of; None if its corpus is gone, or belongs to no collection."""
+    for corpus in corpora:
+        made = find_manifest(corpus.path.parent) if corpus.path.exists() else None
+        if made is not None and made.kind == Kind.COLLECTION:
+            return _relative(corpus.path.parent)
+    return None
+
+
+def _relative(path: Path) -> Path:
+    """Return a path as a user writes it: relative to the working directory if it is below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
