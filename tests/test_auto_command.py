@@ -92,12 +92,30 @@ def test_three_validations_encode_a_small_corpus_or_at_most_half_of_the_document
     assert recommended.validation_texts(10_001) == (3 * 2_200, 4 * 28)
 
 
-def test_the_suggested_search_works(made: tuple[Path, Done]) -> None:
-    line = next(line for line in commands(made[1]) if "--query " in line)
-    assert "--weights" not in line
-    found = hybrid(*shlex.split(line.replace("...", "salt in sea water"))[1:])
-    assert found.code == 0, found.err
-    assert found.out.startswith(" 1. ")
+def finds(line: str, query: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether the suggested search, which reads queries from standard input, prints hits."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{query}\n"))
+    done = hybrid(*shlex.split(line)[1:])
+    assert done.code == 0, done.err
+    return " 1. " in done.out
+
+
+def test_documents_alone_become_a_retriever_that_is_searched_by_the_printed_command(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pseudo-queries, whose scores are no estimate, are made on request."""
+    done = auto(source, tmp_path / "out")
+    assert done.code == 0, done.err
+    assert [line.split()[1] for line in commands(done)] == ["prepare", "index-bm25", "encode", "compose", "search"]
+    assert finds(commands(done)[-1], "salt in sea water", monkeypatch)
+    assert done.says("no-judgments")
+    assert done.out == ""
+    done = auto(source, tmp_path / "out", "--pseudo-queries", "title")
+    assert done.code == 0, done.err
+    assert "train-dense" not in {line.split()[1] for line in commands(done)}
+    assert done.says("start-model-used", queries=200)
+    assert artifacts.read_manifest(tmp_path / "out/report.html").kind == Kind.REPORT
+    assert "Measured on pseudo-queries (title)" in done.out
 
 
 def test_without_judgments_the_commands_of_judging_are_suggested_and_work(
@@ -183,7 +201,9 @@ def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], so
 
 
 @pytest.mark.heavy
-def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(source: Path, tmp_path: Path) -> None:
+def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
     assert done.code == 0, done.err
     steps = json.loads((tmp_path / "out/steps.json").read_text())
@@ -201,10 +221,9 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
     assert "--split judged" in called["evaluate"]
     assert "Measured on pseudo-queries" not in done.out
     assert not done.says("no-judgments")
-    searched = next(line for line in commands(done) if "--query " in line)
+    searched = commands(done)[-1]
     assert f"--index {tmp_path / 'out/retriever'} " in searched
-    found = hybrid(*shlex.split(searched.replace("...", "salt in sea water"))[1:])
-    assert (found.code, found.out[:4]) == (0, " 1. "), found.err
+    assert finds(searched, "salt in sea water", monkeypatch)
     again = auto(source, tmp_path / "out", "--minutes", 0.001, "--layers", 1, judged=True)
     assert again.says("stored-steps", steps=0)
     again = auto(source, tmp_path / "out", "--minutes", 2, "--layers", 1, judged=True)
@@ -229,16 +248,13 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("judged", [False, True])
-def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(
-    source: Path, tmp_path: Path, judged: bool
-) -> None:
+def test_too_few_judged_queries_train_nothing_unless_an_option_asks_for_it(source: Path, tmp_path: Path) -> None:
     """Trainings on pseudo-queries made MiniLM worse (studies/no-labels.md)."""
-    done = auto(source, tmp_path / "out", judged=judged)
+    done = auto(source, tmp_path / "out", judged=True)
     assert done.code == 0, done.err
     called = [line.split()[1] for line in commands(done)]
     assert not {"mine-negatives", "train-dense"} & set(called)
-    assert called.count("prepare") == (1 if judged else 2)
+    assert called.count("prepare") == 1
     assert done.says("start-model-used", queries=200)
     assert not (tmp_path / "out/model").exists()
 
@@ -264,20 +280,16 @@ def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negativ
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "left_out"), [((), ["report"]), (("--minutes", 5), ["training", "report"])])
-def test_short_texts_become_a_hybrid_without_report(
-    tmp_path: Path, words: tuple[object, ...], left_out: list[str]
-) -> None:
+def test_short_texts_become_a_hybrid_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(300)))
-    done = hybrid("auto", products, *words, "--output", tmp_path / "out")
+    done = hybrid("auto", products, "--minutes", 5, "--output", tmp_path / "out")
     assert done.code == 0, done.err
     assert [line.split()[1] for line in commands(done)] == ["prepare", "index-bm25", "encode", "compose", "search"]
     counts = {"sentence": 0, "first-sentence": 0, "heading": 0, "title": 0}
     assert done.warnings == ["few-pseudo-queries"]
-    assert done.says("few-pseudo-queries", left_out=left_out, counts=counts)
+    assert done.says("few-pseudo-queries", left_out=["training", "report"], counts=counts)
     assert done.says("no-judgments")
-    found = hybrid(*shlex.split(commands(done)[-1].replace("...", "cotton shirt 7"))[1:])
-    assert (found.code, found.out[:4]) == (0, " 1. "), found.err
+    assert finds(commands(done)[-1], "cotton shirt 7", monkeypatch)
     done = hybrid("auto", products, "--pseudo-queries", "sentence", "--output", tmp_path / "given")
     assert (done.code, done.problem) == (2, "no-queries"), done
 
@@ -300,14 +312,17 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     rest = "It has more than five words"
     rows = [{"id": f"d{n}", "title": f"Title {n}", "text": f"Title {n}\nIt is {n}. {rest}: {n}."} for n in range(30)]
     rows += [{"id": f"e{n}", "title": f"Other {n}", "text": f"{rest}."} for n in range(2)]
-    done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), "--output", tmp_path / "out")
+    given = ("--layers", 1, "--max-steps", 1, "--output", tmp_path / "out")
+    done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), *given)
     assert done.code == 0, done.err
     assert done.says("pseudo-queries-chosen", kind="sentence")
     assert "Measured on pseudo-queries (sentence)" in done.out
 
 
 @pytest.mark.heavy
-def test_overwrite_replaces_what_differs_and_keeps_the_rest(source: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_what_differs_and_keeps_the_rest(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that the same call resumes after an interruption; the last lines can be pasted, whatever the folder."""
     output = tmp_path / "an output"
     auto(source, output, "--max-steps", 0, judged=True)
@@ -320,8 +335,7 @@ def test_overwrite_replaces_what_differs_and_keeps_the_rest(source: Path, tmp_pa
     (output / "bm25" / "impacts" / "lengths.npy").unlink()
     assert auto(source, output, "--max-steps", 0, "--measure", "R@10", "--overwrite", judged=True).code == 0
     assert (output / "bm25" / "impacts" / "lengths.npy").is_file()
-    search = done.err.splitlines()[-1].replace('"..."', "salt")
-    assert hybrid(*shlex.split(search)[1:]).code == 0
+    assert finds(done.err.splitlines()[-1], "salt", monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +359,8 @@ def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
     for number in range(6):
         words = " ".join(f"Page {number} has sentence {line} of ten." for line in range(10))
         (tmp_path / "docs" / f"page {number}.md").write_text(f"# Page {number}\n\n{words}\n")
-    done = hybrid("auto", tmp_path / "docs", "--split-passages", 14, "--output", tmp_path / "out")
+    asked = ("--split-passages", 14, "--pseudo-queries", "sentence")
+    done = hybrid("auto", tmp_path / "docs", *asked, "--output", tmp_path / "out")
     assert done.code == 0, done.err
     assert done.says("text-files", path="docs", count=6, left_out={})
     for name in ("collection", "pseudo"):

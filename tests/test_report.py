@@ -91,11 +91,35 @@ def test_wins_ties_and_losses_are_in_one_row(tiny: Path, paths: list[Path], tmp_
     assert "run wins ties losses MRR@10 clear against bm25 3 2 0 +.500" in shown.text
 
 
+def test_the_first_row_compares_the_hybrid_with_bm25_whatever_the_baselines(study: Study, tmp_path: Path) -> None:
+    """By the manifests: the fused run is the hybrid, that of the lexical index is BM25."""
+    for baseline in (["dense"], ["fused"], None):
+        folder = tmp_path / "-".join(baseline or ["none"])
+        shown = page(study.inputs, folder, split="test", baseline=baseline or [])
+        first = re.search(r"<tbody>\s*<tr><th[^>]*>(.*?)</tr>", shown.html, re.DOTALL)
+        assert first is not None
+        assert "fused <small>against &lt;b&gt;bm25&lt;/b&gt;</small>" in re.sub(r"<i [^>]*></i>", "", first[1])
+
+
+def test_every_judged_query_is_listed_with_both_scores(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
+    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, baseline=["bm25"])
+    rows = re.findall(r'<li class="row">(.*?)</li>', shown.html)
+    cells = [[unescape(cell) for cell in re.findall(r"<span[^>]*>(.*?)</span>", row)] for row in rows]
+    asked = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
+    # by query, MRR@10 of bm25 is .5, 1, 1, 0 and 0; that of clear is 1 everywhere
+    assert [[row[0], *row[2:4]] for row in cells] == [
+        ["+1.000", ".000", "1.000"], ["+1.000", ".000", "1.000"], ["+.500", ".500", "1.000"],
+        [".000", "1.000", "1.000"], [".000", "1.000", "1.000"],
+    ]  # fmt: skip
+    assert all(row[1] == asked[row[4]] for row in cells)
+    assert len({row[4] for row in cells}) == 5
+
+
 def test_all_sections_are_present(whole: Path) -> None:
     shown = Page(whole / "report.html")
     assert shown.sections == [
-        "summary", "measures", "depth", "complement", "queries", "changed", "groups", "training", "memory",
-        "provenance",
+        "summary", "measures", "depth", "complement", "queries", "changed", "all-queries", "groups", "training",
+        "memory", "provenance",
     ]  # fmt: skip
     assert len(shown.rows("queries-1")) == 7 + 2  # dots, and the ends of the diagonal
     assert {row["model"] for row in shown.rows("training-1")} == {"encoder"}

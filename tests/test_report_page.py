@@ -186,6 +186,31 @@ def test_lists_open_with_the_keyboard_and_flag_relevant_documents(
     assert all(table.get_attribute("tabindex") == "0" for table in tables)
 
 
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_search_box_keeps_the_queries_with_all_words(
+    open_page: Callable[..., OpenPage], html: Path, width: int
+) -> None:
+    page = open_page(html, width=width).page
+    rows = page.query_selector_all(".queries > .row")
+    assert len(rows) == JUDGED
+    page.fill("#find", "BLOOD oxygen")
+    found = [row.text_content() for row in rows if row.is_visible()]
+    assert len(found) == 1
+    assert "oxygen in the blood" in found[0]
+    assert page.inner_text(".find output").startswith(f"1 of {JUDGED}")
+    page.fill("#find", "")
+    assert all(row.is_visible() for row in rows)
+
+
+def test_no_column_is_cut_on_a_phone(open_page: Callable[..., OpenPage], html: Path) -> None:
+    page = open_page(html, width=390).page
+    page.eval_on_selector_all("details:not(.case)", "all => all.forEach(each => each.open = true)")
+    boxes = page.query_selector_all(".scroll, .queries, .row")
+    assert len(boxes) > JUDGED
+    assert not [box.inner_text() for box in boxes if box.evaluate("box => box.scrollWidth > box.clientWidth + 1")]
+    assert page.query_selector("td[data-column='R@100']").is_visible()
+
+
 def test_a_learning_curve_has_the_color_of_its_run(open_page: Callable[..., OpenPage], html: Path) -> None:
     page = open_page(html).page
     second = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--run-1').trim()")

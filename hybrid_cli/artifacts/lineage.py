@@ -115,6 +115,11 @@ class System:
         return None
 
     @property
+    def is_fused(self) -> bool:
+        """Return whether the run is of a retriever, or fused from other runs."""
+        return self.kind == _SEVERAL
+
+    @property
     def _phrase(self) -> str:
         return self.kind if self.kind in (_SEVERAL, _UNKNOWN) else Kind(self.kind).phrase
 

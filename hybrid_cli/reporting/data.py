@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
@@ -25,6 +26,7 @@ from hybrid_cli.reporting.complement import (
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.summary import Summary, summarize
 from hybrid_cli.settings import Report
+from hybrid_cli.storage import Kind
 
 SHOWN_HITS = 10  # per list
 ANSWER_DEPTH = 100  # hits searched for answers without qrels
@@ -76,6 +78,7 @@ class Findings:
         summary: means, intervals and comparisons.
         complement: comparison of two runs; None without a pair.
         matches: comparisons per query; the last one is shown in detail.
+        lead: comparison of the hybrid with BM25, which comes first; None with one run.
         kept: run -> its data.
         groups: groups of queries with the means of each run.
         helped, hurt: qid, change of the queries that change most in the last match.
@@ -88,6 +91,7 @@ class Findings:
     summary: Summary
     complement: Complement | None
     matches: Sequence[Match]
+    lead: Match | None
     kept: Mapping[str, Kept]
     groups: Groups
     helped: pl.DataFrame
@@ -132,6 +136,7 @@ def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts
         summary=summary,
         complement=compared,
         matches=matches,
+        lead=_lead(summary, plan),
         kept=kept,
         groups=groups,
         helped=helped,
@@ -151,6 +156,21 @@ def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
     baseline = summary.baselines[0]
     others = [run for run in ranking if run != baseline]
     return [Match(run, (baseline,)) for run in others[:1]]
+
+
+def _lead(summary: Summary, plan: EvaluationPlan) -> Match | None:
+    """Return the match of the best hybrid with BM25, by their manifests or `plan.pair`.
+
+    Without a lexical run, the opponent is the first baseline; without a fused run, the best other run takes part.
+    """
+    systems = {run: lineage.system_of(path) for run, path in plan.runs.items()}
+    lexical = [run for run, system in systems.items() if system.kind == Kind.LEXICAL_INDEX]
+    base = plan.pair[1] if plan.pair else [*lexical, *summary.baselines][0]
+    others = [run for run in summary.runs if run != base]
+    fused = [run for run in others if systems[run].is_fused]
+    beside = [run for run in others if run not in (plan.pair or ())]
+    best = max(fused or beside or others, key=lambda run: summary.means[run, summary.measures[0]], default=None)
+    return Match(best, (base,)) if best else None
 
 
 def _texts(

@@ -53,6 +53,26 @@ class Case:
 
 
 @dataclass(frozen=True)
+class ListedQuery:
+    """A query with the values of a baseline and of a run; the text is empty if unknown."""
+
+    qid: str
+    query: str
+    before: float
+    after: float
+    change: float
+
+
+@dataclass(frozen=True)
+class QueryList:
+    """Queries with the values of a baseline and of a run, below a search box."""
+
+    baseline: str
+    run: str
+    queries: Sequence[ListedQuery]
+
+
+@dataclass(frozen=True)
 class Section:
     """A section of the page, shown in the order of its fields.
 
@@ -61,6 +81,7 @@ class Section:
     Attributes:
         tables: the title is a label for screen readers.
         cases: heading -> queries.
+        listed: a list of queries to search in.
         folded: tables that are hidden until their title is opened.
     """
 
@@ -70,6 +91,7 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
+    listed: QueryList | None = None
     folded: Sequence[Table] = ()
 
 

@@ -10,14 +10,15 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import words
+from hybrid_cli.evaluation.complementarity import changes
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.complement import contest
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Case, Hit, RankedList, Section
+from hybrid_cli.reporting.page import Case, Hit, ListedQuery, QueryList, RankedList, Section
 from hybrid_cli.reporting.snippets import snippet
 from hybrid_cli.reporting.tables import Table, with_sign
 
-_TEXT_CHARACTERS = 160
+_TEXT_CHARACTERS, _LISTED_CHARACTERS = 160, 240
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
 _CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
@@ -146,6 +147,25 @@ def lists_section(findings: Findings, analyze: Analyze) -> Section:
         "the lists. Words with the stem of a query word, which BM25 matches, are highlighted."
     )
     return Section("changed", "Queries that change most", text=[text], cases=cases)
+
+
+def all_section(findings: Findings, match: Match, most: int) -> Section:
+    """Return the list of all judged queries with both scores, those that differ most first.
+
+    Args:
+        findings: result of `data.find`.
+        match: the compared runs.
+        most: maximum number of queries; those that differ least are left out.
+    """
+    changed = changes(findings.summary.values, match.run, match.bases, findings.measure)
+    ordered = changed.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(most)
+    rows = [
+        ListedQuery(qid, words.head(findings.queries.get(qid, ""), _LISTED_CHARACTERS), base, value, change)
+        for qid, base, value, change in ordered.select("qid", "base", "value", "change").iter_rows()
+    ]
+    left_out = f" The {len(changed) - most:,} that differ least are left out." if len(changed) > most else ""
+    text = f"{findings.measure} of {match.base} and {match.run}. Queries that differ most come first.{left_out}"
+    return Section("all-queries", "All judged queries", text=[text], listed=QueryList(match.base, match.run, rows))
 
 
 def _case(findings: Findings, marker: Marker, match: Match, qid: str, change: float) -> Case:

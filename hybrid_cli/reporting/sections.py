@@ -18,13 +18,14 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.reporting import memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
-from hybrid_cli.reporting.data import Findings
+from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
 from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note, with_sign
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
+LISTED = 10_000  # queries in the list of all
 MOST_POINTS = 200  # points of a learning curve; more steps are averaged
 _BAR, _GAP = 8, 14  # pixels
 
@@ -46,7 +47,7 @@ def sections(
         studies: name of a first stage -> its reranked runs.
     """
     runs = findings.summary.runs
-    yield overview_section(findings.summary, findings.reused)
+    yield overview_section(findings.summary, findings.lead, findings.reused)
     yield depth_section(findings)
     if studies:
         yield reranked.section(studies, findings.measure, runs)
@@ -56,6 +57,8 @@ def sections(
         yield queries.dots_section(findings, DOTS)
     if len(findings.helped) or len(findings.hurt):
         yield queries.lists_section(findings, _analyzer(language))
+    if findings.lead:
+        yield queries.all_section(findings, findings.lead, LISTED)
     if findings.groups:
         yield groups_section(findings.groups, findings.measure, runs)
     if curves:
@@ -276,8 +279,8 @@ def provenance_section(manifest: Manifest) -> Section:
 SUMMARY_CUTOFF = 10
 
 
-def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
-    """Return the means with intervals and marks, and the number of queries."""
+def overview_section(summary: Summary, lead: Match | None, reused: Sequence[str]) -> Section:
+    """Return the wins of the hybrid, the means with intervals and marks, and the number of queries."""
     means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
     rows, bold = [], set()
     for number, run in enumerate(summary.runs):
@@ -297,20 +300,17 @@ def overview_section(summary: Summary, reused: Sequence[str] = ()) -> Section:
     table = Table(["run", *summary.measures], rows, "Means of all measures", [*reused, *notes], bold=bold)
     counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
     counts = [[run, *map(count, counts_of_run.values())] for run, counts_of_run in summary.counts.items()]
-    contests = _contests(summary)
-    tables = [*([contests] if contests.rows else []), table]
+    tables = [*([_contests(summary, lead)] if lead else []), table]
     return Section("measures", "Measures", tables=tables, folded=[Table(counted, counts, "Numbers of queries")])
 
 
-def _contests(summary: Summary) -> Table:
-    """Return wins, ties and losses of the best other run against each baseline, by the first measure."""
-    measure, rows = summary.measures[0], []
-    others = [run for run in summary.runs if run not in summary.baselines]
-    best = max(others, key=lambda run: summary.means[run, measure], default="")
-    for baseline in summary.baselines if best else ():
-        wins, ties, losses, difference = contest(summary.values, best, [baseline], measure)
-        rows.append([f"{best}\nagainst {baseline}", *(f"{n:,}" for n in (wins, ties, losses)), with_sign(difference)])
-    return Table(["run", "wins", "ties", "losses", measure], rows, f"Queries on which {best} is better, equal or worse")
+def _contests(summary: Summary, lead: Match) -> Table:
+    """Return wins, ties and losses of the hybrid against BM25 and each other baseline, by the first measure."""
+    measure, run, rows = summary.measures[0], lead.run, []
+    for base in dict.fromkeys([*lead.bases, *(name for name in summary.baselines if name != run)]):
+        *counts, difference = contest(summary.values, run, [base], measure)
+        rows.append([f"{run}\nagainst {base}", *(f"{n:,}" for n in counts), with_sign(difference)])
+    return Table(["run", "wins", "ties", "losses", measure], rows, f"Queries on which {run} is better, equal or worse")
 
 
 # -------------------------------------------------------------------------------------------------------------- summary

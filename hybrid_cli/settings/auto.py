@@ -34,10 +34,10 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     ones.
 
     With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
-    fewer, all of them tune the weights. Without any, texts of the documents are the queries of the report
-    (pseudo-queries), and both runs have equal weights; with under 50 such texts, as in short documents, both indexes
-    are built without a report. With fewer than 200, the model is trained only if an option of the training is given
-    (`--minutes`, `--max-steps`, `--layers` or `--pseudo-queries`), on pseudo-queries, which can make it worse.
+    fewer, all of them tune the weights. Without any, both indexes and their default fusion are built, ready to search;
+    `--pseudo-queries` adds a report whose queries are texts of the documents. With fewer than 200, the model is trained
+    only on request, on pseudo-queries, which can make it worse: `--minutes`, `--max-steps` or `--layers` asks for it,
+    and with judgments `--pseudo-queries` too.
     """
 
     command = "auto"
@@ -79,8 +79,8 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", panel="")
     measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
-        None, "Texts of the documents that become queries.", panel=PSEUDO,
-        shown="title if most documents have one, else sentence; another kind if this one gives under 50 queries",
+        None, "Texts of the documents that become queries: of a report without judgments, and of a training.",
+        panel=PSEUDO, shown="none; for a training title if most documents have one, else sentence, else another kind",
         excluded=when(qrels=GIVEN, max_steps=0)
     )  # fmt: skip
 

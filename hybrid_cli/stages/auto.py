@@ -25,7 +25,7 @@ def auto(settings: Auto) -> Path:
     """Build a hybrid from documents: every artifact is in the output folder.
 
     Returns:
-        Path of the report; of the output folder, if there are no queries to measure with.
+        Path of the report; of the output folder, without judgments and pseudo-queries.
 
     Raises:
         InputError: no such model, the documents cannot be read, the output folder has other artifacts of the same
@@ -46,7 +46,7 @@ def auto(settings: Auto) -> Path:
 
 
 def _follow(path: RecommendedPath) -> Path:
-    """Run all stages; return the report, or the output folder without queries."""
+    """Run all stages; return the report, or the output folder without judgments and pseudo-queries."""
     plan = path.prepared()
     documents = path.at("collection")
     if plan is None:
@@ -95,8 +95,8 @@ def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> P
 
 def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
     """Print what was made, and the command of a search; without judgments, those that judge queries too."""
-    command = shlex.join(["hybrid", "search", "--index", str(path.at("retriever"))])
-    console.note(f'\nauto: {made}; to search:\n{command} --query "..."')
+    command = shlex.join(["hybrid", "search", "--index", str(path.at("retriever")), "--interactive"])
+    console.note(f"\nauto: {made}; to search:\n{command}")
     if not judged:
         _suggest_judging(path)
 
@@ -124,8 +124,8 @@ def _suggest_judging(path: RecommendedPath) -> None:
         path.composed(path.at("collection"), path.at("judged.json")).changed(output=path.at("judged-retriever")),
     ]
     console.note(
-        "\nauto: no judgments, so the fusion is the default. To tune and measure on your own queries (id and text "
-        "in queries.tsv), judge twenty:",
+        "\nauto: no judgments, so the fusion is the default, and nothing was measured. To measure and tune on your own "
+        "queries (id and text in queries.tsv), judge twenty:",
         code="no-judgments",
     )  # fmt: skip
     for step in steps:

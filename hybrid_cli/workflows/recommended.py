@@ -52,7 +52,7 @@ _LATER_OUTPUTS = (  # patterns of what follows the collection, which is the firs
     _STEPS_FILE, "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json",
     "retriever", "pseudo-retriever", "report.html",
 )  # fmt: skip
-_OF_TRAINING = ("minutes", "max_steps", "layers", "pseudo_queries")  # options
+_OF_TRAINING = ("minutes", "max_steps", "layers")  # options
 
 S = TypeVar("S", bound=Settings)
 
@@ -146,7 +146,7 @@ class RecommendedPath:
     # ------------------------------------------------------------------------------------------------- collections
 
     def prepared(self) -> AutoPlan | None:
-        """Write the collections; return the queries of each purpose, or None if there are none.
+        """Write the collections; return the queries of each purpose, or None without judgments and pseudo-queries.
 
         Raises:
             InputError: no document has text, or the judged queries are too many or useless.
@@ -169,9 +169,9 @@ class RecommendedPath:
             self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
             return AutoPlan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
-        kind = None
-        if not judged or self._trains_on_pseudo_queries:
-            kind = self.settings.pseudo_queries or self._kind(documents, judged)
+        kind = self.settings.pseudo_queries
+        if kind is None and self._trains_on_pseudo_queries:
+            kind = self._kind(documents, judged)
         if kind is None:
             every = PurposeQueries(documents, JUDGED)
             return AutoPlan(every, every, every, every) if judged else None
@@ -184,9 +184,11 @@ class RecommendedPath:
     def _trains_on_pseudo_queries(self) -> bool:
         """Return whether an option asks for a training where there are too few judged queries for one.
 
-        Measured, such trainings made MiniLM worse (studies/no-labels.md).
+        With judgments, pseudo-queries serve the training alone. Measured, such trainings made MiniLM worse
+        (studies/no-labels.md).
         """
-        return self.settings.max_steps != 0 and bool(self.given(*_OF_TRAINING))
+        judged = ("pseudo_queries",) if self.settings.qrels else ()
+        return self.settings.max_steps != 0 and bool(self.given(*_OF_TRAINING, *judged))
 
     def _kind(self, documents: Path, judged: int) -> PseudoQueries | None:
         """Return the first kind with enough queries: titles if most documents have one, else sentences, then others.
@@ -208,12 +210,12 @@ class RecommendedPath:
                         code="pseudo-queries-chosen", kind=kind, counts=counts,
                     )  # fmt: skip
                 return kind
-        purposes = {"training": self._trains_on_pseudo_queries, "report": not judged}
+        left_out = ["training"] if judged else ["training", "report"]
         console.warn(
-            " and ".join(f"no {name}" for name, wanted in purposes.items() if wanted)
+            " and ".join(f"no {name}" for name in left_out)
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
             f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
-            code="few-pseudo-queries", left_out=[name for name, wanted in purposes.items() if wanted], counts=counts,
+            code="few-pseudo-queries", left_out=left_out, counts=counts,
         )  # fmt: skip
         return None
 
