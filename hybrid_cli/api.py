@@ -60,8 +60,9 @@ class Index:
 
         Returns:
             qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
-            `bm25_score`, null where the index does not return the document; title and text if the corpus is known. In
-            the order of the queries.
+            `bm25_score`, null where the index does not return the document; title and text if the corpus is known. Of
+            an index of passages, the hits are documents, and `passage` is the best passage, which gives title and text.
+            In the order of the queries.
 
         Raises:
             InputError: `k` is no whole number from 1 on, or a query is no text.
@@ -72,7 +73,7 @@ class Index:
         hits = pl.concat(search(table, k)) if len(table) else runs.empty()
         if self.documents is None:
             return hits
-        texts = self.documents.texts(hits["docid"])
+        texts = self.documents.texts(hits["passage" if "passage" in hits.columns else "docid"])
         return hits.hstack([texts["title"], texts["text"]])
 
 

@@ -38,7 +38,7 @@ LAYERS = (
     {"console", "json_rows"},
     {"json_files"},
     {"input_files", "memory", "plugins"},
-    {"errors", "draws", "version", "presets", "words", "interrupts", "threads"},
+    {"errors", "draws", "version", "passages", "presets", "words", "interrupts", "threads"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -322,20 +322,24 @@ def searched_indexes(runs: Iterable[Path]) -> list[Path]:
     return indexes if len({path.resolve() for path in indexes}) == len(indexes) else []
 
 
-def corpus_of(run: Path) -> Source | None:
-    """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several."""
+def corpus_of(run: Path, of_texts: bool = False) -> Source | None:
+    """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several.
+
+    The corpus of a run of documents, whose passages were searched, is known for its texts only (`of_texts`): the same
+    documents may be in another collection as a whole.
+    """
     made = find_manifest(run)
-    if made is not None and made.options.get("max_per"):  # of documents; the index has their passages
+    if made is not None and {"max_per", "group"} & made.options.keys() and not of_texts:
         return None
     if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
         return Source(corpus, made.inputs["corpus"]["fingerprint"])
     for path in _existing(made, "run ") if made is not None else ():
-        if (source := corpus_of(path)) is not None:
+        if (source := corpus_of(path, of_texts)) is not None:
             return source
     corpora = []
     for path in _existing(made, "index") if made is not None else ():
         index = find_manifest(path)
-        if index is not None and index.kind == Kind.RETRIEVER and (source := corpus_of(path)) is not None:
+        if index is not None and index.kind == Kind.RETRIEVER and (source := corpus_of(path, of_texts)) is not None:
             corpora.append(source)
         elif index is not None and (corpus := index.input_path("corpus")) is not None:
             corpora.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))

@@ -20,6 +20,7 @@ from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import is_parquet, refuse_special
+from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
@@ -178,10 +179,25 @@ def scan(path: Path) -> pl.LazyFrame:
 
 
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
-    """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped."""
+    """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped.
+
+    Documents of a corpus of passages follow, with the texts of their passages, one per line.
+    """
     wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # filters by docid before texts are read
     with storage.reading(path):
-        return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
+        rows = scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
+    missing = docids.filter(~docids.is_in(rows["docid"].implode())).unique()
+    return pl.concat([rows, _of_passages(path, missing)]) if len(missing) else rows
+
+
+def _of_passages(path: Path, docids: pl.Series) -> pl.DataFrame:
+    """Return docid, title and text of documents of which the corpus has the passages."""
+    document = documents_of(pl.col("docid"))
+    is_passage = document.is_in(docids.cast(pl.String).implode()) & (document != pl.col("docid"))
+    with storage.reading(path):
+        passages = scan(path).drop("corpus_row").filter(is_passage).collect(engine="streaming")
+    grouped = passages.group_by(document, maintain_order=True)
+    return grouped.agg(pl.col("title").first(), pl.col("text").str.join("\n"))
 
 
 def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Location as Location
+from hybrid_cli.passages import passage_id
 
 _LONGEST_SPLIT = 100
 # Numbers of words, tags or entities of the source that a row does not contain: (kind, name) -> number.
@@ -198,7 +199,7 @@ def split_into_passages(source: Source, options: Import) -> Source:
         for _ in documents() if not counts else ():
             pass
         for row in source.judgments():
-            names = [f"{row.docid}#{number}" for number in range(counts.get(row.docid, 0))]
+            names = [passage_id(row.docid, number) for number in range(counts.get(row.docid, 0))]
             yield from (row._replace(docid=name) for name in names or [row.docid])
 
     recorded = {**source.options, "split_passages": size, "passage_stride": stride}
@@ -209,7 +210,7 @@ def document_passages(row: Document, size: int, stride: int) -> list[Document]:
     """Return the passages of a document as documents DOCID#0, DOCID#1, ...; see `passages`."""
     texts = passages(row.text, size, stride)
     return [
-        row._replace(docid=f"{row.docid}#{number}", text=text, left_out=None if number else row.left_out)
+        row._replace(docid=passage_id(row.docid, number), text=text, left_out=None if number else row.left_out)
         for number, text in enumerate(texts)
     ]
 

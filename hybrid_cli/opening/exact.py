@@ -22,7 +22,9 @@ from hybrid_cli.opening.dense import info_of, open_dense
 from hybrid_cli.opening.lexical import open_lexical, quantization
 from hybrid_cli.opening.models import find_model, recorded_model
 from hybrid_cli.opening.provenance import refuse_other_queries
-from hybrid_cli.opening.sharded import index_manifest
+from hybrid_cli.opening.sharded import ids_of, index_manifest
+from hybrid_cli.retrieval.grouped import document_scores
+from hybrid_cli.runs import groups
 from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind
@@ -192,9 +194,12 @@ def exact_scorer(source: ExactSource, qids: pl.Series | None = None, device: str
             not depend on the calls.
         device: device of the encoder.
     """
-    if source.manifest.kind == Kind.LEXICAL_INDEX:
-        return _lexical_scorer(source, qids, device)
-    return _dense_scorer(source, qids, device)
+    lexical = source.manifest.kind == Kind.LEXICAL_INDEX
+    scorer = _lexical_scorer(source, qids, device) if lexical else _dense_scorer(source, qids, device)
+    if (rule := source.searched.get("group")) is None:
+        return scorer
+    passages = groups.Passages(ids_of(source.index))
+    return lambda pairs: document_scores(pairs, passages, scorer, rule).cast(pl.Float32)
 
 
 def _lexical_scorer(source: ExactSource, qids: pl.Series | None, device: str) -> Scorer:

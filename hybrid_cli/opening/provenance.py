@@ -11,13 +11,14 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Manifest, Recorded, lineage
+from hybrid_cli.artifacts import Manifest, Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.sharded import ids_of
+from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.runs import open_run
 from hybrid_cli.storage import Kind, layout
 
@@ -118,6 +119,14 @@ def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
     """
     recorded = [_of_shards(manifests) for manifests in indexes]
     return min((corpora for corpora in recorded if corpora), key=lambda corpora: len(_lost(corpora)), default=[])
+
+
+def group_of(given: Group | None, indexes: Iterable[Sequence[Manifest]]) -> Group:
+    """Return how passages give documents: as given, else by the best passage for a collection of passages."""
+    if given is not None:
+        return given
+    folders = (find_manifest(corpus.path.parent) for corpus in corpora_of(indexes) if corpus.path.exists())
+    return MAX if any(made is not None and made.options.get("split_passages") for made in folders) else NO_GROUPS
 
 
 def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:

@@ -22,9 +22,11 @@ from hybrid_cli.opening.default_fusion import default_fusion, default_shares
 from hybrid_cli.opening.dense import open_dense, read_info
 from hybrid_cli.opening.exact import limit_threads, query_encoder, refusal
 from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.opening.provenance import corpora_of, existing_paths
-from hybrid_cli.opening.sharded import index_manifest, merged, shards_of
+from hybrid_cli.opening.provenance import corpora_of, existing_paths, group_of
+from hybrid_cli.opening.sharded import docids_of, index_manifest, merged, shards_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.passages import NO_GROUPS, GroupRule
+from hybrid_cli.retrieval.grouped import Grouped
 from hybrid_cli.retrieval.in_memory import Answers, lexical_answers, numbered_lexical_side
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.retrieval.retriever import Retriever, Side
@@ -219,6 +221,8 @@ class RetrieverSearcher:
 
             corpora = existing_paths(corpora_of(files.manifests))
             reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
+        if options.group is None:
+            options = options.changed(group=stored.group)
         return cls(Retriever(open_sides(files.indexes, options), stored.recipe, stored.depth, reranker))
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
@@ -249,9 +253,33 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
 
 def open_index(
     path: Path, options: SearchOptions, shards: Sequence[Path] | None = None
-) -> LexicalSearcher | LuceneSearcher | DenseSearcher:
-    """Open one index for search; see `open_searcher`."""
+) -> LexicalSearcher | LuceneSearcher | DenseSearcher | Grouped:
+    """Open one index for search, of passages with their documents as hits; see `open_searcher`."""
     shards = shards or shards_of(path)
+    opened = _open_index(path, options, shards)
+    rule = group_of(options.group, [[index_manifest(shard) for shard in shards]])
+    return opened if rule == NO_GROUPS else _grouped(opened, shards, rule)
+
+
+def _grouped(opened: Searcher, shards: Sequence[Path], rule: GroupRule) -> Grouped:
+    """Return a searcher of passages whose hits are documents."""
+
+    def answers(queries: pl.DataFrame) -> Answers:
+        if isinstance(opened, LexicalSearcher | DenseSearcher):
+            return opened.answer(queries)
+        return Answers(lambda depth: pl.concat(opened.search(queries, depth)), _no_scores)
+
+    return Grouped(answers, lambda: pl.concat(map(docids_of, shards)), rule)
+
+
+def _no_scores(pairs: pl.DataFrame) -> pl.Series:
+    problem = "--engine lucene has no exact scores of pairs; use --group max, or another engine"
+    raise InputError(problem, code="no-exact-scores", cause="lucene")
+
+
+def _open_index(
+    path: Path, options: SearchOptions, shards: Sequence[Path]
+) -> LexicalSearcher | LuceneSearcher | DenseSearcher:
     if index_manifest(shards[0]).kind == Kind.DENSE_INDEX:
         limit_threads(options.threads)
         indexes = tuple(_with_options(shard, options) for shard in shards)

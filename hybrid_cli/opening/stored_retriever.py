@@ -16,6 +16,7 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
 from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.opening.sharded import index_manifest, shards_of
+from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.storage import Kind, disk, layout
 
 
@@ -27,6 +28,7 @@ class StoredRetriever:
         indexes: `path`, relative to the folder of the retriever, and `fingerprint` of each index.
         method, weights, missing, normalize, rrf_k: see `FusionRecipe`.
         depth: hits of each index that are fused.
+        group: how passages give documents; `none` for hits as they are indexed.
         shares: weights in deviations of the scores, where the weights were derived from scales.
         scales: standard deviation of each index's scores over the collection.
         scaled_by: the queries that the scales are of, in words.
@@ -39,6 +41,7 @@ class StoredRetriever:
     weights: tuple[float, ...]
     missing: Missing
     depth: int
+    group: Group = NO_GROUPS
     normalize: Normalization | None = None
     rrf_k: float = RRF_K
     shares: tuple[float, ...] | None = None

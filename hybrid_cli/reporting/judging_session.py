@@ -19,6 +19,7 @@ from hybrid_cli.evaluation.pools import Pool
 from hybrid_cli.opening.provenance import texts
 from hybrid_cli.reporting.judging import GRADES, NEXT, SKIP, UNDO, View
 from hybrid_cli.runs import Run
+from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Judge
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class JudgedTexts:
         """Refuse documents that are not in the corpus."""
         wanted = pl.Series("docid", list(docids), pl.String)
         scans = [collection.scan(corpus).select("docid") for corpus in self._corpora]
-        known = pl.concat(scans).filter(pl.col("docid").is_in(wanted.implode())).collect()
-        for docid in wanted.filter(~wanted.is_in(known["docid"].implode())):
+        named = pl.concat(scans).with_columns(document=documents_of(pl.col("docid")))
+        known = named.filter(pl.any_horizontal(pl.col("docid", "document").is_in(wanted.implode()))).collect()
+        for docid in wanted.filter(~wanted.is_in(pl.concat([known["docid"], known["document"]]).implode())):
             raise InputError(
                 f"{self._corpora[0]}: no document {docid}, which a run contains; pass the runs' collection",
                 code="other-corpus", path=self._corpora[0], id=docid,

@@ -30,6 +30,7 @@ from hybrid_cli.evaluation.measures import (
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
 from hybrid_cli.opening.provenance import check_common, refuse_mixed, refuse_other_judgments
+from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"
@@ -144,7 +145,8 @@ class EvaluationPlan:
         """
         if self.qrels is None:
             return None
-        qrels, earlier = collection.read_qrels(self.qrels), self._earlier()
+        known = ((name, runs.open_run(path).first_docids) for name, path in self.runs.items())
+        qrels, earlier = judgments_for(collection.read_qrels(self.qrels), known), self._earlier()
         if earlier is None:
             return qrels
         left = qrels.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
@@ -242,7 +244,7 @@ def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> t
     if queries is None:
         queries = next(filter(None, map(texts_of, paths)), None)
     if corpus is None:
-        sources = filter(None, map(corpus_of, paths))
+        sources = (source for path in paths if (source := corpus_of(path, of_texts=True)) is not None)
         corpus = next((source.path for source in sources if has_content(source.path, source.fingerprint)), None)
     return queries, collection.corpus_path(corpus) if corpus else None
 

@@ -44,10 +44,12 @@ class Block(NamedTuple):
     Attributes:
         fused: from a number of documents per query to their runs.
         explain: from hits (qid, docid) to rank and score of each side, in the same order.
+        passages: the best passages of documents (qid, docid, passage); None where hits are not grouped.
     """
 
     fused: Callable[[int], Iterable[pl.DataFrame]]
     explain: Callable[[pl.DataFrame], pl.DataFrame]
+    passages: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,14 @@ class RerankStep:
         heads = heads.filter(pl.col("query").str.strip_chars() != "")
         if not len(heads):
             return run
-        pairs = heads.with_columns(self.texts(heads["docid"]).select(pl.col("title", "text").fill_null("")))
+        shown = heads["passage" if "passage" in heads.columns else "docid"]
+        pairs = heads.with_columns(self.texts(shown).select(pl.col("title", "text").fill_null("")))
         new = heads.select("qid", "docid", new_score=pl.Series(self.score(pairs)))
-        return runs.rerank_hits(run.join(new, on=["qid", "docid"], how="left", maintain_order="left"), self.depth)
+        key = ["qid", "docid"]
+        ordered = runs.rerank_hits(run.join(new, on=key, how="left", maintain_order="left"), self.depth)
+        if "passage" not in run.columns:
+            return ordered
+        return ordered.join(run.select(*key, "passage"), on=key, how="left", maintain_order="left")
 
 
 @dataclass(frozen=True)
@@ -144,17 +151,22 @@ class Retriever:
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""
         for block in self._blocks(queries):
-            run = pl.concat([runs.empty(), *self._fused(block, queries, hits)])
+            run = pl.concat([runs.empty(), *self._fused(block, queries, hits)], how="diagonal")
+            if block.passages is not None and "passage" not in run.columns:  # without hits
+                run = run.with_columns(passage=pl.lit(None, pl.String))
             yield run.hstack(block.explain(run))
 
     def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
         for block in self._blocks(queries):
-            yield from self._fused(block, queries, hits)
+            for run in self._fused(block, queries, hits):
+                yield run.select(runs.SCHEMA.names())
 
     def _fused(self, block: Block, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         depth = hits if self.reranker is None else max(hits, self.reranker.depth)
         for run in block.fused(depth):
+            if block.passages is not None:
+                run = run.join(block.passages, on=["qid", "docid"], how="left", maintain_order="left")
             yield run if self.reranker is None else self.reranker.apply(run, queries).filter(pl.col("rank") <= hits)
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
@@ -201,7 +213,7 @@ class Retriever:
 
     def _by_id(self, queries: pl.DataFrame) -> Block:
         qids = queries["qid"]
-        returned, frames = self._completed(queries)
+        returned, frames, passages = self._completed(queries)
 
         def explain(run: pl.DataFrame) -> pl.DataFrame:
             hits = run.lazy().select("qid", "docid")
@@ -213,18 +225,26 @@ class Retriever:
             sides = (pl.col(f"{name}_{part}").cast(kind) for name in self.sides for part, kind in _PARTS.items())
             return hits.select(sides).collect()
 
-        return Block(lambda hits: lists.fuse(frames, qids, self.recipe, hits), explain)
+        return Block(lambda hits: lists.fuse(frames, qids, self.recipe, hits), explain, passages)
 
-    def _completed(self, queries: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-        """Return the documents that the sides return, and the candidates with all scores if the rule is exact.
+    def _completed(self, queries: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame], pl.DataFrame | None]:
+        """Return the documents that the sides return, the candidates of the fusion, and the passages of documents.
 
-        Both have the columns of `fusion.lists`.
+        The first two have the columns of `fusion.lists`; candidates have all scores if the rule is exact. The passage
+        of a document is the best one in the list in which it has the best rank.
         """
         qids, answers = queries["qid"], [side.answer(queries) for side in self.sides.values()]
-        returned = lists.joined([answer.hits(self.depth) for answer in answers], qids)
+        hits = [answer.hits(self.depth) for answer in answers]
+        named = [run.select("qid", "docid", "rank", "passage") for run in hits if "passage" in run.columns]
+        passages = (
+            pl.concat(named).sort("rank", maintain_order=True).unique(["qid", "docid"], keep="first").drop("rank")
+            if named
+            else None
+        )
+        returned = lists.joined(hits, qids)
         if self.recipe.missing != "exact":
-            return returned, [returned]
-        return returned, list(lists.complete([returned], qids, [answer.score for answer in answers]))
+            return returned, [returned], passages
+        return returned, list(lists.complete([returned], qids, [answer.score for answer in answers])), passages
 
 
 def _nothing(names: list[str]) -> pl.DataFrame:

@@ -77,6 +77,12 @@ class Run:
         )
 
     @property
+    def first_docids(self) -> pl.Series:
+        """Return the documents of the first query."""
+        begins, lengths = (self.queries[name].head(1).to_numpy() for name in ("begin", "length"))
+        return self.gathered(begins, lengths)["docid"]
+
+    @property
     def hits(self) -> int:
         """Return the number of hits of all queries."""
         return int(self.queries["length"].sum())

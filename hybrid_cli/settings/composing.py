@@ -8,10 +8,11 @@ from pathlib import Path
 
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import Missing, Normalization
+from hybrid_cli.passages import Group
 from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
-from hybrid_cli.settings.retrieval import TUNING
+from hybrid_cli.settings.retrieval import TUNING, SearchOptions
 
 SCALE, RERANK = "Scale of the scores", "Reranking"
 
@@ -52,6 +53,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         applies=when(method=GIVEN)
     )  # fmt: skip
     depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)
+    group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)
     reranker: str | None = option(
         None, "Reranker of the first fused hits: a folder, or a Hugging Face id.", panel=RERANK
     )

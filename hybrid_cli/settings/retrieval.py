@@ -11,6 +11,7 @@ from typing import Literal
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.options import BINARY_K, VectorIndex
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
+from hybrid_cli.passages import Group
 from hybrid_cli.settings.common import (
     HITS,
     MEASURE,
@@ -127,6 +128,12 @@ class SearchOptions(OnDevice, Threaded):
     weights: str | Sequence[float] | None = option(
         None, "One weight per index, in order: `1,0.1`; or `@FILE` written by `fuse --tune`.", panel=SEVERAL,
         parse=str, shown="equal", applies=when(exact=True)
+    )  # fmt: skip
+    group: Group | None = option(
+        None,
+        "Passages D#0, D#1, ... give document D the score of the best (`max`), the two best (`sum2`) or all of them "
+        "(`mean`), or are the hits (`none`).", shown="max for a collection made with --split-passages",
+        applies=when(exact=False), recorded=False
     )  # fmt: skip
     engine: Engine = _lexical_option(
         "matrix", "Impact matrix, or Lucene.", applies=when(index_kind="a lexical index", exact=False)

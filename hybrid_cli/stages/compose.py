@@ -19,7 +19,7 @@ from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe,
 from hybrid_cli.opening.default_fusion import default_fusion, default_shares
 from hybrid_cli.opening.judged import queries_of_judgments
 from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import check_systems, corpora_of, refuse_other_corpora
+from hybrid_cli.opening.provenance import check_systems, corpora_of, group_of, refuse_other_corpora
 from hybrid_cli.opening.searcher import open_sides
 from hybrid_cli.opening.stored_retriever import (
     StoredRetriever,
@@ -73,7 +73,8 @@ def compose(settings: Compose) -> Path:
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
         fusion = _scaled(settings, manifests, queries)
-    stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), **fusion)
+    group = group_of(settings.group, manifests)
+    stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), group=group, **fusion)
     if settings.reranker is not None:
         from hybrid_cli.opening.rerankers import named_reranker  # imports transformers
 
@@ -155,7 +156,7 @@ def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: 
         runs = []
         for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):
             run = Path(folder) / str(number) / f"{name.replace('/', '-')}.parquet"
-            search = Search(queries=queries, index=index, hits=settings.depth, output=run)
+            search = Search(queries=queries, index=index, hits=settings.depth, group=settings.group, output=run)
             if "device" in settings.given and manifests[number][0].kind == Kind.DENSE_INDEX:
                 search = search.changed(device=settings.device)
             call(search if settings.threads is None else search.changed(threads=settings.threads))
@@ -178,7 +179,9 @@ def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries:
         _warn_trained(settings.indexes, manifests)
     names = short_names(settings.indexes)
     shares = chosen_weights(settings.weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names)
-    sides = open_sides(settings.indexes, SearchOptions(threads=settings.threads, device=settings.device))
+    sides = open_sides(
+        settings.indexes, SearchOptions(threads=settings.threads, device=settings.device, group=settings.group)
+    )
     fusion = default_fusion(sides, manifests, shares.weights, queries, settings.seed)
     content = _content(fusion.recipe, settings.depth)
     if len(sides) == 1:

@@ -9,11 +9,11 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.provenance import refuse_runs_of_other_corpora
+from hybrid_cli.passages import MAX, PASSAGE
+from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import ConcatRuns
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
-
-_PASSAGE = r"#\d+$"  # of the ids of `prepare --split-passages`
 
 
 @stage(ConcatRuns)
@@ -62,12 +62,11 @@ def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
     """Return the hits of whole queries, with documents in place of their passages."""
     if settings.max_per is None:
         return block
-    other = block.filter(~pl.col("docid").str.contains(_PASSAGE))
+    other = block.filter(~pl.col("docid").str.contains(PASSAGE))
     if len(other):
         raise option_error(
             "max_per", settings.max_per, f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
             code="not-a-passage", id=other["docid"][0], query=other["qid"][0],
         )  # fmt: skip
-    whole = block.with_columns(pl.col("docid").str.replace(_PASSAGE, ""))
-    return runs.ranked(whole.group_by("qid", "docid", maintain_order=True).agg(pl.col("score").max()))
+    return by_document(block, MAX).select(runs.SCHEMA.names())

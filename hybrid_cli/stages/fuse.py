@@ -48,6 +48,7 @@ from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_r
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
+from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.settings import Compose, Fuse
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.settings.fusion import RRF
@@ -78,7 +79,7 @@ def fuse(settings: Fuse) -> Path:
         return _tune(job, qrels)
     inputs = job.inputs() | weights_file(settings.weights)
     output = artifacts.output_of(settings, Kind.RUN, inputs, job.options())
-    judged = None if qrels is None else collection.read_qrels(qrels)
+    judged = None if qrels is None else _judgments(job, qrels)
     if not output.up_to_date:
         _fuse(job, output, judged)
     if judged is not None:
@@ -168,6 +169,12 @@ class FusionInputs:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
             used |= {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
+
+
+def _judgments(job: FusionInputs, qrels: Path) -> pl.DataFrame:
+    """Return the judgments of what the runs have: passages, or documents."""
+    known = ((name, runs.open_run(path).first_docids) for name, path in job.runs.items())
+    return judgments_for(collection.read_qrels(qrels), known)
 
 
 def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
@@ -362,7 +369,7 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         inputs=inputs, options=job.options(), overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
-        qrels = collection.read_qrels(judged)
+        qrels = _judgments(job, judged)
         queries = qrels["qid"].n_unique()
         if "folds" in settings.given:
             check_folds(settings.folds, judged, queries)

@@ -23,6 +23,7 @@ from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.opening.searcher import RetrieverSearcher
 from hybrid_cli.opening.sharded import shards_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label, SearchOptions
 from hybrid_cli.stages import stage
@@ -111,7 +112,9 @@ def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labe
         queries = collections.read_queries(inputs["queries"])
         teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings)
     elif is_retriever(inputs["index"]):
-        opened = RetrieverSearcher.open(RetrieverFiles.read(inputs["index"]), SearchOptions(threads=settings.threads))
+        opened = RetrieverSearcher.open(
+            RetrieverFiles.read(inputs["index"]), SearchOptions(threads=settings.threads, group=NO_GROUPS)
+        )
         teacher = RetrieverTeacher(opened.retriever, inputs["corpus"], settings)
     else:
         teacher = MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)

@@ -27,6 +27,7 @@ from hybrid_cli.opening.provenance import (
     check_systems,
     corpora_of,
     existing_paths,
+    group_of,
     refuse_other_corpora,
     texts,
     warn_changed,
@@ -44,7 +45,9 @@ from hybrid_cli.opening.searcher import (
 )
 from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import RETRIEVER
 from hybrid_cli.stages import stage
@@ -91,6 +94,7 @@ def search(settings: Search) -> Any:
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
+    options |= _grouping(settings, parts)
     output = artifacts.open_output(
         settings.output or Path(), Kind.RUN, "search --exact" if settings.exact else "search",
         inputs=_inputs(settings, source), options=options, overwrite=settings.overwrite,
@@ -120,14 +124,22 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
         problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
         raise InputError(problem, code="other-kind", path=source, kind=Kind.VECTORS)
     inputs = {"queries": source, "index": folder}
+    rule = settings.group or files.stored.group
+    group = {} if rule == NO_GROUPS else {"group": rule}
     output = artifacts.open_output(
         settings.output or Path(), Kind.RUN, "search",
-        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER), overwrite=settings.overwrite,
+        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER) | group, overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
         warn_changed([shard for index in files.manifests for shard in index])
         _write(output, settings, source, None, [index[0] for index in files.manifests], ())
     return output.path
+
+
+def _grouping(settings: Search, parts: Sequence[Sequence[Manifest]]) -> dict[str, str]:
+    """Return the rule that gives documents from passages, as manifests record it; none for hits as indexed."""
+    rule = NO_GROUPS if settings.exact or settings.tune else group_of(settings.group, parts)
+    return {} if rule == NO_GROUPS else {"group": rule}
 
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
@@ -187,7 +199,7 @@ def _write(
             for asked, runs in zip(some, cluster.map_blocks(settings, start, some, gpu), strict=True):
                 for run in runs:
                     answered.append(run["qid"].n_unique())
-                    yield run.to_arrow()
+                    yield run.select(SCHEMA.names()).to_arrow()
                 advance(len(asked))
 
     written = output.write(blocks(), queries=len(queries), **_parameters(settings, manifests))
@@ -286,9 +298,16 @@ def _printed(
         table = pl.DataFrame({"qid": ["query"], "text": [query]})
         search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
         best = pl.concat(search(table, settings.hits)).drop("qid")
-        return best.join(read(best["docid"]), on="docid", how="left", maintain_order="left") if corpora else best
+        return best.hstack(_texts_of(best, read)) if corpora else best
 
     return hits
+
+
+def _texts_of(hits: pl.DataFrame, read: Callable[[pl.Series], pl.DataFrame]) -> list[pl.Series]:
+    """Return titles and texts of hits, of the best passage where hits are documents."""
+    shown = hits.select(docid="passage" if "passage" in hits.columns else "docid")
+    named = shown.join(read(shown["docid"]), on="docid", how="left", maintain_order="left")
+    return [named["title"], named["text"]]
 
 
 def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:

@@ -13,6 +13,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
 from hybrid_cli.opening.provenance import corpora_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.names import name_and_path, short_names
 from hybrid_cli.settings import Evaluate, Judge, MineNegatives, Report, Search, Settings
 from hybrid_cli.settings.analysis import Comparison
@@ -152,6 +153,8 @@ def with_ranking(settings: MineNegatives, call: Call) -> MineNegatives:
     documents = collections.document_count(collection)
     hits = min((settings.with_depth(documents).depth or 0) + _BEYOND, documents)
     queries = settings.queries or collections.queries_path(collection, settings.split)
-    call(Search(queries=queries, index=retriever, hits=hits, output=run, overwrite=settings.overwrite))
+    call(Search(
+        queries=queries, index=retriever, hits=hits, group=NO_GROUPS, output=run, overwrite=settings.overwrite
+    ))  # fmt: skip
     lexical = RetrieverFiles.read(retriever).of_kind(Kind.LEXICAL_INDEX)[:1]
     return settings.changed(sources=(f"run:{run}",), index=lexical)
