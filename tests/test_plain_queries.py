@@ -58,6 +58,9 @@ def test_pairs_of_id_and_word_stay_columns_of_prepare(tmp_path: Path) -> None:
         ("wide.tsv", "a\tb\tc\n", "no-such-column"),
         ("header.txt", "query\nsalt\n", "too-few-columns"),
         ("wide.csv", f"a,b,{'c' * 500}\n", "no-such-column"),
+        ("texts.json", '["salt", "sea"]\n', "not-an-object"),
+        ("texts.jsonl", '"salt"\n"sea"\n', "not-an-object"),
+        ("map.json", '{"q1": "salt"}\n', "no-such-field"),
     ],
 )
 def test_other_forms_are_refused_with_the_first_line(tmp_path: Path, name: str, content: str, code: str) -> None:

@@ -15,12 +15,13 @@ import polars as pl
 import pytest
 import torch
 from command import Notices, hybrid, raises
+from small_artifacts import write_corpus
 from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.json_files import read_json
@@ -351,6 +352,33 @@ def test_the_default_weights_of_a_trained_encoder_are_warned_about(
     assert notices.count("trained-encoder") == 1
 
 
+def test_a_retriever_without_its_file_is_named_as_damaged(made: Path, tmp_path: Path) -> None:
+    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
+    (retriever / "retriever.json").unlink()
+    with raises("damaged", DamageError):
+        search(index=retriever, query="salt")
+
+
+@pytest.mark.parametrize("texts", [["salt", "sea water", ""], ["salt lake"]])
+def test_documents_without_a_sentence_give_scales_by_their_texts(
+    tmp_path: Path, tiny_bert: Path, texts: list[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
+    sides = [index_bm25(corpus, output=tmp_path / "bm25"), encode(corpus, model=str(tiny_bert), output=tmp_path / "d")]
+    hits = open_retriever(compose(sides, output=tmp_path / "retriever")).search("salt")
+    assert hits["docid"][0] == "d0"
+    assert hits["score"].is_finite().all()
+
+
+def test_documents_without_any_text_have_no_default_fusion(tmp_path: Path, tiny_bert: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", ["", " "])
+    sides = [index_bm25(corpus, output=tmp_path / "bm25"), encode(corpus, model=str(tiny_bert), output=tmp_path / "d")]
+    with raises("no-queries"):
+        compose(sides, output=tmp_path / "retriever")
+    hits = open_retriever(compose(sides, method="minmax", output=tmp_path / "retriever")).search("salt")
+    assert hits["score"].is_finite().all()
+
+
 def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:
     with raises("number-of-weights", value=3):
         compose([made / "bm25", made / "dense"], weights="1,2,3", output=tmp_path / "retriever")
@@ -384,7 +412,7 @@ def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(
         open_retriever(whole).search(text, 2)["docid"].to_list() == searched.filter(qid=qid)["docid"].head(2).to_list()
     )
     shutil.rmtree(reranker)
-    with raises("no-such-model"):
+    with raises("recorded-model-missing", path=whole, model=str(reranker)):
         open_retriever(whole)
     with raises("no-ranking-head"):
         compose(sides, method="rrf", reranker=str(tiny_bert), output=tmp_path / "other")

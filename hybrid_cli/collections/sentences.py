@@ -138,19 +138,23 @@ def sampled(corpora: Sequence[Path], number: int, seed: int, lengths: Sequence[i
 
     Args:
         corpora: collections or corpora.
-        number: number of documents; those without a sentence of three words give none.
+        number: number of documents; those without a sentence of three words give none, unless none of them has one:
+            then their titles and texts are the sentences.
         seed: random seed.
         lengths: numbers of words, one of which is drawn for each sentence.
     """
     scanned = pl.concat([collections.scan(path) for path in corpora]).drop("corpus_row").with_row_index("row")
     total = sum(map(collections.document_count, corpora))
     rows = draws.sample(total, number, draws.rng(seed)).tolist()
-    documents = scanned.filter(pl.col("row").is_in(rows)).select("docid", "text").collect(engine="streaming")
-    queries = {}
-    for docid, text in documents.sort("docid").iter_rows():
+    documents = scanned.filter(pl.col("row").is_in(rows)).select("docid", "title", "text").collect(engine="streaming")
+    queries, short = {}, {}
+    for docid, title, text in documents.sort("docid").iter_rows():
         if long := [piece for piece in split(text) if word_count(piece) >= LEAST_WORDS]:
             draw = draws.generator(seed, docid)
             queries[docid] = " ".join(cropped(draw.choice(long), lengths, draw).split())
+        elif word_count(whole := f"{title} {text}"):
+            short[docid] = " ".join(cropped(whole, lengths, draws.generator(seed, docid)).split())
+    queries = queries or short
     return pl.DataFrame({"qid": list(queries), "text": list(queries.values())}, schema=dict.fromkeys(_QUERY, pl.String))
 
 

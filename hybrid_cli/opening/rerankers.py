@@ -10,7 +10,7 @@ from hybrid_cli import storage
 from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.errors import path_error
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.opening.stored_retriever import reranker_path
 from hybrid_cli.retrieval.retriever import RerankStep
 
@@ -33,12 +33,18 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
     Raises:
         InputError: the model is gone or has changed, or the corpora are not where the indexes record them.
     """
-    path = resolve(reranker_path(folder, stored), local=True)
+    name = reranker_path(folder, stored)
+    try:
+        path = resolve(name, local=True)
+    except InputError as error:
+        label = os.path.normpath(folder / name) if name.startswith(os.pardir) else name
+        problem = f"its reranker {label} is missing; move it back, or compose again with --overwrite"
+        raise path_error(folder, problem, code="recorded-model-missing", model=label) from error
     if storage.fingerprint(path) != stored["fingerprint"]:
         problem = f"its reranker {path} has changed since; compose again with --overwrite"
         raise path_error(folder, problem, code="recorded-model-changed", model=str(path))
     if not corpora:
-        problem = "its reranker needs the texts, and the corpus is not where the indexes record it"
+        problem = "its reranker needs the texts, and the corpus is not where the indexes record it; move it back"
         raise path_error(folder, problem, code="corpus-missing")
     model, documents = CrossEncoder.load(path, device=device), TextStore(corpora)
     return RerankStep(int(stored["depth"]), lambda pairs: model.scores(pairs)[0], documents.texts)

@@ -78,7 +78,8 @@ def reranker_path(folder: Path, stored: Mapping[str, str | int]) -> str:
 
 def is_retriever(path: Path) -> bool:
     """Test whether a path is a folder that `compose` wrote."""
-    return (path / layout.RETRIEVER).is_file()
+    made = storage.find_record(path) if path.is_dir() else None
+    return made is not None and made.kind == Kind.RETRIEVER
 
 
 def read_retriever(folder: Path) -> StoredRetriever:

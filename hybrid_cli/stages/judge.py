@@ -15,7 +15,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpus, warn_lost
+from hybrid_cli.opening.provenance import check_corpus, corpora_of, existing_paths, refuse_other_corpus, warn_lost
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
@@ -46,7 +46,7 @@ def judge(settings: Judge) -> Path:
     named, others = runs.name_runs(settings.runs), list[Path]()
     if files is not None:
         named, others = searched_sides(settings, files, queries, call)
-    if settings.collection is not None:
+    if files is None:
         refuse_other_corpus(named.values(), corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
@@ -81,7 +81,10 @@ def _queries(settings: Judge, files: RetrieverFiles | None) -> Path:
 def _corpora(settings: Judge, files: RetrieverFiles | None) -> list[Path]:
     """Return the corpora with the texts of documents: of the collection, or those that a retriever is of."""
     if settings.collection is not None or files is None:
-        return [collection.corpus_path(settings.collection or Path())]
+        corpus = collection.corpus_path(settings.collection or Path())
+        if files is not None:
+            check_corpus(files.indexes[0], corpus, files.manifests[0])
+        return [corpus]
     recorded = corpora_of(files.manifests)
     if not (corpora := existing_paths(recorded)):
         problem = f"{files.folder}: its corpus is no longer at the recorded path; pass the collection"

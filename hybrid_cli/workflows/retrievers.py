@@ -68,7 +68,10 @@ def _with_judgments(settings: C) -> C:
     paths = [*(name_and_path(str(text))[1] for text in settings.inputs), *settings.retriever]
     if settings.qrels is not None or not paths:
         return settings
-    alone = retriever_at(paths[0]) is not None or _is_run(paths[0])
+    known_kinds = [_is_run(path) or retriever_at(path) is not None for path in paths]
+    alone = known_kinds[0] and not any(
+        path.is_dir() for path, known in zip(paths, known_kinds, strict=True) if not known
+    )
     runs = [path for path in paths if _is_run(path)]
     known = missing_split(settings.command, None if alone else paths[0], settings.split, runs)
     if not alone:

@@ -47,7 +47,9 @@ _WITHOUT_OPTIONS = replace(
 _NUMBER, _LINE = "line number", "line"  # columns of a file with a query per line
 LINE_COLUMNS = {"id": _NUMBER, "text": _LINE}
 _SHOWN = 60  # characters of a first line in a message
-_OTHER_FORM = frozenset({"too-few-columns", "no-such-column", "other-separator"})
+_OTHER_FORM = frozenset(
+    {"too-few-columns", "no-such-column", "other-separator", "no-such-field", "not-an-object", "not-json"}
+)
 
 
 def query_rows(path: Path) -> Iterator[QueryRow]:
@@ -60,10 +62,11 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
         yield from queries_of(table, LINE_COLUMNS)
         return
     if is_json(path):  # answers may be in `metadata`
-        for location, record in records(path):
-            fields = {fold_name(name): value for name, value in record.items()}
-            qid, text = id_of(fields, QUERIES.known["id"], location), text_of(fields, QUERIES.known["text"], location)
-            yield location, qid, text, answers_of(fields, location)
+        with showing_the_first_line(path):
+            for location, record in records(path):
+                fields = {fold_name(name): value for name, value in record.items()}
+                qid = id_of(fields, QUERIES.known["id"], location)
+                yield location, qid, text_of(fields, QUERIES.known["text"], location), answers_of(fields, location)
         return
     quoted = None
     if not is_parquet(path):
@@ -123,14 +126,18 @@ def plain_queries(path: Path) -> OpenTable | None:
 
 @contextmanager
 def showing_the_first_line(path: Path) -> Iterator[None]:
-    """Add the first line of a text file to an error about its columns."""
+    """Add the first line of a text file to an error about its columns or fields; of JSON lines, the faulty line."""
     try:
         yield
     except InputError as error:
-        if error.code not in _OTHER_FORM or not is_delimited(path):
+        if error.code not in _OTHER_FORM or not (is_delimited(path) or is_json(path)):
             raise
-        first = next((line for _, line in lines(path)), "")
-        message = f"{error}; the first line is {_shortened(first)}"
+        place, shown = "the first line", next((line for _, line in lines(path)), "")
+        number = error.fields.get("line", 1)
+        if is_json(path) and number != 1 and not shown.lstrip().startswith("["):
+            place = f"line {number}"
+            shown = next((line for location, line in lines(path) if location.number == number), "")
+        message = f"{error}; {place} is {_shortened(shown)}"
         raise InputError(message, code=error.code, **error.fields) from None
 
 
