@@ -13,7 +13,7 @@ OUT ?= out/clear
 ifneq ($(filter-out 0 1,$(words $(DATA)) $(words $(OUT))),)
 $(error DATA=$(DATA) OUT=$(OUT): make takes no paths with spaces; rename the folder, or run the commands of hybrid)
 endif
-DEMO_STEPS ?= 150
+DEMO := DATA=out/demo/pydocs OUT=out/demo LENGTHS='--query-max-len 64 --doc-max-len 64'
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
 # Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that
@@ -26,7 +26,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first robust04 no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained robust04 no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
 
 help:  ## list the targets
@@ -41,14 +41,14 @@ $(SETUP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python libraries, and a report
-	@$(MAKE) --no-print-directory first DATA=out/demo/pydocs OUT=out/demo
-	@echo 'Now a model is trained on the errors of BM25, and both are measured together.'
-	@$(MAKE) --no-print-directory clear out/demo/report.html out/demo/after-tuned-retriever/manifest.json \
-	    DATA=out/demo/pydocs OUT=out/demo LOSS=nll TRAIN='$(TRAIN) --max-steps $(DEMO_STEPS)'
-	@echo 'Report: out/demo/report.html. To try next:'
+	@$(MAKE) --no-print-directory first $(DEMO)
+	@echo 'Now the model is trained on the errors of BM25, and both hybrids are measured.'
+	@$(MAKE) --no-print-directory trained $(DEMO)
+	@echo 'Report: out/demo/trained-report.html. To try next:'
 	@echo '  hybrid auto docs.jsonl --output out/mine    # your own documents'
-	@echo '  $(HYBRID) search --index out/demo/after-tuned-retriever --interactive'
-	@if [ -t 0 ]; then $(HYBRID) search --index out/demo/after-tuned-retriever --interactive; fi
+	@echo '  $(HYBRID) search --index out/demo/trained-retriever --interactive'
+	@if [ -t 0 ]; then $(HYBRID) search --index out/demo/trained-retriever --interactive; \
+	    else $(HYBRID) search --index out/demo/trained-retriever --query 'solve a linear system' --hits 3; fi
 
 check: lint  ## lint and fast tests, for each commit
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow'
@@ -96,6 +96,7 @@ tables-page: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25+rm3.test.parquet  ## 
 	@$(VENV)/bin/python studies/tables.py $(DATA) $(OUT)
 
 include pipelines/common.mk
+include pipelines/demo.mk
 include pipelines/clear.mk
 include pipelines/roc.mk
 include pipelines/spar.mk

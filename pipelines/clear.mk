@@ -1,6 +1,5 @@
 # CLEAR: BM25, its errors as negatives, a dense model trained on the residual of BM25, the weighted sum of both.
 #
-#   make demo                           the same with LOSS=nll on python-docs, a collection built from installed libraries
 #   make clear DATA=FOLDER OUT=FOLDER   CLEAR on any collection with the splits train, dev and test
 #   make ablations DATA=... OUT=...     residual margin, constant margin, random negatives, SEEDS of each
 #
@@ -18,12 +17,6 @@ clear_runs := \
     bm25+after-rrf=$(OUT)/bm25+after.rrf.test.parquet \
     bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
     bm25+after-tuned=$(OUT)/bm25+after.test.parquet
-
-first_runs := bm25=$(OUT)/bm25.test.parquet minilm=$(OUT)/before.test.parquet hybrid=$(OUT)/before-hybrid.test.parquet
-first_files := $(filter %.parquet,$(subst =, ,$(first_runs)))
-
-first: $(SETUP) $(first_files)  ## BM25, the untrained model and their default fusion on DATA, with the verdict
-	@$(evaluate) $(first_runs) --measures $(MEASURES)
 
 # The paths in NAME=PATH
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))

@@ -13,7 +13,7 @@ from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.evaluate import show
-from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, PrepareFiles, Report, Search
+from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, Report
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.start import check_layers
@@ -94,39 +94,17 @@ def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> P
 
 
 def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
-    """Print what was made, and the command of a search; without judgments, those that judge queries too."""
-    command = shlex.join(["hybrid", "search", "--index", str(path.at("retriever")), "--interactive"])
+    """Print what was made, and the command of a search; without judgments, that of judging too."""
+    retriever = path.at("retriever")
+    command = shlex.join(["hybrid", "search", "--index", str(retriever), "--interactive"])
     console.note(f"\nauto: {made}; to search:\n{command}")
     if not judged:
-        _suggest_judging(path)
-
-
-def _suggest_judging(path: RecommendedPath) -> None:
-    """Print the commands that tune the weights on own queries, after a call without judgments."""
-    own, judged = path.at("own"), Path("judgments.tsv")
-    searches = [
-        Search(own, split="own", index=path.at(name), output=path.at(f"{name}.own.parquet"))
-        for name in ("bm25", "dense")
-    ]
-    both = [search.output for search in searches if search.output]
-    steps = [
-        PrepareFiles(
-            path.settings.documents,
-            queries=["own=queries.tsv"],
-            output=own,
-            **path.given(
-                "on_error", "on_duplicate", "split_passages", "passage_stride", "document_columns", "header", "quoted"
-            ),
-        ),
-        *searches,
-        Judge(own, both, split="own", output=judged),
-        Fuse(both, tune=True, qrels=judged, measure=path.settings.measure, output=path.at("judged.json")),
-        path.composed(path.at("collection"), path.at("judged.json")).changed(output=path.at("judged-retriever")),
-    ]
-    console.note(
-        "\nauto: no judgments, so the fusion is the default, and nothing was measured. To measure and tune on your own "
-        "queries (id and text in queries.tsv), judge twenty:",
-        code="no-judgments",
-    )  # fmt: skip
-    for step in steps:
-        console.note(command_line(step))
+        judging = Judge(
+            retriever=retriever, queries=Path("queries.txt"), output=Path("judgments.tsv"), **path.given("measure")
+        )
+        console.note(
+            "\nauto: no judgments, so the fusion is the default, and nothing was measured. Judge twenty of your own "
+            "queries (a query per line in queries.txt); the command to tune the fusion on them follows:\n"
+            + command_line(judging),
+            code="no-judgments",
+        )  # fmt: skip
