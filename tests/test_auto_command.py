@@ -16,6 +16,7 @@ from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
+from hybrid_cli.reporting.tables import pseudo_note
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.storage import Kind
@@ -68,7 +69,7 @@ def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None
         assert artifacts.read_manifest(folder / name).kind == kind
     for name, kind in {"model": Kind.ENCODER, "hybrid.dev.parquet": Kind.RUN, "report.html": Kind.REPORT}.items():
         assert artifacts.read_manifest(folder / name).kind == kind
-    assert done.out.count("Measured on pseudo-queries (title)") == 1
+    assert done.out.count(pseudo_note("title")) == 1
 
 
 def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
@@ -143,7 +144,9 @@ def test_columns_are_named_as_for_prepare(tmp_path: Path, monkeypatch: pytest.Mo
         "auto", "d.csv", "--document-columns", "id=url,title=headline,text=body", "--max-steps", 0, "--output", "out"
     )
     assert done.code == 0, done.err
-    assert "--document-columns id=url" in done.err.partition("judge twenty")[2]
+    codes = [notice.code for notice in done.notices.heard]
+    to_judge = [notice.message for notice in done.notices.heard[codes.index("no-judgments") :]]
+    assert any("hybrid prepare" in command and "--document-columns id=url" in command for command in to_judge)
 
 
 def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
@@ -219,7 +222,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
         line for line in commands(done) if "--tune" in line
     )
     assert "--split judged" in called["evaluate"]
-    assert "Measured on pseudo-queries" not in done.out
+    assert pseudo_note("title") not in done.out
     assert not done.says("no-judgments")
     searched = commands(done)[-1]
     assert f"--index {tmp_path / 'out/retriever'} " in searched
@@ -316,7 +319,7 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), *given)
     assert done.code == 0, done.err
     assert done.says("pseudo-queries-chosen", kind="sentence")
-    assert "Measured on pseudo-queries (sentence)" in done.out
+    assert pseudo_note("sentence") in done.out
 
 
 @pytest.mark.heavy
