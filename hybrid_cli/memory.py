@@ -176,7 +176,7 @@ def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -
             raise HybridError(
                 f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
                 f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
-                code="no-memory", needed=needed, free=free,
+                code="no-memory", needed=needed, free=free, remedy=remedy,
             )  # fmt: skip
 
 

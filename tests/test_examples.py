@@ -74,7 +74,7 @@ def test_the_quickstart_runs(quickstart: tuple[Path, str]) -> None:
     _, printed = quickstart
     for name in ("bm25", "dense", "hybrid", "MRR@10"):
         assert name in printed
-    assert "written by `fuse`" in printed
+    assert "`fuse`" in printed
 
 
 def test_clear_by_hand_runs(tmp_path: Path, tiny: Path) -> None:

@@ -127,15 +127,21 @@ def test_a_command_names_the_input_on_a_failing_disk(
     assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", name), done
 
 
+def explained(error: BaseException) -> tuple[str, int, dict[str, object]]:
+    """Return code, exit code and fields of the error that a command prints for an error of a file."""
+    assert isinstance(error, Exception)
+    problem = cli.file_problem(error)
+    assert problem is not None
+    return problem.code, problem.exit_code, problem.fields
+
+
 def test_a_failed_read_of_a_library_is_not_called_the_output() -> None:
     """Libraries name no file; a file that is written carries a note."""
     error = OSError(errno.EIO, "Input/output error")
-    message, code = cli.file_problem(error) or ("", 0)
-    assert (message.split(":")[0], code) == ("an input", 2)
+    assert explained(error) == ("unusable-file", 2, {"role": "input", "path": None})
     with pytest.raises(OSError, match="Input/output") as caught, disk.note_path(Path("out/x.parquet")):
         raise error
-    message, code = cli.file_problem(caught.value) or ("", 0)  # type: ignore[arg-type]
-    assert (message.split(":")[0], code) == ("the output", 1)
+    assert explained(caught.value) == ("unusable-file", 1, {"role": "output", "path": None, "folder": Path("out")})
 
 
 class Failing(disk.Disk):
@@ -163,16 +169,16 @@ class Failing(disk.Disk):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("sync", "the output: input/output error"), ("remove", "x.parquet: cannot be removed")]
+    ("name", "fields"), [("sync", {"path": None, "folder": "."}), ("remove", {"removed": "x.parquet"})]
 )
 def test_an_error_of_an_output_is_not_called_one_of_an_input(
-    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, fields: dict[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "device", Failing(name))
     with pytest.raises(OSError, match="Input/output") as caught, disk.create(tmp_path / "x.parquet"):
         disk.sync(tmp_path)
-    message, code = cli.file_problem(caught.value) or ("", 0)  # type: ignore[arg-type]
-    assert (words in message, code) == (True, 1), message
+    expected = {name: value and tmp_path / value for name, value in fields.items()}
+    assert explained(caught.value) == ("unusable-file", 1, {"role": "output", **expected})
 
 
 def write_into(path: Path, write: Callable[[pl.DataFrame, Any], None]) -> None:
@@ -188,15 +194,13 @@ def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
     monkeypatch.setattr(disk, "device", Failing("write", 1))
     with pytest.raises((OSError, pl.exceptions.ComputeError), match="Input/output") as caught:
         write_into(tmp_path / "x", write)
-    message, code = cli.file_problem(caught.value) or ("", 0)
-    assert (message.split(":")[0], code) == ("the output", 1)
+    assert explained(caught.value)[2]["role"] == "output"
 
 
 def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
         raise SafetensorError("I/O error: Input/output error (os error 5)")
-    message, code = cli.file_problem(caught.value) or ("", 0)
-    assert (message.split(":")[0], code) == ("the output", 1)
+    assert explained(caught.value)[2]["role"] == "output"
 
 
 def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
@@ -208,8 +212,7 @@ def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match="Input/output") as caught:
         open_output(tmp_path / "x.parquet").lock()
-    message, code = cli.file_problem(caught.value) or ("", 0)
-    assert (message.split(":")[0], code) == ("the output", 1)
+    assert explained(caught.value)[2]["role"] == "output"
 
 
 def test_a_lock_that_cannot_be_removed_is_named_and_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +222,8 @@ def test_a_lock_that_cannot_be_removed_is_named_and_released(tmp_path: Path, mon
         patched.setattr(disk, "device", Failing("remove"))
         with pytest.raises(OSError, match="Input/output") as caught:
             output.release()
-    message, code = cli.file_problem(caught.value) or ("", 0)
-    assert (".x.parquet.partial.lock: cannot be removed" in message, code) == (True, 1), message
+    lock = tmp_path / ".x.parquet.partial.lock"
+    assert explained(caught.value) == ("unusable-file", 1, {"role": "output", "removed": lock})
     again = open_output(tmp_path / "x.parquet")
     again.lock()
     again.release()

@@ -418,9 +418,9 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_closed_stdout_is_an_error_if_a_result_is_printed(here: Path) -> None:
-    done = shell("hybrid inspect bm25.parquet >&-")
+    done = shell("hybrid inspect bm25.parquet --format json >&-")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
-    assert "stdout is closed, so the result cannot be printed" in done.stderr
+    assert json.loads(done.stderr)["code"] == "stdout-closed"
 
 
 def test_a_full_stdout_is_an_error(here: Path) -> None:

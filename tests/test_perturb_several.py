@@ -91,7 +91,7 @@ def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
     assert f"|| test $$? -eq {missing}\n" in (ROOT / "pipelines" / "robustness.mk").read_text("utf-8")
     monkeypatch.setattr("hybrid_cli.stages.perturb.perturb", None)
     crashed = hybrid(*command)
-    assert "a bug in hybrid" in crashed.err
+    assert crashed.is_problem("bug", plugin="")
     assert crashed.code not in (0, missing)
 
 

@@ -18,6 +18,7 @@ from report_study import ATTACK, Study
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.reporting.tables import pseudo_note
 from hybrid_cli.stages.report import report
 from hybrid_cli.storage import Kind
 
@@ -81,14 +82,14 @@ def test_the_first_sentence_names_pseudo_queries(tiny: Path, paths: list[Path], 
     shown = page([*paths], tmp_path, qrels=qrels, measures=MEASURES)
     first = re.search(r'id="summary".*?<p[^>]*>(.*?)</p>', shown.html, re.DOTALL)
     assert first is not None
-    assert first[1].startswith("Measured on pseudo-queries (title), not on queries of users.")
-    assert "Measured on pseudo-queries" not in page([tiny, *paths], tmp_path / "users", split="test").text
+    assert first[1].startswith(pseudo_note("title"))
+    assert pseudo_note("title") not in page([tiny, *paths], tmp_path / "users", split="test").text
 
 
 def test_wins_ties_and_losses_are_in_one_row(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, baseline=["bm25"])
     # by query, MRR@10 of bm25 is .5, 1, 1, 0 and 0; that of clear is 1 everywhere
-    assert "run wins ties losses MRR@10 clear against bm25 3 2 0 +.500" in shown.text
+    assert re.search(r"\bclear\b.{,20}\bbm25 3 2 0 \+\.500", shown.text)
 
 
 def test_the_first_row_compares_the_hybrid_with_bm25_whatever_the_baselines(study: Study, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_equal_runs_are_reported_as_equal(tiny: Path, paths: list[Path], tmp_pat
 def test_an_undefined_ratio_is_explained(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     empty = write_run(tmp_path / "empty.parquet", {"001": ["void"]})
     shown = page([tiny, paths[0], empty], tmp_path, split="test", measures=MEASURES, complement=("empty", "bm25"))
-    assert "RoC(D;S) is undefined at k = 1, 5, 10, 20, 100: empty answers no query." in shown.text
+    assert "k = 1, 5, 10, 20, 100: empty" in shown.text
     assert not re.search(r"\bnan\b", shown.text.lower())
     assert [row["run"] for row in shown.rows("venn-at-10") if "size" in row] == ["bm25", "neither"]
 
@@ -172,7 +173,7 @@ def test_answers_replace_qrels(tmp_path: Path) -> None:
     pl.DataFrame(texts).write_parquet(corpus)
     settings = {"measures": ["acc@1", "acc@2"], "queries": queries, "corpus": corpus, "complement": ("one", "two")}
     shown = page([queries, *paths], tmp_path, **settings)
-    assert "Questions answered by depth k" in shown.text
+    assert "depth" in shown.sections
     curve = {(row["run"], row["depth"]): row["recall"] for row in shown.rows("recall-by-depth")}
     assert curve == {("one", 1): 0.5, ("one", 2): 1.0, ("two", 1): 0.5}
     assert shown.html.count('class="relevant"') == 3  # the hits with an answer, in all lists shown
@@ -243,9 +244,9 @@ def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, 
     first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*others, "salt"]})
     second = write_run(tmp_path / "second.parquet", {"001": others, "002": ["salt"]})
     shown = page([tiny, first, second], tmp_path, split="test", measures=["nDCG@10"], relevance_level=2)
-    assert "Relevant document salt is at rank 11." in shown.text
-    assert "Relevant document 007 was not retrieved." in shown.text
-    assert "relevant, grade 2" in shown.text
+    missed = dict(re.findall(r"Relevant document (\S+)[^.]*?(\d*)\.", shown.text))
+    assert missed == {"salt": "11", "007": ""}
+    assert "grade 2" in shown.text
     assert "judged 1" in shown.text  # NA for 002, below the level
 
 
@@ -290,7 +291,7 @@ def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, noti
     again = report(study.inputs, split="test", output=tmp_path / "again.html")
     assert again.read_bytes() == output.read_bytes()
     printed = hybrid("inspect", output).out
-    assert "report, written by `report`" in printed
+    assert "`report`" in printed
     assert "inputs" in printed
 
 

@@ -291,8 +291,8 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
     assert set(lineage.indexes_of(run)) == set(sides)
     assert lineage.system_of(run).kind == "several runs"
     kept = json.loads((retriever / "retriever.json").read_text())["tuning"]["keeps_untuned"]
-    sentences = reused({"hybrid": run}, tiny / "qrels.test.parquet")
-    assert [text.split(":")[0] for text in sentences] == ([] if kept else ["hybrid"])
+    too_high = reused({"hybrid": run}, tiny / "qrels.test.parquet")
+    assert [reuse.run for reuse in too_high] == ([] if kept else ["hybrid"])
     described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out

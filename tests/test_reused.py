@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli.opening.provenance import reused
+from hybrid_cli.opening.provenance import Reuse, reused
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.stages.encode import encode
@@ -19,8 +19,9 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.storage import Kind
 
-WARNING = "fused: its weights were tuned on 4 of the 4 judged queries"
+TUNED: dict[str, object] = {"run": "fused", "part": Kind.WEIGHTS, "count": 4, "queries": 4}
 
 
 @pytest.fixture
@@ -41,36 +42,39 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def warnings(qrels: str) -> str:
+def warned(qrels: str) -> bool:
+    """Evaluate the fused run; return whether a warning names the four queries of its tuning."""
     done = hybrid("evaluate", "--qrels", qrels, "fused.parquet", "a.trec")
     assert done.code == 0, done.err
-    return " ".join(done.err.split())
+    assert done.warnings.count("queries-reused") == done.says("queries-reused", **TUNED)
+    return done.says("queries-reused")
 
 
 def test_the_queries_of_tuning_are_named_and_others_are_not(here: Path) -> None:
-    assert WARNING in warnings("dev.tsv")
-    assert "tuned on" not in warnings("test.tsv")
+    assert warned("dev.tsv")
+    assert not warned("test.tsv")
 
 
 def test_a_weights_file_that_is_gone_or_replaced_gives_no_warning(here: Path) -> None:
     Path("w.json").write_text(Path("w.json").read_text().replace('"q0"', '"qX"'))
-    assert "tuned on" not in warnings("dev.tsv")
+    assert not warned("dev.tsv")
     Path("w.json").unlink()
-    assert "tuned on" not in warnings("dev.tsv")
+    assert not warned("dev.tsv")
 
 
 def test_the_report_says_it_in_the_terminal_and_on_the_page(here: Path) -> None:
     done = hybrid("report", "--qrels", "dev.tsv", "fused.parquet", "a.trec", "--output", "r.html")
-    assert done.says("queries-reused")
-    assert WARNING in " ".join(done.err.split())
-    assert WARNING in Path("r.html").read_text("utf-8")
-    hybrid("report", "--qrels", "test.tsv", "fused.parquet", "a.trec", "--output", "other.html")
-    assert "tuned on" not in Path("other.html").read_text("utf-8")
+    assert done.says("queries-reused", **TUNED)
+    (warning,) = (notice.message for notice in done.notices.heard if notice.code == "queries-reused")
+    assert warning in Path("r.html").read_text("utf-8")
+    done = hybrid("report", "--qrels", "test.tsv", "fused.parquet", "a.trec", "--output", "other.html")
+    assert not done.says("queries-reused")
+    assert warning.partition(" on ")[0] not in Path("other.html").read_text("utf-8")
 
 
 def test_equal_ids_of_another_collection_are_not_the_same_queries(here: Path) -> None:
     Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(4)))
-    assert "tuned on" not in warnings("other.tsv")
+    assert not warned("other.tsv")
 
 
 @pytest.fixture(scope="module")
@@ -93,23 +97,19 @@ def parts(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "kinds"),
     [
         ("bm25", []),  # the tuning kept k1 and b, so the index is that of any other queries
-        ("dense", ["its model was trained"]),
-        ("both", ["the weight of its encoder was tuned", "its model was trained"]),
-        ("sum", ["its model was trained"]),
+        ("dense", [Kind.EXAMPLES]),
+        ("both", [Kind.ENCODER, Kind.EXAMPLES]),
+        ("sum", [Kind.EXAMPLES]),
     ],
 )
-def test_every_part_of_a_run_is_followed_to_its_judgments(parts: Path, tiny: Path, run: str, words: list[str]) -> None:
+def test_every_part_of_a_run_is_followed_to_its_judgments(parts: Path, tiny: Path, run: str, kinds: list[Kind]) -> None:
     """No part has seen the test queries."""
     found = reused({run: parts / f"{run}.parquet"}, tiny / "qrels.train.parquet")
     judged = pl.read_parquet(tiny / "qrels.train.parquet")["qid"].n_unique()
-    said = {
-        f"{run}: {each} on {judged} of the {judged} judged queries; their scores are too high to report"
-        for each in words
-    }
-    assert set(found) == said
+    assert set(found) == {Reuse(run, kind, judged, judged) for kind in kinds}
     if run != "sum":
         assert reused({run: parts / f"{run}.test.parquet"}, tiny / "qrels.test.parquet") == []
 
@@ -153,8 +153,8 @@ def test_tuned_k1_and_b_are_followed_from_a_run_of_the_index_only(
     index = index_bm25(lengths, tune=True, split="one", output=tmp_path / "bm25", threads=1)
     run = search(lengths, split="one", threads=1, index=index, output=tmp_path / "bm25.parquet")
     judged = lengths / "qrels.one.parquet"
-    warning = "x: k1 and b of its index were tuned on 8 of the 8 judged queries; their scores are too high to report"
-    assert reused({"x": run}, judged) == [warning]
+    tuned = Reuse("x", Kind.LEXICAL_INDEX, 8, 8)
+    assert reused({"x": run}, judged) == [tuned]
     other = tmp_path / "other.tsv"
     other.write_text("".join(f"q{number}\t0\tnq{number}\t1\n" for number in range(8)))
     assert reused({"x": run}, other) == []
@@ -162,10 +162,10 @@ def test_tuned_k1_and_b_are_followed_from_a_run_of_the_index_only(
     train_dense(tmp_path / "train.parquet", model=str(tiny_bert), max_steps=1, batch_size=2, output=tmp_path / "model")
     encode(lengths, model=tmp_path / "model", dtype="fp32", output=tmp_path / "dense")
     dense = search(lengths, split="one", threads=1, index=tmp_path / "dense", output=tmp_path / "dense.parquet")
-    assert [line.split(" on ")[0] for line in reused({"x": dense}, judged)] == ["x: its model was trained"]
+    assert [each.part for each in reused({"x": dense}, judged)] == [Kind.EXAMPLES]
     found = pl.read_parquet(judged)
     pl.concat([found, found.head(1).with_columns(docid=pl.lit("nq0"))]).write_parquet(judged)  # one more judgment
-    assert reused({"x": run}, judged) == [warning]
+    assert reused({"x": run}, judged) == [tuned]
     (index / "manifest.json").write_text("damaged")
     assert reused({"x": run}, judged) == []
 
@@ -192,8 +192,8 @@ def test_queries_of_the_validation_and_queries_that_were_left_out_are_not_traine
         run = search(tiny, split=split, threads=1, index=tmp_path / "dense", output=tmp_path / f"{split}.parquet")
         judged = tiny / f"qrels.{split}.parquet"
         used = pl.read_parquet(judged).filter(pl.col("qid").is_in(common["qid"].implode()))["qid"].n_unique()
-        said = [f"x: its model was trained on {used} of the "] if used else []
-        assert [line[: len(said[0])] for line in reused({"x": run}, judged)] == said
+        found = [(reuse.part, reuse.count) for reuse in reused({"x": run}, judged)]
+        assert found == ([(Kind.EXAMPLES, used)] if used else [])
 
 
 def test_examples_of_several_collections_are_followed_to_each_of_them(

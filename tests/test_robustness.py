@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import raises
+from command import raises, refused
 from evaluated import write_run
 from typer.testing import CliRunner
 
@@ -93,8 +93,6 @@ def test_the_printed_table(qrels: Path, paths: list[Path], capsys: pytest.Captur
     assert bm25[1:-1] == ["(a)", ".8000", ".4000*", ".8000", ".6000*", ".2000"]
     both = next(row for row in rows if row[:1] == ["both"])
     assert both[1:-1] == [".9000", ".8500", ".9000", ".8750", ".0250↓ᵃ"]
-    assert "minus the mean over 3 attacks" in printed
-    assert "ᵃ drops more than bm25 (↓ᵃ less)" in printed
 
 
 def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Path]) -> None:
@@ -123,7 +121,7 @@ def test_queries_without_hits_are_counted(qrels: Path, paths: list[Path], tmp_pa
     short = write_run(tmp_path / "bm25@shuffle.parquet", {"q00": ["d"]})
     found = robustness([paths[0], short], qrels=qrels, measures=["R@1"])
     assert found.missing == {"bm25@shuffle": 39}
-    assert "Judged queries without hits (scored 0): bm25@shuffle 39." in text(found, "markdown")
+    assert "bm25@shuffle 39." in text(found, "markdown")
 
 
 def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
@@ -136,6 +134,5 @@ def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Pa
     with raises("unknown-choice", option="baseline", value="bm25@mine"):
         robustness(paths, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet")
     assert not (tmp_path / "v.parquet").exists()
-    command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "--robustness", "--complement", "bm25", "both"]
-    failed = CliRunner().invoke(app, command)
-    assert "not with --robustness, --over-seeds or --aggregate" in str(failed.exception)
+    command = ["evaluate", *paths, "--qrels", qrels, "--robustness", "--complement", "bm25", "both"]
+    refused(*command, problem="option-does-not-apply", option="complement")

@@ -237,11 +237,9 @@ def damaged(file: Path, cut: bool) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rate", "message"), [(1e-3, "step 1: .* check the weights of"), (1e9, "step 2: .*lower --le")]
-)
+@pytest.mark.parametrize(("rate", "step"), [(1e-3, 1), (1e9, 2)])
 def test_values_that_are_not_finite_are_named_with_their_step(
-    examples: Path, tiny_bert: Path, tmp_path: Path, rate: float, message: str
+    examples: Path, tiny_bert: Path, tmp_path: Path, rate: float, step: int
 ) -> None:
     start = shutil.copytree(tiny_bert, tmp_path / "start")
     if rate < 1:
@@ -249,5 +247,5 @@ def test_values_that_are_not_finite_are_named_with_their_step(
         next(iter(tensors.values())).fill_(float("nan"))
         save_file(tensors, start / layout.WEIGHTS, {"format": "pt"})
     plan = {**PLAN, "max_steps": 3, "learning_rate": rate, "warmup": 0.0}
-    with raises("values-not-finite", HybridError):
+    with raises("values-not-finite", HybridError, step=step):
         train_dense(examples, output=tmp_path / "x", model=str(start), **plan)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import hybrid
+from command import Done, hybrid
 
 QIDS = [f"q{number}" for number in range(12)]
 
@@ -28,43 +28,44 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], str, str]:
-    """Return the content of the weights, stdout and stderr in one line each."""
+def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
+    """Return the content of the weights, and the command."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     assert done.code == 0, done.err
-    return json.loads(Path("w.json").read_text()), " ".join(done.out.split()), " ".join(done.err.split())
+    return json.loads(Path("w.json").read_text()), done
 
 
 def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
-    content, _, said = tune("good.trec", "foreign.trec")
-    assert "foreign: none of its hits has a judgment; check that its documents are of this corpus" in said
-    assert "the runs have no document in common; check that they are of one corpus" in said
+    content, done = tune("good.trec", "foreign.trec")
+    assert done.says("no-judged-hit", run="foreign")
+    assert done.says("no-common-document")
     assert content["alone"] == {"good": 1.0, "foreign": 0.0}
 
 
 @pytest.mark.heavy
 def test_single_runs_are_measured_at_the_depth_of_the_fusion(here: Path) -> None:
-    content, _, _ = tune("good.trec", "late.trec", measure="R@20")
+    content, _ = tune("good.trec", "late.trec", measure="R@20")
     assert content["alone"] == {"good": 1.0, "late": 1.0}
     for option in ("depth", "hits"):
-        content, _, _ = tune("good.trec", "late.trec", measure="R@20", **{option: 10})
+        content, _ = tune("good.trec", "late.trec", measure="R@20", **{option: 10})
         assert content["alone"] == {"good": 1.0, "late": 0.0}
 
 
 def test_a_weak_run_of_the_same_documents_is_not_warned_about(here: Path) -> None:
-    _, _, said = tune("good.trec", "late.trec", measure="MRR@10")
-    assert "late: " not in said
+    _, done = tune("good.trec", "late.trec", measure="MRR@10")
+    assert not {"no-judged-hit", "no-common-document"} & set(done.warnings)
+    assert "late: " not in done.err
 
 
 def test_the_score_without_tuning_is_shown(here: Path) -> None:
-    content, printed, _ = tune("good.trec", "late.trec")
+    content, done = tune("good.trec", "late.trec")
     trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
     assert content["untuned"]["score"] == trials[0.5, 0.5]
-    assert "minmax, untuned" in printed
-    content, printed, _ = tune("good.trec", "late.trec", method="rrf")
+    assert "untuned" in done.out
+    content, done = tune("good.trec", "late.trec", method="rrf")
     assert content["untuned"] is None
-    assert "equal weights" not in printed
+    assert "untuned" not in done.out
 
 
 def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:

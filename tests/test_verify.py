@@ -99,7 +99,7 @@ def test_json_lists_problems(chain: Path) -> None:
     done = hybrid("verify", folder, "--format", "json")
     (found,) = json.loads(done.out)
     assert (done.code, found["state"], found["kind"], found["files"]) == (1, DAMAGED, "dense index", 1)
-    assert found["problems"] == ["index/vectors.bin: is missing; restore or rebuild the artifact"]
+    assert [text.partition(":")[0] for text in found["problems"]] == ["index/vectors.bin"]
 
 
 def test_every_form_is_checked(tmp_path: Path) -> None:

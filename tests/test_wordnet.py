@@ -10,6 +10,7 @@ from command import raises
 
 from hybrid_cli.errors import HybridError
 from hybrid_cli.perturbations import wordnet
+from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.wordnet import WordNet, find
 
 DATA = Path(__file__).parent / "data" / "wordnet"
@@ -88,7 +89,7 @@ def test_the_data_of_nltk_are_found_unpacked_or_zipped(places: Path) -> None:
 
 
 def test_the_message_explains_how_to_install_wordnet(places: Path) -> None:
-    with pytest.raises(HybridError, match=r"is not installed: `apt-get install wordnet-base`.*--wordnet PATH"):
+    with raises("missing-resource", MissingResource, option="wordnet"):
         find()
 
 

@@ -23,13 +23,14 @@ import typer
 from hybrid_cli import console, memory, plugins
 from hybrid_cli.cli import options, signals, streams
 from hybrid_cli.cli.app import app
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.storage import disk
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO)
+_UNUSABLE = "unusable-file"
 _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and torch about a full disk
 
 
@@ -83,17 +84,15 @@ def _stop_at(error: Exception, debug: bool) -> NoReturn:
     """Print the line of an error that is none of hybrid's own, and exit."""
     if memory.is_allocation_failure(error):
         detail = f" ({str(error).splitlines()[0]})" if str(error) else ""
-        text, code = f"not enough memory{detail}; free memory, or use smaller batches, inputs or models", "no-memory"
-        exit_code = 1
+        text = f"not enough memory{detail}; free memory, or use smaller batches, inputs or models"
+        line = HybridError(text, code="no-memory")
     elif explained := file_problem(error):
-        (text, exit_code), code = explained, "unusable-file"
+        line = explained
     else:
         culprit = plugins.plugin_of_error(error)
         home = f"the plugin {culprit}" if culprit else "hybrid"
-        text, code = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)", "bug"
-        exit_code = 1
-    line = HybridError(text, code=code)
-    line.exit_code = exit_code
+        text = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)"
+        line = HybridError(text, code="bug", plugin=culprit)
     _stop(line, error, debug)
 
 
@@ -121,31 +120,40 @@ def _keep_pandas_out() -> None:
             sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
-def file_problem(error: Exception) -> tuple[str, int] | None:
-    """Return message and exit code for a problem with a disk, a path or its permissions; libraries wrap these."""
+def file_problem(error: Exception) -> HybridError | None:
+    """Return the error for people about a disk, a path or its permissions; libraries wrap these. Its `role` is input or
+    output, where that is known."""
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]
     if path == streams.STDOUT and reasons:
-        return f"{path}: {reasons[0].lower()}; free space, and repeat the command", 1
+        return _of_output(f"{path}: {reasons[0].lower()}; free space, and repeat the command", path=path)
     if isinstance(error, OSError | RuntimeError) and any(words in text for words in _SHORT_WRITES):
         reasons = [os.strerror(errno.ENOSPC)]
     removed, written = _noted_path(error, disk.REMOVED), _noted_path(error, disk.WRITTEN)
     if reasons and removed is not None:
-        return f"{removed}: cannot be removed: {reasons[0].lower()}; check the disk", 1
+        return _of_output(f"{removed}: cannot be removed: {reasons[0].lower()}; check the disk", removed=removed)
     if reasons == [os.strerror(errno.EIO)] and written is None:
         name = "an input" if path is None else os.fsdecode(path)
-        return f"{name}: cannot be read: input/output error; check the disk, or restore a copy", 2
+        message = f"{name}: cannot be read: input/output error; check the disk, or restore a copy"
+        return InputError(message, code=_UNUSABLE, role="input", path=path)
     if reasons:
         message = f"{path or 'the output'}: {reasons[0].lower()}; nothing was replaced"
         full = reasons[0] in map(os.strerror, _FULL)
-        disk_of_output = f" on the disk of {_folder_of(written)}" if written else ""
-        return message + (f"; free space{disk_of_output}, and repeat the command" if full else ""), 1
+        folder = _folder_of(written) if written else None
+        disk_of_output = f" on the disk of {folder}" if folder else ""
+        message += f"; free space{disk_of_output}, and repeat the command" if full else ""
+        return _of_output(message, path=path, folder=folder)
     if type(error).__module__.startswith(("polars.", "pyarrow.")) and "parquet" in text.lower():
-        return f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy", 2
+        message = f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy"
+        return InputError(message, code=_UNUSABLE, role="input")
     if isinstance(error, OSError) and path is not None and error.strerror:
-        return f"{os.fsdecode(path)}: {error.strerror.lower()}", 2
+        return InputError(f"{os.fsdecode(path)}: {error.strerror.lower()}", code=_UNUSABLE, path=os.fsdecode(path))
     wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))
-    return (f"a file cannot be used: {text}", 2) if wrapped else None
+    return InputError(f"a file cannot be used: {text}", code=_UNUSABLE) if wrapped else None
+
+
+def _of_output(message: str, **fields: object) -> HybridError:
+    return HybridError(message, code=_UNUSABLE, role="output", **fields)
 
 
 def _noted_path(error: Exception, doing: str) -> Path | None:

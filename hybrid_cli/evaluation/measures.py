@@ -521,11 +521,12 @@ def with_ties(hits: pl.DataFrame) -> pl.DataFrame:
 def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequence[str], level: int = 1) -> None:
     """Print the ranges of the measures that depend on the order of equal scores by more than `NOTED`."""
     by_measure = ranges(hits, qrels, measures, level)
-    wide = [f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in by_measure.items() if high - low > NOTED]
+    wide = {measure: ends for measure, ends in by_measure.items() if ends[1] - ends[0] > NOTED}
     if wide:
+        shown = ", ".join(f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in wide.items())
         console.note(
-            f"{name}: depends on the order of equal scores: {', '.join(wide)}",
-            code="ties", run=name, measures=[text.split()[0] for text in wide],
+            f"{name}: depends on the order of equal scores: {shown}",
+            code="ties", run=name, measures=list(wide), ranges=wide,
         )  # fmt: skip
 
 

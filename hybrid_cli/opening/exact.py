@@ -14,7 +14,7 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
@@ -268,9 +268,7 @@ def query_encoder(
     dtype = "fp32" if dtype == INT8 and not of_documents else dtype
     encoder = open_encoder(model, device=device, dtype=dtype, overrides=changes)
     if encoder.fingerprint != index.fingerprint:
-        raise InputError(
-            refusal(index, str(model), encoder.describe()), code="other-encoder", path=index.folder, model=str(model)
-        )
+        raise refusal(index, str(model), encoder.describe())
     return encoder
 
 
@@ -290,14 +288,16 @@ def _options(index: DenseIndex) -> Mapping[str, Any]:
     return artifacts.read_manifest(index.folder).options
 
 
-def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> str:
-    """Return the error message for a `model` whose weights or `contract` differ from those of the index."""
+def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> InputError:
+    """Return the error about a `model` whose weights or `contract` differ from those of the index."""
     kinds = [description.get("kind", TRANSFORMER) for description in (index.info.contract, contract)]
+    differ = differences(index.info.contract, contract)
     if kinds[0] != kinds[1]:
-        return (
-            f"{index.folder}: holds vectors of a {kinds[0]} encoder, and {model} is a {kinds[1]} encoder; pass the "
+        reason = (
+            f"holds vectors of a {kinds[0]} encoder, and {model} is a {kinds[1]} encoder; pass the "
             "model of the index with --model, or encode again"
         )
-    differ = differences(index.info.contract, contract)
-    what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
-    return f"{index.folder}: was encoded {what}; encode again, or pass the model of the index with --model"
+    else:
+        what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
+        reason = f"was encoded {what}; encode again, or pass the model of the index with --model"
+    return path_error(index.folder, reason, code="other-encoder", model=model, differences=differ)

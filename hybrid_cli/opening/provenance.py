@@ -6,6 +6,7 @@ The facts come from manifests (`artifacts.lineage`); files of other tools have n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -33,8 +34,37 @@ _PARTS = {  # kind of an artifact made from judgments -> the part of the run, in
 }
 
 
-def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[str]:
-    """Return one sentence for each run and part that was tuned or trained on queries of the qrels.
+@dataclass(frozen=True)
+class Reuse:
+    """A part of a run that was tuned or trained on judged queries.
+
+    Attributes:
+        run: name of the run.
+        part: kind of the artifact that was made from judgments.
+        count: number of those queries.
+        queries: number of all judged queries.
+    """
+
+    run: str
+    part: Kind
+    count: int
+    queries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run}: {_PARTS[self.part]} on {self.count:,} of the {self.queries:,} judged queries; their scores "
+            "are too high to report"
+        )
+
+    def warn(self) -> None:
+        """Print a warning."""
+        console.warn(
+            str(self), code="queries-reused", run=self.run, part=str(self.part), count=self.count, queries=self.queries
+        )
+
+
+def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:
+    """Return each run and part that was tuned or trained on queries of the qrels.
 
     Args:
         runs: name -> path.
@@ -51,7 +81,7 @@ def reused(runs: Mapping[str, Path], qrels: Path | None) -> list[str]:
     judged = collections.read_qrels(qrels)
     asked, fingerprint = judged["qid"].n_unique(), storage.fingerprint(qrels)
     return [
-        f"{name}: {_PARTS[kind]} on {common:,} of the {asked:,} judged queries; their scores are too high to report"
+        Reuse(name, kind, common, asked)
         for name, made in parts.items()
         for kind, common in _counts(made, judged, fingerprint).items()
     ]

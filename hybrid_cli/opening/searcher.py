@@ -393,9 +393,7 @@ def open_stored_queries(
             index=path,
         )
     if info.encoder != index.fingerprint:
-        raise InputError(
-            refusal(index, str(vectors), info.contract), code="other-encoder", path=index.folder, model=str(vectors)
-        )
+        raise refusal(index, str(vectors), info.contract)
     stored = read_vectors(vectors)
     return StoredQueriesSearcher(indexes, stored)
 

@@ -47,7 +47,7 @@ def find(named: Path | None = None) -> Path:
     for path in search_paths():
         if _database(path):
             return path
-    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}", code="missing-resource")
+    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}", code="missing-resource", option="wordnet")
 
 
 def search_paths() -> Iterator[Path]:

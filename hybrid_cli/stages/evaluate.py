@@ -42,8 +42,8 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
 def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     too_high = reused(plan.runs, plan.qrels)
-    for line in too_high:
-        console.warn(line, code="queries-reused")
+    for reuse in too_high:
+        reuse.warn()
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)

@@ -63,10 +63,10 @@ def report(settings: Report) -> Path:
         for path, kind in kinds.items()
     ]
     used = reused(plan.runs, plan.qrels)
-    for line in used:
-        console.warn(line, code="queries-reused")
+    for reuse in used:
+        reuse.warn()
     if not all(output.up_to_date for output in outputs):
-        data = replace(find(plan, settings, baselines, texts), reused=used)
+        data = replace(find(plan, settings, baselines, texts), reused=[str(reuse) for reuse in used])
         owners = lineage.curve_owners(plan.runs)
         learned = {
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE, glob=False))

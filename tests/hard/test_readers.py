@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from cases import OTHER, bytes_of, clear, exchange, write_bert, write_inputs
-from command import hybrid
+from command import Done, hybrid, raises
 from kill_stages import STAGES, inputs_of
 from small_artifacts import write_corpus
 
@@ -40,12 +40,12 @@ def versions(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
     return folder
 
 
-def search(folder: Path, index: Path) -> tuple[int, str, list[tuple[Any, ...]] | None]:
-    """Search an index; return exit code, messages and hits."""
+def search(folder: Path, index: Path) -> tuple[Done, list[tuple[Any, ...]] | None]:
+    """Search an index; return the command and its hits."""
     (folder / "run.parquet").unlink(missing_ok=True)
     done = hybrid("search", "--queries", folder / "queries.tsv", "--index", index, "--output", folder / "run.parquet")
     hits = pl.read_parquet(folder / "run.parquet").rows() if done.code == 0 else None
-    return done.code, done.err, hits
+    return done, hits
 
 
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
@@ -54,7 +54,7 @@ def test_a_search_never_mixes_two_versions(
     versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: int
 ) -> None:
     shutil.copy(versions / "queries.tsv", tmp_path)
-    whole = [search(tmp_path, versions / f"{name}-{kind}")[2] for name in ("old", "new")]
+    whole = [search(tmp_path, versions / f"{name}-{kind}")[1] for name in ("old", "new")]
     assert whole[0] != whole[1]
     index = shutil.copytree(versions / f"old-{kind}", tmp_path / "index")
     shutil.copytree(versions / f"new-{kind}", tmp_path / "replacement")
@@ -73,13 +73,12 @@ def test_a_search_never_mixes_two_versions(
 
     for home, name in ((storage, "check_parts"), (storage, "validate_parquet"), (artifacts, "read_manifest")):
         monkeypatch.setattr(home, name, replacing(getattr(home, name)))  # between the reads of an index
-    code, err, hits = search(tmp_path, index)
-    if code == 0:
+    done, hits = search(tmp_path, index)
+    if done.code == 0:
         assert hits in whole
     else:
-        lines = [line for line in err.splitlines() if line.startswith("hybrid: ")]
-        assert (code, len(lines)) == (1, 1), err
-        assert "was replaced while it was read; run the command again" in lines[0]
+        lines = [line for line in done.err.splitlines() if line.startswith("hybrid: ")]
+        assert (done.code, done.problem, len(lines)) == (1, "input-replaced", 1), done
 
 
 def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_p
     opened = open_dense(index)
     assert disk.device.exchange(tmp_path / "replacement", index)
     assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.record.counts  # type: ignore[union-attr]
-    with pytest.raises(HybridError, match="was replaced while it was read"):
+    with raises("input-replaced", HybridError, path="index"):
         opened.search(np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
 
 

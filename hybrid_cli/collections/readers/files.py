@@ -97,7 +97,11 @@ def source(options: Files) -> Source:
     qrels = {split: _open(path, QRELS, options.qrels_columns, options) for split, path in judged.items()}
     for file in [*tables.values(), *queries.values(), *qrels.values()]:
         console.note(
-            describe_columns(file.table, file.columns), code="columns", path=file.table.path, columns=dict(file.columns)
+            describe_columns(file.table, file.columns),
+            code="columns",
+            path=file.table.path,
+            columns=dict(file.columns),
+            ignored=[name for name in file.table.names if name not in file.columns.values()],
         )
 
     def judgments() -> Iterator[Judgment]:

@@ -120,7 +120,9 @@ def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
         try:
             content = _content(path)
         except InputError as error:
-            raise InputError(f"{error}, or pass --on-error skip", code=error.code, **error.fields) from None
+            raise InputError(
+                f"{error}, or pass --on-error skip", code=error.code, **error.fields, option="on_error"
+            ) from None
         if is_page(path):
             page = read_page(content)
             yield Document(name, page.title, page.text, Location(path, 1))
