@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,11 @@ def naive(hits: pl.DataFrame, rule: GroupRule) -> dict[tuple[str, str], float]:
     scores: dict[tuple[str, str], list[float]] = {}
     for qid, passage, score in hits.select("qid", "docid", "score").iter_rows():
         scores.setdefault((qid, passage.rpartition("#")[0]), []).append(score)
-    combined = {"max": max, "mean": lambda values: sum(values) / len(values), "sum2": lambda v: sum(sorted(v)[-2:])}
+    combined: dict[str, Callable[[list[float]], float]] = {
+        "max": max,
+        "mean": lambda values: sum(values) / len(values),
+        "sum2": lambda v: sum(sorted(v)[-2:]),
+    }
     return {pair: float(combined[rule](values)) for pair, values in scores.items()}
 
 
