@@ -54,7 +54,7 @@ _TREC = {  # how trec_eval reads a run and judgments
 }
 _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
-_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "shares", "scales", "reranker")
+_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
 _IMPACTS: dict[str, str] = {"opensearch": "contents", "vespa": "impacts", "parquet": "values"}  # field of BM25
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files

@@ -15,7 +15,14 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.provenance import check_corpus, corpora_of, existing_paths, refuse_other_corpus, warn_lost
+from hybrid_cli.opening.provenance import (
+    check_corpus,
+    corpora_of,
+    existing_paths,
+    group_of,
+    refuse_other_corpus,
+    warn_lost,
+)
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
@@ -173,6 +180,8 @@ def _tuning(settings: Judge, files: RetrieverFiles, queries: Path) -> Compose:
     )  # fmt: skip
     if stored.depth != tuning.depth:
         tuning = tuning.changed(depth=stored.depth)
+    if stored.group != group_of(None, files.manifests):
+        tuning = tuning.changed(group=stored.group)
     if stored.reranker is not None:
         tuning = tuning.changed(reranker=reranker_path(folder, stored.reranker), rerank_depth=stored.reranker["depth"])
     return tuning

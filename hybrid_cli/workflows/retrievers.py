@@ -131,7 +131,7 @@ def searched_sides(
     runs = {name: output.with_name(f"{output.stem}.{name.replace('/', '-')}.hits.parquet") for name in names}
     with artifacts.keeping_equal_outputs():
         for name, index in names.items():
-            call(Search(queries=queries, index=index, output=runs[name], overwrite=True))
+            call(Search(queries=queries, index=index, group=files.stored.group, output=runs[name], overwrite=True))
     sides = list(runs)[: len(files.indexes)]
     return {name: runs[name] for name in sides}, [path for name, path in runs.items() if name not in sides]
 
