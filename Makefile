@@ -46,9 +46,9 @@ demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python librarie
 	@$(MAKE) --no-print-directory trained $(DEMO)
 	@echo 'Report: out/demo/trained-report.html. To try next:'
 	@echo '  hybrid auto docs.jsonl --output out/mine    # your own documents'
-	@echo '  $(HYBRID) search --index out/demo/trained-retriever --interactive'
-	@if [ -t 0 ]; then $(HYBRID) search --index out/demo/trained-retriever --interactive; \
-	    else $(HYBRID) search --index out/demo/trained-retriever --query 'solve a linear system' --hits 3; fi
+	@echo '  $(HYBRID) search --index out/demo/trained-tuned-retriever --interactive'
+	@if [ -t 0 ]; then $(HYBRID) search --index out/demo/trained-tuned-retriever --interactive; \
+	    else $(HYBRID) search --index out/demo/trained-tuned-retriever --query 'solve a linear system' --hits 3; fi
 
 check: lint  ## lint and fast tests, for each commit
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow'

@@ -4,12 +4,12 @@
 #   make first DATA=FOLDER OUT=FOLDER   the first table, on any collection with the split test
 #   make trained DATA=... OUT=...       the second table and the report; needs the split train too
 #
-# Made for minutes on two cores: DEMO_STEPS of training, the weights of the last step, no tuning. Studies use the other pipelines.
+# Made for minutes on two cores: DEMO_STEPS of training, the weights of the last step, one tuning. Studies use the other pipelines.
 
 DEMO_STEPS ?= 60
 
 first_runs := bm25=$(OUT)/bm25.test.parquet minilm=$(OUT)/before.test.parquet hybrid=$(OUT)/before-hybrid.test.parquet
-trained_runs := $(first_runs) trained=$(OUT)/trained.test.parquet trained-hybrid=$(OUT)/trained-hybrid.test.parquet
+trained_runs := $(first_runs) trained=$(OUT)/trained.test.parquet trained-hybrid=$(OUT)/trained-tuned-hybrid.test.parquet
 
 # The paths in NAME=PATH
 first_files := $(filter %.parquet,$(subst =, ,$(first_runs)))
@@ -18,7 +18,7 @@ trained_files := $(filter %.parquet,$(subst =, ,$(trained_runs)))
 first: $(SETUP) $(first_files)  ## BM25, the untrained model and their default fusion on DATA, with the verdict
 	@$(evaluate) $(first_runs) --measures $(MEASURES)
 
-trained: $(SETUP) $(OUT)/trained-report.html  ## the same with a model of DEMO_STEPS training steps, and a report
+trained: $(SETUP) $(trained_files) $(OUT)/trained-report.html  ## the same with a model of DEMO_STEPS training steps, and a report
 	@$(evaluate) $(trained_runs) --measures $(MEASURES)
 
 $(OUT)/trained/manifest.json: $(OUT)/train-$(SEED).parquet

@@ -110,7 +110,7 @@ def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
     ]
     assert "--output out/demo/trained-report.html" in next(line for line in lines if " report " in line)
     assert [line.split()[1:4] for line in lines if line.split()[1] == "search"][-1] == [
-        "search", "--index", "out/demo/trained-retriever",
+        "search", "--index", "out/demo/trained-tuned-retriever",
     ]  # fmt: skip
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     suggested = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("echo '  hybrid ")]
