@@ -370,6 +370,27 @@ def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
     assert found["qid"].is_unique().all()  # a passage is relevant to its own sentence
 
 
+def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_their_best_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(words: int) -> list[dict[str, str]]:
+        return [{"id": f"d{n}", "text": " ".join(["water"] * words) + f" reef number {n}"} for n in range(3)]
+
+    for name, words, code in (("short", 20, "whole-documents"), ("long", 600, "passages-chosen")):
+        documents = write_lines(tmp_path / f"{name}.jsonl", *rows(words))
+        for _ in range(2):  # the second call repeats the choice
+            done = hybrid("auto", documents, "--output", tmp_path / name)
+            assert done.code == 0, done.err
+        docids = collection.scan(tmp_path / name / "collection").collect()["docid"].to_list()
+        assert len(docids) == (3 if code == "whole-documents" else 15)
+        assert done.says("up-to-date")
+        assert finds(commands(done)[-1], "reef number 2", monkeypatch)
+    done = hybrid("auto", tmp_path / "long.jsonl", "--output", tmp_path / "again")
+    assert done.says("passages-chosen", words=128)
+    found = hybrid("search", "--index", tmp_path / "again/retriever", "--query", "reef number 2", "--hits", 3)
+    assert found.out.count("d2") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

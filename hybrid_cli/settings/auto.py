@@ -64,7 +64,10 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     on_error: OnError = redeclare(PrepareFiles, "on_error")
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
-    split_passages: int | None = redeclare(Prepare, "split_passages")
+    split_passages: int | None = redeclare(
+        Prepare, "split_passages",
+        shown="whole documents; half the tokens that the encoder reads, if documents lose over half of theirs"
+    )  # fmt: skip
     passage_stride: int | None = redeclare(Prepare, "passage_stride")
     minutes: float = option(
         30.0,

@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from hybrid_cli import artifacts, console, draws, storage
+from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
@@ -59,6 +57,7 @@ from hybrid_cli.workflows.encoding import (
     set_all_threads,
     source_of,
     texts_in,
+    unread_share,
 )
 from hybrid_cli.workflows.external import read_external, rows_of, write_external
 from hybrid_cli.workflows.sparse_encoding import (
@@ -72,7 +71,6 @@ from hybrid_cli.workflows.sparse_encoding import (
 )
 
 MUCH_TRUNCATED = 0.1  # share of the documents above which the loss is a warning
-_LENGTHS = 500  # documents whose tokens are counted
 
 
 @stage(Encode)
@@ -163,9 +161,7 @@ def _warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) 
     """Warn about the tokens of documents that the encoder does not read, estimated on some documents."""
     if not isinstance(length := encoder.describe().get("doc_max_len"), int) or not hasattr(encoder, "unread_tokens"):
         return
-    rows = draws.sample(total, _LENGTHS, draws.rng(0)).tolist()
-    some = collections.scan(corpus).filter(pl.col("corpus_row").is_in(rows)).collect(engine="streaming")
-    unread = encoder.unread_tokens(some["title"].to_list(), some["text"].to_list())
+    unread = unread_share(corpus, encoder, total)
     console.warn(
         f"encode: {truncated / total:.0%} of the documents have more than {length} tokens, and about {unread:.0%} of "
         "all tokens are not read; pass a larger --doc-max-len, or divide documents with `prepare --split-passages`",

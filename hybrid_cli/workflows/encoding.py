@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import torch
 
-from hybrid_cli import cluster
+from hybrid_cli import cluster, draws
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
@@ -32,6 +33,7 @@ from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
 from hybrid_cli.storage import Kind
 
+_LENGTHS = 500  # documents whose tokens are counted
 _FACTS = {
     OF_SPARSE: frozenset({OF_SPARSE, OF_TRANSFORMER}),
     OF_STATIC: frozenset({OF_STATIC, OF_DENSE}),
@@ -47,6 +49,19 @@ def source_of(settings: Encode) -> tuple[Path, Kind]:
     if settings.split is not None:
         return collections.queries_path(settings.collection, settings.split), Kind.VECTORS
     return collections.corpus_path(settings.collection), Kind.DENSE_INDEX
+
+
+def unread_share(corpus: Path, encoder: Any, total: int) -> float:
+    """Estimate the share of the tokens of a corpus that an encoder with `unread_tokens` leaves out, on some documents.
+
+    Args:
+        corpus: collection, or its corpus file.
+        encoder: a transformer.
+        total: number of documents.
+    """
+    rows = draws.sample(total, _LENGTHS, draws.rng(0)).tolist()
+    some = collections.scan(corpus).filter(pl.col("corpus_row").is_in(rows)).collect(engine="streaming")
+    return float(encoder.unread_tokens(some["title"].to_list(), some["text"].to_list()))
 
 
 def texts_in(source: Path, kind: Kind, added: Path | None = None) -> tuple[Iterable[Texts], int]:

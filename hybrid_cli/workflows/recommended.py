@@ -40,6 +40,7 @@ from hybrid_cli.storage import disk
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than MIN_TRAIN_QUERIES tune weights, but train nothing.
 MIN_TRAIN_QUERIES, FOLDS = 200, 5
+MOST_UNREAD = 0.5  # share of unread tokens above which documents are divided (studies/long-documents.md)
 FEWEST_QUERIES = 50  # pseudo-queries of the documents; a fifth of them are measured
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 BATCH, MAX_EPOCHS = 28, 3
@@ -152,7 +153,7 @@ class RecommendedPath:
             InputError: no document has text, or the judged queries are too many or useless.
         """
         documents, pseudo = self.at("collection"), self.at("pseudo")
-        self.run(self._source(documents))
+        self._import(documents)
         texts = collection.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
         if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
             raise path_error(documents, "every document is empty; check the source", code="no-text")
@@ -179,6 +180,44 @@ class RecommendedPath:
         dev = PurposeQueries(pseudo, "dev")
         judged_queries = PurposeQueries(documents, JUDGED) if judged else dev
         return AutoPlan(PurposeQueries(pseudo, "train"), dev, judged_queries, judged_queries)
+
+    def _import(self, documents: Path) -> None:
+        """Write the collection; divide documents that would lose over `MOST_UNREAD` of their tokens into passages.
+
+        A later call repeats the choice of the first, which the manifest of the collection records.
+        """
+        if self.given("split_passages"):
+            self.run(self._source(documents))
+            return
+        words = self._passage_words
+        self.run(self._source(documents, words=words))
+        if words or (unread := self._unread(documents)) is None:
+            return
+        length, words = self.document_length, self.document_length // 2
+        split = unread > MOST_UNREAD
+        console.note(
+            f"\nauto: the encoder reads {length} tokens of a document, not {unread:.0%} of all: documents are "
+            + (f"divided into passages of {words} words, and have the score of the best" if split else "kept whole"),
+            code="passages-chosen" if split else "whole-documents", unread=round(unread, 3), words=words,
+        )  # fmt: skip
+        if split:
+            self.run(self._source(documents, words=words).changed(overwrite=True))
+
+    @property
+    def _passage_words(self) -> int | None:
+        """Return the words of a passage in the collection that an earlier stage wrote; None without it or passages."""
+        path = self.at("collection")
+        made = artifacts.find_manifest(path) if path.exists() else None
+        return None if made is None else made.options.get("split_passages")
+
+    def _unread(self, documents: Path) -> float | None:
+        """Return the share of the tokens of the documents that the start model does not read; None if unknown."""
+        from hybrid_cli.encoders.models import open_encoder  # imports torch
+        from hybrid_cli.workflows.encoding import unread_share
+
+        total = collection.document_count(documents)
+        encoder = open_encoder(resolve(self.settings.model), overrides={"doc_max_len": self.document_length})
+        return unread_share(documents, encoder, total) if total and hasattr(encoder, "unread_tokens") else None
 
     @property
     def _trains_on_pseudo_queries(self) -> bool:
@@ -219,10 +258,17 @@ class RecommendedPath:
         )  # fmt: skip
         return None
 
-    def _source(self, output: Path, pseudo: PseudoQueries | None = None) -> PrepareFiles:
-        """Return the import of the documents: with the given queries, or with pseudo-queries."""
+    def _source(self, output: Path, pseudo: PseudoQueries | None = None, words: int | None = None) -> PrepareFiles:
+        """Return the import of the documents: with the given queries, or with pseudo-queries.
+
+        Args:
+            output: path of the collection.
+            pseudo: kind of the pseudo-queries.
+            words: words of a passage, without the option.
+        """
         given, passages = self.settings, self.given("split_passages", "passage_stride")
-        if pseudo and passages:  # the passages give queries, and are relevant to them
+        passages |= {"split_passages": words} if words else {}
+        if pseudo and self._passage_words:  # the passages give queries, and are relevant to them
             parts = collection.parts(self.at("collection"))
             return PrepareFiles(parts, pseudo_queries=pseudo, output=output, **self.given("seed"))
         if pseudo:
