@@ -195,9 +195,10 @@ class RecommendedPath:
             return
         length, words = self.document_length, self.document_length // 2
         split = unread > MOST_UNREAD
+        how = f"divided into passages of {words} words, and have the score of the best one" if split else "kept whole"
         console.note(
-            f"\nauto: the encoder reads {length} tokens of a document, not {unread:.0%} of all: documents are "
-            + (f"divided into passages of {words} words, and have the score of the best" if split else "kept whole"),
+            f"\nauto: the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all "
+            f"tokens: documents are {how}; to choose: --doc-max-len, --split-passages",
             code="passages-chosen" if split else "whole-documents", unread=round(unread, 3), words=words,
         )  # fmt: skip
         if split:
