@@ -127,9 +127,11 @@ def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny
     assert hybrid(*words, "--output", tmp_path / "passages").code == 0
     assert hybrid("index-bm25", tmp_path / "passages", "--threads", 1, "--output", tmp_path / "bm25").code == 0
     search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
-    assert hybrid(*search, "--output", tmp_path / "passages.parquet").code == 0
+    assert hybrid(*search, "--group", "none", "--output", tmp_path / "passages.parquet").code == 0
     output = tmp_path / "documents.parquet"
     assert hybrid("concat-runs", tmp_path / "passages.parquet", "--max-per", "doc", "--output", output).code == 0
+    assert hybrid(*search, "--output", tmp_path / "grouped.parquet").code == 0
+    assert runs.read_run(tmp_path / "grouped.parquet").equals(runs.read_run(output))
     done = hybrid("evaluate", tiny, "--split", "test", output, "--measures", "MRR@10", "--format", "json")
     assert (done.code, '"MRR@10"' in done.out) == (0, True)
     first = runs.read_run(output).filter(qid="001", rank=1)
