@@ -27,6 +27,7 @@ from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.split import split
 
 ALL = 1000
 RULES: tuple[GroupRule, ...] = ("max", "mean", "sum2")
@@ -149,6 +150,8 @@ def test_passages_and_documents_are_not_compared(made: Path, tmp_path: Path) -> 
     passages = search(made / "passages", **options, group="none", output=tmp_path / "passages.parquet")
     with raises("passages-and-documents", run="documents"):
         values_of(made / "passages", documents, passages)
+    with raises("other-queries"):  # no judgment is left, of documents either
+        evaluate([made / "passages", documents], split="test", residual_qrels=made / "passages" / "qrels.test.parquet")
     assert len(values_of(made / "passages", passages))
 
 
@@ -191,3 +194,28 @@ def test_judgments_of_documents_are_the_best_of_their_passages() -> None:
     expected = pl.DataFrame({"qid": ["1", "2"], "docid": ["a", "b"], "relevance": [2, 1]})
     assert groups.judgments_for(qrels, [("run", pl.Series(["c", "a"]))]).equals(expected)
     assert groups.judgments_for(qrels, [("run", pl.Series(["c#1"]))]).equals(qrels)
+
+
+def test_ids_with_the_mark_keep_their_judgments(tmp_path: Path) -> None:
+    """Of issues, and of issues that are split: the collection decides, not the form of an id."""
+    (tmp_path / "docs.csv").write_text("id,text\nissue#1,salt in the sea\nissue#2,salt on the table\nREADME,salt\n")
+    (tmp_path / "queries.tsv").write_text("id\ttext\nq1\tsea\nq2\tsalt\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 issue#1 1\nq2 0 issue#1 1\n")
+    words = ["prepare", "files", tmp_path / "docs.csv", "--queries", f"test={tmp_path / 'queries.tsv'}"]
+    words += ["--qrels", f"test={tmp_path / 'qrels.txt'}"]
+    for name, options in (("whole", []), ("split", ["--split-passages", 2])):
+        assert hybrid(*words, *options, "--output", tmp_path / name).code == 0
+        index = index_bm25(tmp_path / name, output=tmp_path / f"{name}-bm25")
+        run = search(tmp_path / name, split="test", index=index, output=tmp_path / f"{name}.parquet")
+        assert "issue#1" in runs.read_run(run)["docid"]
+        assert values_of(tmp_path / name, run)["value"].min() > 0  # type: ignore[operator]
+
+
+def test_folds_of_a_split_collection_have_documents_as_hits(made: Path, tmp_path: Path) -> None:
+    folds = split(made / "passages", splits=["test"], folds=2, dev=False, output=tmp_path / "folds")
+    index = index_bm25(folds, output=tmp_path / "bm25")
+    run = search(folds, split="all", index=index, output=tmp_path / "run.parquet")
+    assert not groups.are_passages(runs.read_run(run)["docid"])
+    summary = evaluate([folds, run], split="all", measures=["nDCG@10"])
+    assert isinstance(summary, Summary)
+    assert summary.values["value"].sum() > 0

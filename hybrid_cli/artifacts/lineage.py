@@ -357,6 +357,17 @@ def _existing(made: Manifest, role: str) -> list[Path]:
     return paths
 
 
+def passage_length(file: Path) -> int | None:
+    """Return the words of a passage of the collection to which a corpus, queries or qrels belong.
+
+    Returns:
+        None for whole documents, and for files of no collection.
+    """
+    manifest = find_manifest(file)
+    words = manifest.options.get("split_passages") if manifest is not None else None
+    return None if words is None else int(words)
+
+
 def pseudo_queries(file: Path | None) -> str | None:
     """Return the kind of the pseudo-queries to which queries or qrels belong; None for real queries.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli import console
+import polars as pl
+
+from hybrid_cli import console, runs
 from hybrid_cli.artifacts import Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
+from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.storage import Kind
 
 
@@ -43,6 +46,22 @@ def split_of_runs(runs: Iterable[Path]) -> Split | None:
         problem = f"the runs were searched with queries of several splits ({names}); pass runs of one, or a collection"
         raise InputError(f"{problem} with --split", code="other-queries", choices=[split.name for split in found])
     return found[0] if found else None
+
+
+def judgments_of(qrels: Path, paths: Mapping[str, Path]) -> pl.DataFrame:
+    """Return judgments of what runs have: of documents, also if the collection has those of their passages.
+
+    Args:
+        qrels: file of judgments.
+        paths: runs by name.
+
+    Raises:
+        InputError: some runs have passages, others documents.
+    """
+    judgments = collections.read_qrels(qrels)
+    if lineage.passage_length(qrels) is None:
+        return judgments
+    return judgments_for(judgments, ((name, runs.open_run(path).first_docids) for name, path in paths.items()))
 
 
 def missing_split(command: str, collection: Path | None, split: str | None, runs: Sequence[Path]) -> Split | None:

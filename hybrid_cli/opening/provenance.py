@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Manifest, Recorded, find_manifest, lineage
+from hybrid_cli.artifacts import Manifest, Recorded, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
@@ -155,8 +155,8 @@ def group_of(given: Group | None, indexes: Iterable[Sequence[Manifest]]) -> Grou
     """Return how passages give documents: as given, else by the best passage for a collection of passages."""
     if given is not None:
         return given
-    folders = (find_manifest(corpus.path.parent) for corpus in corpora_of(indexes) if corpus.path.exists())
-    return MAX if any(made is not None and made.options.get("split_passages") for made in folders) else NO_GROUPS
+    corpora = (corpus.path for corpus in corpora_of(indexes) if corpus.path.exists())
+    return MAX if any(map(lineage.passage_length, corpora)) else NO_GROUPS
 
 
 def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:

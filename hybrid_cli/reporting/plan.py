@@ -29,8 +29,8 @@ from hybrid_cli.evaluation.measures import (
 )
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
+from hybrid_cli.opening.judged import judgments_of
 from hybrid_cli.opening.provenance import check_common, refuse_mixed, refuse_other_judgments
-from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"
@@ -145,8 +145,7 @@ class EvaluationPlan:
         """
         if self.qrels is None:
             return None
-        known = ((name, runs.open_run(path).first_docids) for name, path in self.runs.items())
-        qrels, earlier = judgments_for(collection.read_qrels(self.qrels), known), self._earlier()
+        qrels, earlier = judgments_of(self.qrels, self.runs), self._earlier()
         if earlier is None:
             return qrels
         left = qrels.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
@@ -159,7 +158,7 @@ class EvaluationPlan:
 
     def _earlier(self) -> pl.DataFrame | None:
         """Return qid, docid of the judgments of the earlier round."""
-        return None if self.residual is None else collection.read_qrels(self.residual).select("qid", "docid")
+        return None if self.residual is None else judgments_of(self.residual, self.runs).select("qid", "docid")
 
     def read(self, name: str, depth: int, qrels: pl.DataFrame | None = None) -> Retrieved:
         """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
@@ -385,7 +384,7 @@ def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.D
         or any(counts_of_run["removed"] for counts_of_run in counts.values())
     ):
         return
-    if len(qrels) == len(collection.read_qrels(plan.qrels)):
+    if len(qrels) == len(judgments_of(plan.qrels, plan.runs)):
         console.warn(
             f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
             "check that it is of this collection",

@@ -65,15 +65,14 @@ def judgments_for(qrels: pl.DataFrame, runs: Iterable[tuple[str, pl.Series]]) ->
     """Return judgments of what runs have: judgments of passages hold for the documents in runs of documents.
 
     Args:
-        qrels: qid, docid, relevance.
+        qrels: qid, docid, relevance of passages.
         runs: name and some docids of each run.
 
     Raises:
         InputError: some runs have passages, others documents.
     """
-    if not are_passages(qrels["docid"]):
-        return qrels
-    passages = {name: are_passages(docids) for name, docids in runs if len(docids)}
+    judged = documents_of(qrels["docid"]).implode()  # whose own ids may end in #NUMBER
+    passages = {name: are_passages(docids) and not docids.is_in(judged).any() for name, docids in runs if len(docids)}
     if len(set(passages.values())) > 1:
         documents = next(name for name, kind in passages.items() if not kind)
         problem = f"{documents} has documents, and {next(name for name, kind in passages.items() if kind)} passages"

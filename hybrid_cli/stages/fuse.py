@@ -42,13 +42,12 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
-from hybrid_cli.opening.judged import missing_split
+from hybrid_cli.opening.judged import judgments_of, missing_split
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
-from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.settings import Compose, Fuse
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.settings.fusion import RRF
@@ -79,7 +78,7 @@ def fuse(settings: Fuse) -> Path:
         return _tune(job, qrels)
     inputs = job.inputs() | weights_file(settings.weights)
     output = artifacts.output_of(settings, Kind.RUN, inputs, job.options())
-    judged = None if qrels is None else _judgments(job, qrels)
+    judged = None if qrels is None else judgments_of(qrels, job.runs)
     if not output.up_to_date:
         _fuse(job, output, judged)
     if judged is not None:
@@ -169,12 +168,6 @@ class FusionInputs:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
             used |= {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
-
-
-def _judgments(job: FusionInputs, qrels: Path) -> pl.DataFrame:
-    """Return the judgments of what the runs have: passages, or documents."""
-    known = ((name, runs.open_run(path).first_docids) for name, path in job.runs.items())
-    return judgments_for(collection.read_qrels(qrels), known)
 
 
 def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
@@ -369,7 +362,7 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         inputs=inputs, options=job.options(), overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
-        qrels = _judgments(job, judged)
+        qrels = judgments_of(judged, job.runs)
         queries = qrels["qid"].n_unique()
         if "folds" in settings.given:
             check_folds(settings.folds, judged, queries)

@@ -39,6 +39,8 @@ def split(settings: Split) -> Path:
     options = ({} if settings.dev else {"dev": False}) if settings.folds_file else settings.recorded()
     pseudo = sorted({kind for file in files.values() if (kind := lineage.pseudo_queries(file))})
     options |= {"pseudo_queries": ",".join(pseudo)} if pseudo else {}
+    words = lineage.passage_length(corpus)
+    options |= {"split_passages": words} if words else {}
     output = artifacts.output_of(settings, Kind.COLLECTION, inputs, options)
     if output.up_to_date:
         return output.path
