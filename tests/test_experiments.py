@@ -25,6 +25,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a command needs
     "encode": {"collection": "data"},
     "combine": {"models": ["a", "b"], "tune": "data", "index": "index"},
     "fuse": {"index": ["a", "b"], "qrels": "data"},
+    "evaluate": {"inputs": ["data", "run"]},
 }
 SECTIONS = [(name, command) for name, file in experiments().items() for command in yaml.safe_load(file.read_text())]
 

@@ -16,6 +16,12 @@ def ran(*words: object) -> Done:
     return done
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused commands must not change the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of two splits, two indexes with runs of both splits, a retriever, and a file of judgments."""

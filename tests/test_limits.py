@@ -112,7 +112,7 @@ def test_a_bomb_before_other_data_is_refused_before_the_other_data(monkeypatch: 
 @pytest.mark.parametrize(
     ("limits", "problem"),
     [
-        ("line=0", refusal("line-too-long", limit=0)),
+        ("line=0", refusal("out-of-range", option="limits")),
         ("line", refusal("needs-a-name", option="limits")),
         ("lines=3", refusal("unknown-choice", option="limits", value="lines")),
         ("columns=x", refusal("not-a-number", option="limits")),

@@ -351,7 +351,10 @@ def test_the_command_and_the_stage_write_the_same_collection(tmp_path: Path, tin
     ("value", "code"),
     [("a.tsv", "needs-a-name"), ("t=a,t=b", "repeated-value")],
 )
-def test_a_file_without_its_split_is_refused(tmp_path: Path, value: str, code: str) -> None:
+def test_a_file_without_its_split_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, code: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     refused("prepare", "msmarco", "c.tsv", "--queries", value, "-o", tmp_path / "made", problem=code, option="queries")
 
 
