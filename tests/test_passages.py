@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,14 @@ def test_ids_with_the_mark_keep_their_judgments(tmp_path: Path) -> None:
         run = search(tmp_path / name, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert "issue#1" in runs.read_run(run)["docid"]
         assert values_of(tmp_path / name, run)["value"].min() > 0  # type: ignore[operator]
+
+
+def test_an_index_has_documents_as_hits_where_its_collection_is_gone(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "passages", tmp_path / "passages")
+    index = index_bm25(tmp_path / "passages", output=tmp_path / "bm25")
+    hits = open_index(index).search("litre", 3)["docid"]
+    (tmp_path / "passages").rename(tmp_path / "elsewhere")
+    assert open_index(index).search("litre", 3)["docid"].equals(hits)
 
 
 def test_folds_of_a_split_collection_have_documents_as_hits(made: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, location_of, stored_path
 from hybrid_cli.errors import InputError
+from hybrid_cli.storage import Kind
 from hybrid_cli.storage.integrity import replaced_error
 from hybrid_cli.storage.records import MANIFEST, fingerprint
 
@@ -34,12 +35,14 @@ class Recorded:
     Attributes:
         path: recorded path; for a model recorded by name, the name as a path, which nothing opens.
         name: name of a model of the environment.
+        split_passages: words of a passage, of a corpus made with `--split-passages`.
     """
 
     path: Path
     kind: str
     fingerprint: str
     name: str | None = None
+    split_passages: str | None = None
 
     @property
     def is_unchanged(self) -> bool:
@@ -64,7 +67,9 @@ def recorded_input(manifest: Manifest, role: str) -> Recorded | None:
     if source is None or (manifest.input_path(role) is None and "name" not in source):
         return None
     name = source.get("name") if "path" not in source else None
-    return Recorded(Path(manifest.input_label(role)), source["kind"], source["fingerprint"], name)
+    return Recorded(
+        Path(manifest.input_label(role)), source["kind"], source["fingerprint"], name, source.get("split_passages")
+    )
 
 
 class Sources:
@@ -132,6 +137,10 @@ def _description(source: Input, output: Path) -> dict[str, str]:
     name = None if isinstance(source, Path) else source.name
     address = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
     if isinstance(source, Recorded):
-        return {**address, "kind": source.kind, "fingerprint": source.fingerprint}
+        passages = {} if source.split_passages is None else {"split_passages": source.split_passages}
+        return {**address, "kind": source.kind, "fingerprint": source.fingerprint, **passages}
     manifest = find_manifest(path)
-    return {**address, "kind": str(manifest.kind) if manifest else "file", "fingerprint": fingerprint(path)}
+    words = manifest.options.get("split_passages") if manifest and manifest.kind == Kind.CORPUS else None
+    passages = {} if words is None else {"split_passages": str(words)}
+    kind = str(manifest.kind) if manifest else "file"
+    return {**address, "kind": kind, "fingerprint": fingerprint(path), **passages}

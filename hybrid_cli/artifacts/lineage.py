@@ -329,7 +329,8 @@ def corpus_of(run: Path, of_texts: bool = False) -> Source | None:
     documents may be in another collection as a whole.
     """
     made = find_manifest(run)
-    if made is not None and {"max_per", "group"} & made.options.keys() and not of_texts:
+    by_document = made is not None and made.kind == Kind.RUN and {"max_per", "group"} & made.options.keys()
+    if by_document and not of_texts:
         return None
     if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
         return Source(corpus, made.inputs["corpus"]["fingerprint"])

@@ -155,8 +155,7 @@ def group_of(given: Group | None, indexes: Iterable[Sequence[Manifest]]) -> Grou
     """Return how passages give documents: as given, else by the best passage for a collection of passages."""
     if given is not None:
         return given
-    corpora = (corpus.path for corpus in corpora_of(indexes) if corpus.path.exists())
-    return MAX if any(map(lineage.passage_length, corpora)) else NO_GROUPS
+    return MAX if any(corpus.split_passages for corpus in corpora_of(indexes)) else NO_GROUPS
 
 
 def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
