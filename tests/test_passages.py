@@ -16,6 +16,7 @@ from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 from hybrid_cli import artifacts, open_index, open_retriever, runs
 from hybrid_cli.json_files import read_json
 from hybrid_cli.passages import GroupRule
+from hybrid_cli.reporting.judging_session import JudgedTexts
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs import groups
 from hybrid_cli.settings import PrepareTrec
@@ -228,3 +229,13 @@ def test_folds_of_a_split_collection_have_documents_as_hits(made: Path, tmp_path
     summary = evaluate([folds, run], split="all", measures=["nDCG@10"])
     assert isinstance(summary, Summary)
     assert summary.values["value"].sum() > 0
+
+
+def test_judging_shows_the_passage_that_has_most_words_of_the_query(made: Path, tmp_path: Path) -> None:
+    corpus = made / "passages" / "corpus.parquet"
+    texts = JudgedTexts(made / "passages" / "queries.test.parquet", [corpus])
+    texts.check(["salt"])
+    title, text = texts.of("salt", "salt in a litre", ())
+    assert (title, text.splitlines()[0]) == ("Table salt", "in a litre.")
+    whole = pl.read_parquet(corpus).filter(groups.documents_of(pl.col("docid")) == "salt")["text"]
+    assert sorted(filter(None, text.splitlines())) == sorted(whole)

@@ -183,21 +183,26 @@ def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
 
     Documents of a corpus of passages follow, with the texts of their passages, one per line.
     """
+    rows = _listed(path, docids)
+    missing = docids.filter(~docids.is_in(rows["docid"].implode())).unique()
+    if not len(missing):
+        return rows
+    return pl.concat([rows, passages_of(path, missing).with_columns(text=pl.col("text").list.join("\n"))])
+
+
+def _listed(path: Path, docids: pl.Series) -> pl.DataFrame:
     wanted = pl.col("docid").is_in(docids.cast(pl.String).unique().implode())  # filters by docid before texts are read
     with storage.reading(path):
-        rows = scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
-    missing = docids.filter(~docids.is_in(rows["docid"].implode())).unique()
-    return pl.concat([rows, _of_passages(path, missing)]) if len(missing) else rows
+        return scan(path).drop("corpus_row").filter(wanted).collect(engine="streaming")
 
 
-def _of_passages(path: Path, docids: pl.Series) -> pl.DataFrame:
-    """Return docid, title and text of documents of which the corpus has the passages."""
+def passages_of(path: Path, docids: pl.Series) -> pl.DataFrame:
+    """Return docid, title and the texts of all passages (a list) of documents that are split in the corpus."""
     document = documents_of(pl.col("docid"))
     is_passage = document.is_in(docids.cast(pl.String).implode()) & (document != pl.col("docid"))
     with storage.reading(path):
         passages = scan(path).drop("corpus_row").filter(is_passage).collect(engine="streaming")
-    grouped = passages.group_by(document, maintain_order=True)
-    return grouped.agg(pl.col("title").first(), pl.col("text").str.join("\n"))
+    return passages.group_by(document, maintain_order=True).agg(pl.col("title").first(), pl.col("text"))
 
 
 def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:

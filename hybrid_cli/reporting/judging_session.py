@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,15 +36,24 @@ class JudgedTexts:
     def __init__(self, queries: Path, corpora: Sequence[Path]):
         self.queries = dict(collection.read_queries(queries).select("qid", "text").iter_rows())
         self._corpora = corpora
-        self._documents: dict[str, tuple[str, str]] = {}
+        self._documents: dict[str, tuple[str, list[str]]] = {}
+        self._split: frozenset[str] = frozenset()  # documents of which the corpora have the passages
 
-    def of(self, docid: str, ahead: Iterable[Pool]) -> tuple[str, str]:
-        """Return title and text of a document; read the documents of the pools `ahead` if it is not known yet."""
+    def of(self, docid: str, query: str, ahead: Iterable[Pool]) -> tuple[str, str]:
+        """Return title and text of a document, which begins with the passage that has most words of the query.
+
+        The documents of the pools `ahead` are read with it if it is not known yet.
+        """
         if docid not in self._documents:
             wanted = pl.Series([docid, *(next_id for pool in ahead for next_id in pool.docids)])
             rows = texts(self._corpora, wanted).iter_rows()
-            self._documents = {id_of_row: (title, text) for id_of_row, title, text in rows}
-        return self._documents[docid]
+            self._documents = {id_of_row: (title, [text]) for id_of_row, title, text in rows}
+            split = wanted.filter(wanted.is_in(list(self._split)))
+            for corpus in self._corpora if len(split) else ():
+                passages = collection.passages_of(corpus, split).iter_rows()
+                self._documents |= {id_of_row: (title, parts) for id_of_row, title, parts in passages}
+        title, parts = self._documents[docid]
+        return title, _best_first(parts, query)
 
     def check(self, docids: Iterable[str]) -> None:
         """Refuse documents that are not in the corpus."""
@@ -51,11 +61,24 @@ class JudgedTexts:
         scans = [collection.scan(corpus).select("docid") for corpus in self._corpora]
         named = pl.concat(scans).with_columns(document=documents_of(pl.col("docid")))
         known = named.filter(pl.any_horizontal(pl.col("docid", "document").is_in(wanted.implode()))).collect()
+        self._split = frozenset(known["document"]) - frozenset(known["docid"])
         for docid in wanted.filter(~wanted.is_in(pl.concat([known["docid"], known["document"]]).implode())):
             raise InputError(
                 f"{self._corpora[0]}: no document {docid}, which a run contains; pass the runs' collection",
                 code="other-corpus", path=self._corpora[0], id=docid,
             )  # fmt: skip
+
+
+def _best_first(passages: Sequence[str], query: str) -> str:
+    """Return passages as one text: the one with most words of a query first, and the others in their order."""
+    asked = _words(query)
+    best = max(range(len(passages)), key=lambda number: len(asked & _words(passages[number])))
+    return "\n\n".join([passages[best], *passages[:best], *passages[best + 1 :]])
+
+
+def _words(text: str) -> set[str]:
+    """Return the different words of a text in lower case."""
+    return set(re.findall(r"\w+", text.lower()))
 
 
 @dataclass
@@ -126,9 +149,10 @@ class JudgingSession:
     def view(self, pool: Pool, docid: str) -> View:
         """Return the content of the screen."""
         begin = self.pools.index(pool)
-        title, text = self.texts.of(docid, self.pools[begin : begin + _QUERIES_AT_ONCE])
+        query = self.texts.queries[pool.qid]
+        title, text = self.texts.of(docid, query, self.pools[begin : begin + _QUERIES_AT_ONCE])
         return View(
-            query=self.texts.queries[pool.qid],
+            query=query,
             position=pool.docids.index(docid) + 1,
             pooled=len(pool.docids),
             title=title or docid,
