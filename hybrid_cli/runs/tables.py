@@ -18,6 +18,7 @@ from hybrid_cli.storage import SCHEMAS, Kind
 
 _MANY = 4096  # ids, above which polars takes less time
 _FEW = 64  # known ids, for which a dictionary takes the least time
+_IN_DICTIONARY = 1 << 17  # sorted ids, of which a dictionary takes some 20 MB
 SCHEMA = pl.DataFrame(SCHEMAS[Kind.RUN].empty_table()).schema  # qid, docid, rank, score
 
 
@@ -112,11 +113,18 @@ class SortedIds:
         """Return the position of each id, and whether it is known; the position of an unknown id means nothing."""
         if not len(self.ids):
             return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)
+        if len(ids) <= _FEW and len(self.ids) <= _IN_DICTIONARY:
+            rows = np.array([self._rows_by_id.get(text, -1) for text in ids.to_list()], np.int64)
+            return rows, rows >= 0
         at = np.minimum(np.asarray(self.ids.search_sorted(ids)), len(self.ids) - 1)
         if len(ids) > _MANY:
             return self.rows[at].astype(np.int64), self.ids.gather(at).eq_missing(ids).to_numpy()
         same = zip(self._arrow.take(pa.array(at)).to_pylist(), ids.to_list(), strict=True)
         return self.rows[at].astype(np.int64), np.array([one == other for one, other in same], np.bool_)
+
+    @cached_property
+    def _rows_by_id(self) -> dict[str, int]:
+        return dict(zip(self.ids.to_list(), self.rows.tolist(), strict=True))
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int32]:
