@@ -183,6 +183,14 @@ def test_shards_and_lucene_return_documents(made: Path, tmp_path: Path) -> None:
         )
 
 
+def test_stored_vectors_of_queries_return_documents(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    vectors = encode(made / "passages", split="test", model=str(tiny_bert), output=tmp_path / "vectors")
+    options: dict[str, Any] = {"index": made / "dense", "hits": 3}
+    texts = runs.read_run(search(made / "passages", split="test", **options, output=tmp_path / "1.parquet"))
+    stored = runs.read_run(search(queries=vectors, **options, output=tmp_path / "2.parquet"))
+    assert stored.select("qid", "docid", "rank").equals(texts.select("qid", "docid", "rank"))
+
+
 def test_ids_with_the_mark_alone_are_no_passages(tmp_path: Path) -> None:
     """Of a collection that was not made with --split-passages."""
     (tmp_path / "docs.csv").write_text("id,text\nissue#1,salt in the sea\nissue#2,salt on the table\n")

@@ -273,8 +273,8 @@ def _grouped(opened: Searcher, shards: Sequence[Path], rule: GroupRule) -> Group
 
 
 def _no_scores(pairs: pl.DataFrame) -> pl.Series:
-    problem = "--engine lucene has no exact scores of pairs; use --group max, or another engine"
-    raise InputError(problem, code="no-exact-scores", cause="lucene")
+    problem = "--group: Lucene and stored vectors of queries give no exact scores of pairs; use --group max"
+    raise InputError(problem, code="no-exact-scores", option="group")
 
 
 def _open_index(
@@ -366,7 +366,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
 
 def open_stored_queries(
     path: Path, vectors: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None
-) -> StoredQueriesSearcher:
+) -> StoredQueriesSearcher | Grouped:
     """Open a dense index for search by query vectors that `encode` wrote.
 
     Args:
@@ -380,7 +380,8 @@ def open_stored_queries(
     """
     options = options or SearchOptions()
     limit_threads(options.threads)
-    indexes = tuple(_with_options(shard, options) for shard in shards or shards_of(path))
+    paths = shards or shards_of(path)
+    indexes = tuple(_with_options(shard, options) for shard in paths)
     index = indexes[0]
     info = read_info(vectors, Kind.VECTORS)
     if info.dim != index.dim:
@@ -394,8 +395,9 @@ def open_stored_queries(
         )
     if info.encoder != index.fingerprint:
         raise refusal(index, str(vectors), info.contract)
-    stored = read_vectors(vectors)
-    return StoredQueriesSearcher(indexes, stored)
+    opened = StoredQueriesSearcher(indexes, read_vectors(vectors))
+    rule = group_of(options.group, [[index_manifest(shard) for shard in paths]])
+    return opened if rule == NO_GROUPS else _grouped(opened, paths, rule)
 
 
 def stored_queries(vectors: Path) -> pl.DataFrame:

@@ -168,8 +168,8 @@ def _lead(summary: Summary, plan: EvaluationPlan) -> Match | None:
     base = plan.pair[1] if plan.pair else [*lexical, *summary.baselines][0]
     others = [run for run in summary.runs if run != base]
     fused = [run for run in others if systems[run].is_fused]
-    beside = [run for run in others if run not in (plan.pair or ())]
-    best = max(fused or beside or others, key=lambda run: summary.means[run, summary.measures[0]], default=None)
+    other_runs = [run for run in others if run not in (plan.pair or ())]
+    best = max(fused or other_runs or others, key=lambda run: summary.means[run, summary.measures[0]], default=None)
     return Match(best, (base,)) if best else None
 
 
