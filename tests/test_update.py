@@ -129,7 +129,7 @@ def check(home: Home, retriever: Path, number: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "plain", "passages"))
+@pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "passages"))
 def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     home = Home(
         tmp_path, tiny_bert,
