@@ -45,7 +45,8 @@ def update(settings: Update) -> Path:
     if folder is None:
         problem = "is no retriever, and contains none; pass one that `compose` or `auto` wrote"
         raise path_error(settings.retriever, problem, code="other-kind", expected=Kind.RETRIEVER)
-    artifacts.lock_growing(folder.with_name(f"{folder.name}.update"))
+    home = folder.resolve()
+    artifacts.lock_growing(home.with_name(f"{home.name}.update"))
     files = RetrieverFiles.read(folder)
     current = CurrentDocuments.of(files)
     with present_documents(settings, current, call) as present:

@@ -91,10 +91,7 @@ class CurrentDocuments:
         return _schema(self.corpora[0])
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the documents; a later corpus replaces those of earlier ones."""
-        if len(self.corpora) == 1:
-            yield from rows_of(self.corpora[0])
-            return
+        """Yield the documents of the indexes; a later corpus replaces those of earlier ones."""
         kept = set(self.docids)
         mine: list[set[str]] = []
         for corpus in reversed(self.corpora):
