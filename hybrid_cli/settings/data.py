@@ -179,7 +179,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     )  # fmt: skip
     metadata: Sequence[str] = option(
         (), "Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.",
-        metavar="COLUMN,..."
+        metavar="COLUMN,...", recorded=False
     )  # fmt: skip
     query_columns: Mapping[str, str] = option(
         {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names",

@@ -129,7 +129,8 @@ def source(options: Files) -> Source:
             )
         ]
     )
-    return Source("files", rows, query_rows, judgments, files, fields=others, metadata=types, known=known)
+    recorded = {"metadata": list(options.metadata)} if options.metadata else {}
+    return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
 
 
 def _note_columns(file: _Opened, metadata: Mapping[str, str]) -> None:
