@@ -132,7 +132,7 @@ def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
         assert json.loads(Path(form, "fusion.json").read_text())["method"] == "weighted-sum"
     compose([Path("bm25"), Path("whole")], method="rrf", output=Path("lexical"))
     words = ["export", "lexical", "--format", "vespa", "--output", "refused"]
-    assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini"])
+    assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini", "folder"])
     dense = ["export", retriever, "--dense", "dense", "--format", "vespa", "--output", "refused"]
     assert hybrid(*dense).is_problem("option-does-not-apply", option="dense")
 

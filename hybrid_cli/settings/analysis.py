@@ -25,7 +25,16 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, in
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 ExportFormat = Literal[
-    "trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "opensearch", "vespa", "parquet"
+    "trec",
+    "msmarco",
+    "dpr",
+    "sentence-transformers",
+    "pyserini",
+    "anserini",
+    "opensearch",
+    "vespa",
+    "parquet",
+    "folder",
 ]
 
 ANALYSIS = "Analysis"
@@ -285,7 +294,8 @@ class Export(Budgeted, Writes):
     encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
     LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
     weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
-    A retriever has the formats of its indexes; its fusion is written to `fusion.json`.
+    A retriever has the formats of its indexes; its fusion is written to `fusion.json`. `folder`: a retriever with its
+    indexes, encoders and texts, which opens on another machine.
     """
 
     command = "export"
@@ -293,6 +303,7 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
+        "hybrid export out/retriever --format folder --output out/shipped",
         "hybrid export out/retriever --format parquet --output out/parquet",
     )
 

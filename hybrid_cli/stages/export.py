@@ -17,6 +17,7 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
+from hybrid_cli.exports.folder import FOLDER, write_folder
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
@@ -80,6 +81,8 @@ def export(settings: Export) -> Path:
         problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}{_ready(path, kind, settings.form)}"
         raise InputError(problem, code="unknown-choice", option="format", value=settings.form, path=path, choices=forms)
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
+    if settings.form == FOLDER:
+        return write_folder(path, settings.output, settings.overwrite)
     if settings.collection is None and (settings.form == "dpr" or settings.split is not None):
         raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
@@ -127,7 +130,7 @@ def _formats(path: Path, kind: Kind) -> list[str]:
     if kind == Kind.RETRIEVER:
         files = RetrieverFiles.read(path)
         forms = dict.fromkeys(form for _, form in _WRITERS)
-        return [form for form in forms if _exported_indexes(files, form)]
+        return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
     return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
 
