@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
@@ -24,18 +24,8 @@ from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-ExportFormat = Literal[
-    "trec",
-    "msmarco",
-    "dpr",
-    "sentence-transformers",
-    "pyserini",
-    "anserini",
-    "opensearch",
-    "vespa",
-    "parquet",
-    "folder",
-]
+Engine = Literal["opensearch", "elasticsearch", "vespa", "qdrant", "milvus", "lancedb", "parquet"]  # search engines, in `exports.engines`
+ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "folder", Engine]
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -282,7 +272,7 @@ class Verify(Settings):
 
 
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
-ENGINES = ("opensearch", "vespa", "parquet")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 @dataclass(frozen=True)
