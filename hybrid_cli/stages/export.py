@@ -380,12 +380,10 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     indexes = _exported_indexes(files, settings.form)
     scratch.mkdir()
     if settings.form in ENGINES:
-        (lexical,), dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
         from hybrid_cli.exports.engines import ENGINES as engines
-        from hybrid_cli.exports.export import export_indexes
+        from hybrid_cli.exports.export import export_indexes, vectors_of
 
-        several = len(dense) > 1
-        vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
+        (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
         written = export_indexes(lexical, vectors, files, scratch, settings)
         if written.loss is not None:
             console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))
