@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,12 +18,11 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
+from hybrid_cli.exports.folder import FOLDER, write_folder
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
-from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
@@ -37,7 +37,8 @@ QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
     "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
     'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
-    **dict.fromkeys(ENGINES, "  Commands and the query for the hybrid score: docs/export.md"),
+    **dict.fromkeys(map(str, ENGINES), "  Commands, and what the engine computes differently: {path}/README.md"),
+    "parquet": "  Code for Qdrant: docs/export.md",
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
     "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
@@ -56,7 +57,6 @@ _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights a
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
-_IMPACTS: dict[str, str] = {"opensearch": "contents", "vespa": "impacts", "parquet": "values"}  # field of BM25
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
@@ -80,6 +80,8 @@ def export(settings: Export) -> Path:
         problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}{_ready(path, kind, settings.form)}"
         raise InputError(problem, code="unknown-choice", option="format", value=settings.form, path=path, choices=forms)
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
+    if settings.form == FOLDER:
+        return write_folder(path, settings.output, settings.overwrite)
     if settings.collection is None and (settings.form == "dpr" or settings.split is not None):
         raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
@@ -127,7 +129,7 @@ def _formats(path: Path, kind: Kind) -> list[str]:
     if kind == Kind.RETRIEVER:
         files = RetrieverFiles.read(path)
         forms = dict.fromkeys(form for _, form in _WRITERS)
-        return [form for form in forms if _exported_indexes(files, form)]
+        return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
     return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
 
@@ -354,48 +356,9 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 
 def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and the vectors of a dense one, for a search engine."""
-    return _write_served(path, {"vector": settings.dense} if settings.dense else {}, scratch, settings)
+    from hybrid_cli.exports.export import export_indexes
 
-
-def _write_served(path: Path, dense: Mapping[str, Path], scratch: Path, settings: Export) -> str:
-    """Write the documents of a lexical index for a search engine.
-
-    Args:
-        path: a lexical index.
-        dense: field name -> dense index.
-        scratch: folder to write.
-        settings: settings of the command.
-    """
-    from hybrid_cli.exports import serving
-    from hybrid_cli.opening.exact import query_encoder
-    from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
-
-    manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
-    recorded = corpora_of([[manifest]])
-    corpora = [settings.collection] if settings.collection else existing_paths(recorded)
-    if not corpora:
-        raise InputError(
-            f"{path}: its corpus is no longer at the recorded path; pass it with --collection",
-            code="corpus-missing", path=path, option="collection",
-        )  # fmt: skip
-    if not settings.collection:
-        warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
-    opened = {name: open_dense(index) for name, index in dense.items()}
-    refuse_other_corpora({index: [artifacts.read_manifest(index)] for index in (path, *dense.values())})
-    work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
-    served = serving.Served(open_bm25(path), fields, corpora, work, opened)
-    served.check()
-    queries = None
-    if settings.split is not None:
-        assert settings.collection is not None
-        read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
-        queries = served.queries(read, {name: query_encoder(index, settings.model) for name, index in opened.items()})
-    scratch.mkdir(exist_ok=True)
-    write = getattr(serving, f"write_{settings.form}")
-    with console.progress("export", len(served.lexical.docids), "documents") as advance:
-        count = write(served, scratch, queries, advance)
-    disk.remove(work)
-    return console.counted(document=count, **({"query": len(queries)} if queries is not None else {}))
+    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings).counts
 
 
 def _exported_indexes(files: RetrieverFiles, form: ExportFormat) -> dict[str, Path]:
@@ -417,19 +380,24 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     indexes = _exported_indexes(files, settings.form)
     scratch.mkdir()
     if settings.form in ENGINES:
-        (lexical,), dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
-        several = len(dense) > 1
-        vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
-        count = _write_served(lexical, vectors, scratch, settings)
-        parts = {index: name for name, index in vectors.items()} | {lexical: _IMPACTS[settings.form]}
+        from hybrid_cli.exports.engines import ENGINES as engines
+        from hybrid_cli.exports.export import export_indexes, vectors_of
+
+        (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
+        written = export_indexes(lexical, vectors, files, scratch, settings)
+        if written.loss is not None:
+            console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))
+        count, engine = written.counts, written.engine
+        parts = {index: name for name, index in vectors.items()} | {lexical: engines[settings.form].lexical}
     else:
-        written = {
+        folders = {
             name: _WRITERS[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
             for name, index in indexes.items()
         }
-        count = "; ".join(f"{name}: {text}" for name, text in written.items())
+        count, engine = "; ".join(f"{name}: {text}" for name, text in folders.items()), {}
         parts = {index: name for name, index in indexes.items()}
-    disk.write_text(scratch / FUSION, json.dumps(_fusion(files, parts), indent=2) + "\n")
+    fusion = _fusion(files, parts) | ({"engine": engine} if engine else {})
+    disk.write_text(scratch / FUSION, json.dumps(fusion, indent=2) + "\n")
     return count
 
 
@@ -468,8 +436,6 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
-    (Kind.LEXICAL_INDEX, "opensearch"): _write_documents,
-    (Kind.LEXICAL_INDEX, "vespa"): _write_documents,
-    (Kind.LEXICAL_INDEX, "parquet"): _write_documents,
+    **{(Kind.LEXICAL_INDEX, name): _write_documents for name in ENGINES},
     (Kind.LEXICAL_INDEX, "anserini"): _anserini,
 }
