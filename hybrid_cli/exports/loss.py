@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import polars as pl
 
@@ -15,12 +14,11 @@ from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import bootstrap
 from hybrid_cli.exports.engine import Formula
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_hybrid, open_sides
+from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sides
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
 from hybrid_cli.retrieval.grouped import Grouped
-from hybrid_cli.retrieval.in_memory import Answers
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import SearchOptions
@@ -103,7 +101,7 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
     passages, grouped = SearchOptions(group=NO_GROUPS), files.stored.group != NO_GROUPS
     if formula.depth is None:
         searcher = open_hybrid(files.indexes, formula.weights)
-        documents = Grouped(partial(_answers, searcher), lambda: docids_of(files.indexes[0]), MAX)
+        documents = Grouped(searcher, lambda: docids_of(files.indexes[0]), MAX)
         found = (documents if grouped else searcher).search(queries, hits)
         yield from (run.select(runs.SCHEMA.names()) for run in found)
         return
@@ -112,12 +110,3 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
     for candidates, qids in retriever.candidates(queries):
         for run in formula.run(candidates, qids, formula.depth if grouped else hits):
             yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run
-
-
-def _answers(searcher: Searcher, queries: pl.DataFrame) -> Answers:
-    """Return the hits of passages; their best ones need no exact scores of pairs."""
-
-    def no_scores(pairs: pl.DataFrame) -> pl.Series:
-        raise NotImplementedError
-
-    return Answers(lambda depth: pl.concat(searcher.search(queries, depth)), no_scores)
