@@ -20,9 +20,7 @@ from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
-from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
@@ -56,7 +54,6 @@ _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights a
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
-_IMPACTS: dict[str, str] = {"opensearch": "contents", "vespa": "impacts", "parquet": "values"}  # field of BM25
 _FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
@@ -354,48 +351,9 @@ def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
 
 def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and the vectors of a dense one, for a search engine."""
-    return _write_served(path, {"vector": settings.dense} if settings.dense else {}, scratch, settings)
+    from hybrid_cli.exports.export import export_indexes
 
-
-def _write_served(path: Path, dense: Mapping[str, Path], scratch: Path, settings: Export) -> str:
-    """Write the documents of a lexical index for a search engine.
-
-    Args:
-        path: a lexical index.
-        dense: field name -> dense index.
-        scratch: folder to write.
-        settings: settings of the command.
-    """
-    from hybrid_cli.exports import serving
-    from hybrid_cli.opening.exact import query_encoder
-    from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
-
-    manifest = artifacts.read_manifest(path, Kind.LEXICAL_INDEX)
-    recorded = corpora_of([[manifest]])
-    corpora = [settings.collection] if settings.collection else existing_paths(recorded)
-    if not corpora:
-        raise InputError(
-            f"{path}: its corpus is no longer at the recorded path; pass it with --collection",
-            code="corpus-missing", path=path, option="collection",
-        )  # fmt: skip
-    if not settings.collection:
-        warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
-    opened = {name: open_dense(index) for name, index in dense.items()}
-    refuse_other_corpora({index: [artifacts.read_manifest(index)] for index in (path, *dense.values())})
-    work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
-    served = serving.Served(open_bm25(path), fields, corpora, work, opened)
-    served.check()
-    queries = None
-    if settings.split is not None:
-        assert settings.collection is not None
-        read = collections.read_queries(collections.queries_path(settings.collection, settings.split))
-        queries = served.queries(read, {name: query_encoder(index, settings.model) for name, index in opened.items()})
-    scratch.mkdir(exist_ok=True)
-    write = getattr(serving, f"write_{settings.form}")
-    with console.progress("export", len(served.lexical.docids), "documents") as advance:
-        count = write(served, scratch, queries, advance)
-    disk.remove(work)
-    return console.counted(document=count, **({"query": len(queries)} if queries is not None else {}))
+    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings)
 
 
 def _exported_indexes(files: RetrieverFiles, form: ExportFormat) -> dict[str, Path]:
@@ -418,10 +376,13 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     scratch.mkdir()
     if settings.form in ENGINES:
         (lexical,), dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
+        from hybrid_cli.exports.engines import ENGINES as engines
+        from hybrid_cli.exports.export import export_indexes
+
         several = len(dense) > 1
         vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
-        count = _write_served(lexical, vectors, scratch, settings)
-        parts = {index: name for name, index in vectors.items()} | {lexical: _IMPACTS[settings.form]}
+        count = export_indexes(lexical, vectors, files, scratch, settings)
+        parts = {index: name for name, index in vectors.items()} | {lexical: engines[settings.form].lexical}
     else:
         written = {
             name: _WRITERS[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)

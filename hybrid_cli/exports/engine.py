@@ -1,0 +1,176 @@
+"""What a search engine declares: how it takes documents, and a fusion in its own words with the formula it computes.
+
+An engine is one file of this package with one class, and one entry of `exports.engines.ENGINES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from hybrid_cli.exports.documents import Served, query_rows, write_line
+from hybrid_cli.fusion import lists
+from hybrid_cli.fusion.methods import FusionRecipe, Rule, Transform, weighted_sum
+from hybrid_cli.indexes.shards import Advance
+from hybrid_cli.passages import NO_GROUPS, Group
+from hybrid_cli.runs import ranked
+from hybrid_cli.storage import disk
+
+Query = Mapping[str, Any]  # qid, text, terms (term -> frequency), and one vector per dense field
+Request = Callable[[Query], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One index of a retriever, as a field of the exported documents.
+
+    Attributes:
+        name: name of the field.
+        weight: weight of its scores in the fusion.
+        dim: dimensions of its vectors; None for the lexical index.
+    """
+
+    name: str
+    weight: float
+    dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The fusion of a retriever.
+
+    Attributes:
+        recipe: method, weights and the rule for missing documents.
+        fields: one per index, in the order of the weights.
+        depth: hits of each index that are fused.
+        group: how passages give documents.
+        hits: documents per query that a request asks for.
+    """
+
+    recipe: FusionRecipe
+    fields: tuple[Field, ...]
+    depth: int
+    group: Group = NO_GROUPS
+    hits: int = 10
+
+    @property
+    def lexical(self) -> Field:
+        """The field of BM25."""
+        return next(each for each in self.fields if each.dim is None)
+
+    @property
+    def dense(self) -> list[Field]:
+        """The fields of vectors."""
+        return [each for each in self.fields if each.dim is not None]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Scores that an engine computes for documents (passages, if those were indexed).
+
+    Attributes:
+        weights: one per field, in the order of `Fusion.fields`.
+        values: one function per field, from score and rank (from 1) to the value that the engine adds, as in
+            `fusion.methods`; empty for raw scores. Score and rank are null if the field does not return the document.
+        depth: hits of each field that are combined; None for the exact sum of raw scores of all documents.
+        rule: how weighted values give a score.
+    """
+
+    weights: tuple[float, ...]
+    values: tuple[Transform, ...] = ()
+    depth: int | None = None
+    rule: Rule = weighted_sum
+
+    def run(self, candidates: Iterable[pl.DataFrame], qids: pl.Series, hits: int) -> Iterator[pl.DataFrame]:
+        """Yield the run of the candidates of some queries at a time.
+
+        Args:
+            candidates: frames of `fusion.lists`, with the hits of each field up to `depth`.
+            qids: ids of the queries, by number.
+            hits: documents per query.
+        """
+        for block in candidates:
+            numbers = range(len(self.weights))
+            sides = [(pl.col(f"score_{number}"), pl.col(f"rank_{number}")) for number in numbers]
+            values = [
+                value(*side).alias(f"value_{n}") for n, (value, side) in enumerate(zip(self.values, sides, strict=True))
+            ]
+            present = [score.is_not_null() for score, _ in sides]
+            frame = block.lazy().with_columns(
+                values or [score.alias(f"value_{n}") for n, (score, _) in enumerate(sides)]
+            )
+            score = self.rule([pl.col(f"value_{n}") for n in numbers], self.weights, present)
+            run = ranked(frame.select(pl.col("query").alias("qid"), "docid", score.alias("score")), hits)
+            yield run.replace_column(0, lists.named(run["qid"], qids))
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A fusion in the words of an engine.
+
+    Attributes:
+        name: the engine's name of it, such as `linear retriever, minmax`.
+        request: from a query to the complete body of the request that the engine answers.
+        formula: the scores that the engine computes.
+        files: name -> text of further files, such as a pipeline.
+        differences: what the engine computes differently, one sentence each; empty if nothing.
+        load: commands that load the files and the documents.
+        ask: command that sends a request.
+    """
+
+    name: str
+    request: Request
+    formula: Formula
+    files: Mapping[str, str] = field(default_factory=dict)
+    differences: Sequence[str] = ()
+    load: str = ""
+    ask: str = ""
+
+
+class Engine(ABC):
+    """A search engine, or a format that several engines read.
+
+    Attributes:
+        lexical: name of the field of BM25 in the documents.
+        ran: the tests of this project run its translations in the engine.
+    """
+
+    lexical: ClassVar[str]
+    ran: ClassVar[bool] = False
+
+    def check(self, served: Served) -> None:  # noqa: B027
+        """Refuse documents that the engine cannot take.
+
+        Raises:
+            InputError: see above.
+        """
+
+    @abstractmethod
+    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+        """Write documents with vectors, and the schema that they need; return the number of documents."""
+
+    def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
+        """Write `queries.jsonl`: qid, text, terms and vectors, and the body of the request of a translation.
+
+        Args:
+            served: the documents.
+            queries: see `Served.queries`.
+            folder: folder of the export.
+            request: see `Translation`.
+        """
+        with disk.create_text(folder / "queries.jsonl") as file:
+            for query in query_rows(queries, served.terms.to_list()):
+                write_line(file, {**query, **({"request": request(query)} if request else {})})
+
+    @abstractmethod
+    def translate(self, fusion: Fusion) -> Translation | None:
+        """Return a fusion in the words of the engine; None for a format of several engines.
+
+        Raises:
+            InputError: the engine has nothing near the fusion.
+        """

@@ -1,0 +1,16 @@
+"""The search engines that `export` writes for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hybrid_cli.exports.engine import Engine
+from hybrid_cli.exports.opensearch import OpenSearch
+from hybrid_cli.exports.parquet import Parquet
+from hybrid_cli.exports.vespa import Vespa
+
+ENGINES: Mapping[str, Engine] = {  # names: `settings.analysis.ENGINES`
+    "opensearch": OpenSearch(),
+    "vespa": Vespa(),
+    "parquet": Parquet(),
+}
