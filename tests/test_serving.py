@@ -17,6 +17,7 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import read_run
+from hybrid_cli.settings.analysis import ENGINES
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -89,16 +90,17 @@ def retriever(here: Path) -> Path:
     return compose([Path("bm25"), Path("dense")], method="weighted-sum", weights="0.5,1", output=Path("retriever"))
 
 
-@pytest.mark.parametrize("form", ["parquet", "vespa", "opensearch"])
+@pytest.mark.parametrize("form", ENGINES)
 def test_the_indexes_of_a_retriever_are_exported_as_they_are_alone(retriever: Path, form: str) -> None:
     alone = exported(form)
     queries = ["--collection", "tiny", "--split", "test"]
     done = hybrid("export", retriever, "--format", form, *queries, "--output", "both")
     assert done.code == 0, done.err
     assert done.says("fusion-written")
-    files = {path.name: path.read_bytes() for path in Path("both").iterdir()}
-    fusion = json.loads(files.pop("fusion.json"))
-    assert files == {path.name: path.read_bytes() for path in alone.iterdir()}
+    fusion = json.loads(Path("both/fusion.json").read_text())
+    for name in ("documents.ndjson", "documents.jsonl", "documents.parquet", "index.json"):
+        assert (alone / name).is_file() == Path("both", name).is_file()
+        assert not (alone / name).is_file() or (alone / name).read_bytes() == Path("both", name).read_bytes()
     assert [fusion[name] for name in ("method", "weights", "missing", "depth")] == [
         "weighted-sum", [0.5, 1], "exact", 1000
     ]  # fmt: skip
@@ -110,16 +112,20 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
     encode(Path("tiny"), model=str(tiny_bert), dtype="fp32", doc_max_len=8, output=Path("short"))
     compose([Path("dense"), Path("bm25"), Path("short")], method="rrf", output=Path("retriever"))
     queries = ["--collection", "tiny", "--split", "test"]
-    for form in ("parquet", "vespa", "opensearch"):
+    for form in ENGINES:
         assert hybrid("export", "retriever", "--format", form, *queries, "--output", form).code == 0
     documents = pl.read_parquet("parquet/documents.parquet")
     expected = open_dense(Path("short"))
     rows = np.array([expected.docids.to_list().index(docid) for docid in documents["docid"]])
     np.testing.assert_array_equal(np.array(documents["vector_2"].to_list(), np.float32), expected.vectors_of(rows))
-    assert "sum(query(vector_1) * attribute(vector_1))" in Path("vespa/document.sd").read_text()
+    profile = Path("vespa/application/schemas/document/hybrid.profile").read_text()
+    assert "score_vector_1() { expression: sum(query(vector_1) * attribute(vector_1)) }" in profile
     assert {"vector_1", "vector_2"} <= json.loads(Path("vespa/queries.jsonl").read_text().splitlines()[0]).keys()
     mapping = json.loads(Path("opensearch/index.json").read_text())["mappings"]["properties"]
-    assert mapping["vector_2"] == {"type": "knn_vector", "dimension": 16}
+    assert (mapping["vector_2"]["type"], mapping["vector_2"]["dimension"]) == ("knn_vector", 16)
+    mapping = json.loads(Path("elasticsearch/index.json").read_text())["mappings"]["properties"]
+    assert [mapping[f"vector_{n}"]["similarity"] for n in (1, 2)] == ["dot_product", "max_inner_product"]
+    assert mapping["vector_2"]["dims"] == 16
 
 
 def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
@@ -156,9 +162,12 @@ def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:
     both = pl.DataFrame(scores).join(read_run(Path("exact.parquet")), on=["qid", "docid"], suffix="_exact")
     assert len(both) == len(scores)
     np.testing.assert_allclose(both["score"], both["score_exact"], rtol=1e-5, atol=1e-6)
-    schema = (folder / "document.sd").read_text()
-    assert "query(weight) * sum(query(terms) * attribute(impacts)) + sum(query(vector) * attribute(vector))" in schema
-    assert schema.count("{") == schema.count("}")
+    schemas = folder / "application" / "schemas"
+    profile = (schemas / "document" / "hybrid.profile").read_text()
+    assert "expression: 1 * score_impacts + 1 * score_vector" in profile
+    assert profile.count("{") == profile.count("}")
+    impacts = rows[0]["fields"]["impacts"]
+    assert rows[0]["fields"]["terms"] == {term: round(1000 * value) for term, value in impacts.items()}
 
 
 def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> None:

@@ -22,6 +22,7 @@ from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.faiss import FLAT
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 
@@ -130,6 +131,14 @@ class Served:
     def dims(self) -> dict[str, int]:
         """Field name -> dimensions of its vectors."""
         return {name: index.dim for name, index in self.dense.items()}
+
+    def exact(self, name: str) -> bool:
+        """Return whether the index of a field finds the nearest vectors exactly."""
+        return self.dense[name].info.factory == FLAT
+
+    def unit(self, name: str) -> bool:
+        """Return whether the vectors of a field have length 1."""
+        return bool(self.dense[name].info.contract.get("normalize"))
 
     @property
     def terms(self) -> pl.Series:

@@ -15,7 +15,7 @@ import polars as pl
 
 from hybrid_cli.exports.documents import Served, query_rows, write_line
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import FusionRecipe, Rule, Transform, weighted_sum
+from hybrid_cli.fusion.methods import FusionRecipe, Rule, Transform, unchanged, weighted_sum
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.runs import ranked
@@ -23,6 +23,9 @@ from hybrid_cli.storage import disk
 
 Query = Mapping[str, Any]  # qid, text, terms (term -> frequency), and one vector per dense field
 Request = Callable[[Query], Mapping[str, Any]]
+APPROXIMATE = (
+    "The engine finds the nearest vectors by its own HNSW graph, and so may miss some; the loss is of an exact search."
+)
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class Field:
         name: name of the field.
         weight: weight of its scores in the fusion.
         dim: dimensions of its vectors; None for the lexical index.
+        exact: the index finds the nearest vectors exactly.
+        unit: its vectors have length 1.
     """
 
     name: str
     weight: float
     dim: int | None = None
+    exact: bool = True
+    unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Fusion:
         recipe: method, weights and the rule for missing documents.
         fields: one per index, in the order of the weights.
         depth: hits of each index that are fused.
+        k1: k1 of BM25.
         group: how passages give documents.
         hits: documents per query that a request asks for.
     """
@@ -55,6 +63,7 @@ class Fusion:
     recipe: FusionRecipe
     fields: tuple[Field, ...]
     depth: int
+    k1: float
     group: Group = NO_GROUPS
     hits: int = 10
 
@@ -78,12 +87,14 @@ class Formula:
         values: one function per field, from score and rank (from 1) to the value that the engine adds, as in
             `fusion.methods`; empty for raw scores. Score and rank are null if the field does not return the document.
         depth: hits of each field that are combined; None for the exact sum of raw scores of all documents.
+        complete: a document that a field does not return has its exact score and rank among the candidates.
         rule: how weighted values give a score.
     """
 
     weights: tuple[float, ...]
     values: tuple[Transform, ...] = ()
     depth: int | None = None
+    complete: bool = False
     rule: Rule = weighted_sum
 
     def run(self, candidates: Iterable[pl.DataFrame], qids: pl.Series, hits: int) -> Iterator[pl.DataFrame]:
@@ -94,18 +105,16 @@ class Formula:
             qids: ids of the queries, by number.
             hits: documents per query.
         """
+        numbers = range(len(self.weights))
+        values = [
+            value(pl.col(f"score_{number}"), pl.col(f"rank_{number}")).alias(f"value_{number}")
+            for number, value in zip(numbers, self.values or [unchanged] * len(numbers), strict=True)
+        ]
+        present = [pl.col(f"score_{number}").is_not_null() for number in numbers]
+        score = self.rule([pl.col(f"value_{number}") for number in numbers], self.weights, present)
         for block in candidates:
-            numbers = range(len(self.weights))
-            sides = [(pl.col(f"score_{number}"), pl.col(f"rank_{number}")) for number in numbers]
-            values = [
-                value(*side).alias(f"value_{n}") for n, (value, side) in enumerate(zip(self.values, sides, strict=True))
-            ]
-            present = [score.is_not_null() for score, _ in sides]
-            frame = block.lazy().with_columns(
-                values or [score.alias(f"value_{n}") for n, (score, _) in enumerate(sides)]
-            )
-            score = self.rule([pl.col(f"value_{n}") for n in numbers], self.weights, present)
-            run = ranked(frame.select(pl.col("query").alias("qid"), "docid", score.alias("score")), hits)
+            frame = block.lazy().with_columns(values).select("docid", qid="query", score=score)
+            run = ranked(frame, hits)
             yield run.replace_column(0, lists.named(run["qid"], qids))
 
 
@@ -119,8 +128,8 @@ class Translation:
         formula: the scores that the engine computes.
         files: name -> text of further files, such as a pipeline.
         differences: what the engine computes differently, one sentence each; empty if nothing.
-        load: commands that load the files and the documents.
-        ask: command that sends a request.
+        load: commands that load the files and the documents, run in the folder of the export.
+        ask: command that sends the first request of `queries.jsonl`.
     """
 
     name: str

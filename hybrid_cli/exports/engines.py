@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hybrid_cli.exports.elasticsearch import Elasticsearch
 from hybrid_cli.exports.engine import Engine
 from hybrid_cli.exports.opensearch import OpenSearch
 from hybrid_cli.exports.parquet import Parquet
@@ -11,6 +12,7 @@ from hybrid_cli.exports.vespa import Vespa
 
 ENGINES: Mapping[str, Engine] = {  # names: `settings.analysis.ENGINES`
     "opensearch": OpenSearch(),
+    "elasticsearch": Elasticsearch(),
     "vespa": Vespa(),
     "parquet": Parquet(),
 }

@@ -1,78 +1,123 @@
-"""OpenSearch: a bulk file of documents, and an index that computes BM25 as Lucene does.
-
-BM25 is computed by the engine, from a text that its analyzer splits as Anserini's does.
-"""
+"""OpenSearch 3: exact sums in a script, and hybrid queries with a pipeline that normalizes and combines scores."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+import polars as pl
+
 from hybrid_cli.errors import option_error
-from hybrid_cli.exports.documents import Served, json_rows, write_line
-from hybrid_cli.exports.engine import Engine, Fusion, Translation
-from hybrid_cli.indexes.shards import Advance
-from hybrid_cli.lexical.analysis import ENGLISH
-from hybrid_cli.lexical.english import STOP_WORDS
-from hybrid_cli.storage import disk
+from hybrid_cli.exports.documents import Served
+from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
+from hybrid_cli.exports.lucene import (
+    ASK,
+    DEEPEST,
+    LOAD,
+    Lucene,
+    body,
+    composed,
+    differences_of_vectors,
+    engine_score,
+    match,
+)
+from hybrid_cli.exports.nearest import Nearest, nearest
+from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
+
+PIPELINE = "pipeline.json"
+_QUERIES = 5  # of a hybrid query, at most
+_SMALLEST = 0.001  # the value of a hit whose normalized score is 0
+_TECHNIQUES = {"minmax": "min_max", "l2": "l2", "zscore": "z_score"}
+_DIFFERENCES = {
+    "minmax": f"The last hit of a list has the value {_SMALLEST}; ours has 0.",
+    "zscore": f"Values below the mean become {_SMALLEST}, a score equal to the mean (as of a single hit) becomes the "
+    "highest score, and deviations are those of a sample.",
+}
 
 
-class OpenSearch(Engine):
-    """`documents.ndjson` (bulk) and `index.json` (settings and mappings)."""
+class OpenSearch(Lucene):
+    """OpenSearch."""
 
-    lexical = "contents"
+    name = "opensearch"
 
-    def check(self, served: Served) -> None:
-        """Refuse another language than English, and fields besides title and text.
+    def _with_vectors(self, settings: dict[str, Any], fields: dict[str, Any], served: Served) -> dict[str, Any]:
+        for name, dim in served.dims.items():
+            space = "cosinesimil" if served.unit(name) else "innerproduct"
+            method = {"name": "hnsw", "engine": "faiss", "space_type": space}
+            fields[name] = {"type": "knn_vector", "dimension": dim, "method": method}
+        index: dict[str, Any] = {"knn": True} if served.dims else {}
+        if served.dims and all(map(served.exact, served.dims)):  # without a graph, the search is exact
+            index["knn.advanced.approximate_threshold"] = -1
+        return {"settings": {**settings, **({"index": index} if index else {})}, "mappings": {"properties": fields}}
 
-        Raises:
-            InputError: see above.
-        """
-        if others := [name for name in served.fields if name not in ("title", "text")]:
-            reason = f"writes titles and texts, the index has the field '{others[0]}'; use parquet or vespa"
-            raise option_error("format", "opensearch", reason, code="other-fields", field=others[0])
-        if served.lexical.language != ENGLISH:
-            reason = f"analyzes English, the index has language {served.lexical.language}; use parquet or vespa"
-            raise option_error("format", "opensearch", reason, code="other-language")
-
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+    def translate(self, fusion: Fusion) -> Translation:
         """See `Engine`."""
-        count = 0
-        with disk.create_text(folder / "documents.ndjson") as file:
-            for row in json_rows(served.documents(impacts=False)):
-                write_line(file, {"index": {"_id": row["docid"]}})
-                source = {name: row[name] for name in ("title", "text")}
-                source |= {"contents": "\n".join(row[name] for name in served.fields)}
-                write_line(file, source | {name: row[name] for name in served.dense})
-                count += 1
-                advance(1)
-        mapping = _opensearch_index(served.lexical.k1, served.lexical.b, served.dims)
-        disk.write_text(folder / "index.json", json.dumps(mapping, indent=2) + "\n")
-        return count
-
-    def translate(self, fusion: Fusion) -> Translation | None:
-        """See `Engine`."""
-        return None
+        near = nearest(fusion, ("sum", "minmax", "l2", "zscore", "rrf"), self.name, deepest=DEEPEST)
+        if near.kind == "sum":
+            return self._exact(fusion, near, "innerProduct(params.{name}, doc['{name}'])")
+        if len(fusion.fields) > _QUERIES:
+            reason = f"a hybrid query has at most {_QUERIES} queries, the retriever has {len(fusion.fields)} indexes"
+            raise option_error("format", self.name, reason, code="too-many-indexes", limit=_QUERIES)
+        return _hybrid(fusion, near)
 
 
-def _opensearch_index(k1: float, b: float, dims: Mapping[str, int]) -> dict[str, Any]:
-    """Return settings and mappings: one shard, and the analysis chain of Anserini's DefaultEnglishAnalyzer."""
-    filters = {
-        "possessive": {"type": "stemmer", "language": "possessive_english"},
-        "stop_words": {"type": "stop", "stopwords": sorted(STOP_WORDS)},
-        "porter": {"type": "porter_stem"},
+def _hybrid(fusion: Fusion, near: Nearest) -> Translation:
+    """Return a hybrid query, and the pipeline that fuses its lists."""
+
+    def request(query: Query) -> dict[str, Any]:
+        queries = [
+            match(query) if each.dim is None else {"knn": {each.name: {"vector": query[each.name], "k": near.depth}}}
+            for each in fusion.fields
+        ]
+        return {**body(fusion), "query": {"hybrid": {"queries": queries, "pagination_depth": near.depth}}}
+
+    name, processor = _processor(near)
+    pipeline = {"phase_results_processors": [processor]}
+    differences = [*near.differences, *filter(None, [_DIFFERENCES.get(near.kind)])]
+    differences += differences_of_vectors(fusion.dense, near.kind)
+    create = "curl -X PUT localhost:9200/_search/pipeline/hybrid -H 'Content-Type: application/json' --data-binary "
+    return Translation(
+        f"hybrid query, {name}",
+        request,
+        Formula(near.weights, tuple(composed(_value(near), engine_score(each)) for each in fusion.fields), near.depth),
+        {PIPELINE: json.dumps(pipeline, indent=2) + "\n"},
+        differences,
+        f"{create}@{PIPELINE}\n{LOAD}",
+        ASK.format(parameters="?search_pipeline=hybrid"),
+    )
+
+
+def _processor(near: Nearest) -> tuple[str, dict[str, Any]]:
+    """Return name and definition of the processor of the pipeline."""
+    weights = {"parameters": {"weights": list(near.weights)}}
+    if near.kind == "rrf":
+        combination = {"technique": "rrf", "rank_constant": near.constant, **weights}
+        return "score-ranker-processor rrf", {"score-ranker-processor": {"combination": combination}}
+    technique = _TECHNIQUES[near.kind]
+    definition = {
+        "normalization": {"technique": technique},
+        "combination": {"technique": "arithmetic_mean", **weights},
     }
-    chain = {"tokenizer": "standard", "filter": ["possessive", "lowercase", "stop_words", "porter"]}
-    fields: dict[str, Any] = {name: {"type": "text", "index": False} for name in ("title", "text")}
-    fields["contents"] = {"type": "text", "analyzer": "anserini", "similarity": "bm25"}
-    fields |= {name: {"type": "knn_vector", "dimension": dim} for name, dim in dims.items()}
-    return {
-        "settings": {
-            "number_of_shards": 1,
-            "similarity": {"bm25": {"type": "BM25", "k1": k1, "b": b}},
-            "analysis": {"filter": filters, "analyzer": {"anserini": {"type": "custom", **chain}}},
-        },
-        "mappings": {"properties": fields},
-    }
+    return f"normalization-processor {technique}", {"normalization-processor": definition}
+
+
+def _value(near: Nearest) -> Transform:
+    """Return the normalization of a list, from the scores of the engine."""
+    values: dict[str, Transform] = {"minmax": min_max, "zscore": z_score, "l2": euclidean}
+    return values.get(near.kind, partial(reciprocal_rank, k=near.constant))
+
+
+def min_max(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """Return (s - min) / (max - min), .001 instead of 0; 1 for a single hit or equal scores."""
+    low, high = of_query(score.min()), of_query(score.max())
+    value = pl.when(score > low).then((score - low) / (high - low)).otherwise(_SMALLEST)
+    return pl.when(score.is_not_null()).then(pl.when(high > low).then(value).otherwise(1.0))
+
+
+def z_score(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """Return (s - mean) / standard deviation of the sample: .001 below the mean, the highest score at the mean."""
+    low, high, mean = of_query(score.min()), of_query(score.max()), of_query(score.mean())
+    value = (score - mean) / of_query(score.std(ddof=1))
+    above = pl.when(value > 0).then(value).otherwise(_SMALLEST)
+    return pl.when(score.is_not_null()).then(pl.when((high > low) & (score != mean)).then(above).otherwise(high))

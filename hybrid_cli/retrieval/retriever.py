@@ -169,6 +169,11 @@ class Retriever:
                 run = run.join(block.passages, on=["qid", "docid"], how="left", maintain_order="left")
             yield run if self.reranker is None else self.reranker.apply(run, queries).filter(pl.col("rank") <= hits)
 
+    def candidates(self, queries: pl.DataFrame) -> Iterator[tuple[list[pl.DataFrame], pl.Series]]:
+        """Yield the candidates of some queries (qid, text) at a time: frames of `fusion.lists`, and ids by number."""
+        for some in self._some(queries):
+            yield self._completed(some)[1], some["qid"]
+
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's scores over the candidates of all queries; 1 where it is 0.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
@@ -24,9 +24,8 @@ from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-ExportFormat = Literal[
-    "trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "opensearch", "vespa", "parquet"
-]
+Engine = Literal["opensearch", "elasticsearch", "vespa", "parquet"]  # search engines, in `exports.engines`
+ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", Engine]
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -273,7 +272,7 @@ class Verify(Settings):
 
 
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
-ENGINES = ("opensearch", "vespa", "parquet")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,7 +36,8 @@ QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
     "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
     'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
-    **dict.fromkeys(ENGINES, "  Commands and the query for the hybrid score: docs/export.md"),
+    **dict.fromkeys(map(str, ENGINES), "  Commands, and what the engine computes differently: {path}/README.md"),
+    "parquet": "  Code for Qdrant: docs/export.md",
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
     "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
@@ -353,7 +355,7 @@ def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and the vectors of a dense one, for a search engine."""
     from hybrid_cli.exports.export import export_indexes
 
-    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings)
+    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings).counts
 
 
 def _exported_indexes(files: RetrieverFiles, form: ExportFormat) -> dict[str, Path]:
@@ -381,16 +383,20 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
 
         several = len(dense) > 1
         vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
-        count = export_indexes(lexical, vectors, files, scratch, settings)
+        written = export_indexes(lexical, vectors, files, scratch, settings)
+        if written.loss is not None:
+            console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))
+        count, engine = written.counts, written.engine
         parts = {index: name for name, index in vectors.items()} | {lexical: engines[settings.form].lexical}
     else:
-        written = {
+        folders = {
             name: _WRITERS[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
             for name, index in indexes.items()
         }
-        count = "; ".join(f"{name}: {text}" for name, text in written.items())
+        count, engine = "; ".join(f"{name}: {text}" for name, text in folders.items()), {}
         parts = {index: name for name, index in indexes.items()}
-    disk.write_text(scratch / FUSION, json.dumps(_fusion(files, parts), indent=2) + "\n")
+    fusion = _fusion(files, parts) | ({"engine": engine} if engine else {})
+    disk.write_text(scratch / FUSION, json.dumps(fusion, indent=2) + "\n")
     return count
 
 
@@ -429,8 +435,6 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
-    (Kind.LEXICAL_INDEX, "opensearch"): _write_documents,
-    (Kind.LEXICAL_INDEX, "vespa"): _write_documents,
-    (Kind.LEXICAL_INDEX, "parquet"): _write_documents,
+    **{(Kind.LEXICAL_INDEX, name): _write_documents for name in ENGINES},
     (Kind.LEXICAL_INDEX, "anserini"): _anserini,
 }
