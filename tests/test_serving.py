@@ -119,7 +119,7 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
     rows = np.array([expected.docids.to_list().index(docid) for docid in documents["docid"]])
     np.testing.assert_array_equal(np.array(documents["vector_2"].to_list(), np.float32), expected.vectors_of(rows))
     profile = Path("vespa/application/schemas/document/hybrid.profile").read_text()
-    assert "score_vector_1() { expression: sum(query(vector_1) * attribute(vector_1)) }" in profile
+    assert "expression: sum(query(vector_1) * attribute(vector_1))\n" in profile
     assert {"vector_1", "vector_2"} <= json.loads(Path("vespa/queries.jsonl").read_text().splitlines()[0]).keys()
     mapping = json.loads(Path("opensearch/index.json").read_text())["mappings"]["properties"]
     assert (mapping["vector_2"]["type"], mapping["vector_2"]["dimension"]) == ("knn_vector", 16)

@@ -80,17 +80,23 @@ def _schema(served: Served) -> str:
         TERMS: ("weightedset<string>", "attribute"),
         **{name: (f"tensor<float>(x[{dim}])", "attribute") for name, dim in served.dims.items()},
     }
-    more = {TERMS: " attribute: fast-search"}
+    more = {TERMS: ["attribute: fast-search"]}
     for name in served.dims:
         metric = "prenormalized-angular" if served.unit(name) else "dotproduct"
-        more[name] = f" attribute {{ distance-metric: {metric} }}"
+        more[name] = ["attribute {", f"    distance-metric: {metric}", "}"]
         if not served.exact(name):
             fields[name] = (fields[name][0], "attribute | index")
     lines = [
-        f"        field {name} type {kind} {{ indexing: {how}{more.get(name, '')} }}"
+        line
         for name, (kind, how) in fields.items()
+        for line in (
+            f"field {name} type {kind} {{",
+            *(f"    {inner}" for inner in (f"indexing: {how}", *more.get(name, ()))),
+            "}",
+        )
     ]
-    return "\n".join(["schema document {", "    document document {", *lines, "    }", "}", ""])
+    indented = [f"        {line}" for line in lines]
+    return "\n".join(["schema document {", "    document document {", *indented, "    }", "}", ""])
 
 
 def _profile(fusion: Fusion, first: str, last: Sequence[str] = ()) -> dict[str, str]:
@@ -110,12 +116,18 @@ def _profile(fusion: Fusion, first: str, last: Sequence[str] = ()) -> dict[str, 
         "    inputs {",
         *(f"        {line}" for line in inputs),
         "    }",
-        *(f"    function score_{name}() {{ expression: {products[name]} }}" for name in _names(fusion)),
+        *(
+            f"    {line}"
+            for name in _names(fusion)
+            for line in (f"function score_{name}() {{", f"    expression: {products[name]}", "}")
+        ),
         "    first-phase {",
         f"        expression: {first}",
         "    }",
         *last,
-        f"    match-features {{ {' '.join(f'score_{name}' for name in _names(fusion))} }}",
+        "    match-features {",
+        *(f"        score_{name}" for name in _names(fusion)),
+        "    }",
         "}",
     ]
     return {f"{APPLICATION}/schemas/document/hybrid.profile": "\n".join(lines) + "\n"}
@@ -176,7 +188,7 @@ def _fused(fusion: Fusion, near: Nearest) -> Translation:
 
 
 def _request(fusion: Fusion, query: Query, where: str) -> dict[str, Any]:
-    inputs = {"input.query(terms)": query["terms"]}
+    inputs = {"input.query(terms)": json.dumps(query["terms"], ensure_ascii=False)}
     inputs |= {f"input.query({each.name})": query[each.name] for each in fusion.dense}
     yql = f"select docid, title, text from document where {where}"
     return {"yql": yql, "ranking": "hybrid", "hits": fusion.hits, **inputs}
