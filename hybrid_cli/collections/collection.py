@@ -5,7 +5,7 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,30 @@ def scan(path: Path) -> pl.LazyFrame:
     return _scan(path, row_index_name="corpus_row").select(
         "corpus_row", pl.col("docid").cast(pl.String), pl.col("title", "text").cast(pl.String).fill_null("")
     )
+
+
+def metadata_schema(path: Path) -> dict[str, pl.DataType]:
+    """Return the columns of a corpus besides id, title and text that hold texts, numbers or booleans, with their types.
+
+    The corpus may be of any program.
+    """
+    corpus_path(path)
+    known = storage.SCHEMAS[Kind.CORPUS].names
+    schema: dict[str, pl.DataType] = {}
+    for part in parts(path):
+        schema = {**{name: kind.base_type()() for name, kind in pl.read_parquet_schema(part).items()}, **schema}
+    usable = (pl.String, pl.Boolean)
+    return {name: kind for name, kind in schema.items() if name not in known and (kind in usable or kind.is_numeric())}
+
+
+def metadata(path: Path, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return docid and columns of a corpus with the given types, in its order; a column that it lacks is null."""
+    present = metadata_schema(path)
+    values = [
+        (pl.col(name) if name in present else pl.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
+    ]
+    with storage.reading(path):
+        return _scan(path).select(pl.col("docid").cast(pl.String), *values).collect()
 
 
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:

@@ -45,6 +45,7 @@ class Parquet(Engine):
 
 
 def _schema(served: Served) -> pa.Schema:
-    columns = {name: pa.string() for name in ("docid", "title", "text")}
+    columns: dict[str, pa.DataType] = {name: pa.string() for name in ("docid", "title", "text")}
+    columns |= {name: pl.Series([], dtype=kind).to_arrow().type for name, kind in served.metadata.items()}
     columns |= {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())}
     return pa.schema({**columns, **dict.fromkeys(served.dense, pa.list_(pa.float32()))})

@@ -54,6 +54,7 @@ class Vespa(Engine):
                 impacts = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
                 fields = {name: row[name] for name in ("docid", "title", "text")} | {IMPACTS: impacts}
                 fields[TERMS] = {term: round(_STEPS * value) for term, value in impacts.items()}
+                fields |= {name: row[name] for name in served.metadata if row[name] is not None}
                 fields |= {name: row[name] for name in served.dense}
                 write_line(file, {"put": f"id:hybrid:document::{row['docid']}", "fields": fields})
                 count += 1
@@ -76,6 +77,7 @@ def _schema(served: Served) -> str:
         "docid": ("string", "summary | attribute"),
         "title": ("string", "summary"),
         "text": ("string", "summary"),
+        **{name: (_type(kind), "summary | attribute") for name, kind in served.metadata.items()},
         IMPACTS: ("tensor<float>(term{})", "attribute"),
         TERMS: ("weightedset<string>", "attribute"),
         **{name: (f"tensor<float>(x[{dim}])", "attribute") for name, dim in served.dims.items()},
@@ -97,6 +99,13 @@ def _schema(served: Served) -> str:
     ]
     indented = [f"        {line}" for line in lines]
     return "\n".join(["schema document {", "    document document {", *indented, "    }", "}", ""])
+
+
+def _type(kind: pl.DataType) -> str:
+    """Return the type of a field of metadata."""
+    if kind in (pl.String, pl.Boolean):
+        return "string" if kind == pl.String else "bool"
+    return "long" if kind.is_integer() else "double"
 
 
 def _profile(fusion: Fusion, first: str, last: Sequence[str] = ()) -> dict[str, str]:

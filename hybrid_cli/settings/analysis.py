@@ -281,10 +281,10 @@ class Export(Budgeted, Writes):
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
-    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `vespa`, `parquet` (Qdrant, Milvus,
-    LanceDB): the documents of a lexical index with their impacts, and with the vectors of `--dense`. `anserini`: the
-    weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
-    A retriever has the formats of its indexes; its fusion is written to `fusion.json`.
+    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `elasticsearch`, `vespa`: documents and
+    vectors of a retriever, its fusion in the engine's words, and what differs. `parquet` (Qdrant, Milvus, LanceDB):
+    tables of the same. `anserini`: the weights of a lexical index as JSON lines, for Anserini's impact search; of BM25
+    and DeepCT the counts, for its BM25. A retriever has the formats of its indexes; `fusion.json` has its fusion.
     """
 
     command = "export"
@@ -292,7 +292,7 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
-        "hybrid export out/retriever --format parquet --output out/parquet",
+        "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
@@ -302,7 +302,7 @@ class Export(Budgeted, Writes):
         None, "Texts, questions and answers.", applies=when(form=("dpr", *ENGINES)), shown="for an index, its corpus"
     )
     split: str | None = option(
-        None, "Split of the collection. For an index, its queries are written too, with terms and vectors.",
+        None, "Split of the collection. For an engine, its queries are written; judged ones measure the fusion.",
         applies=when(form=("dpr", *ENGINES))
     )  # fmt: skip
     dense: Path | None = option(
