@@ -23,6 +23,7 @@ from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX
 from hybrid_cli.runs import read_run
 from hybrid_cli.settings import analysis
+from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -332,6 +333,20 @@ def test_the_exact_sum_is_that_of_the_exact_search(made: Path, engine: str) -> N
     assert translation is not None
     queries = pl.read_parquet(made / "tiny" / "queries.test.parquet").select("qid", "text")
     run = pl.concat(simulate(files, translation.formula, queries, 10))
+    exact = read_run(made / "exact.parquet").filter(pl.col("rank") <= 10)
+    assert run.select("qid", "docid", "rank").equals(exact.select("qid", "docid", "rank"))
+
+
+def test_indexes_may_have_their_documents_in_different_orders(made: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(made / "tiny" / "corpus.parquet")
+    rows.tail(6).write_parquet(tmp_path / "last.parquet")
+    rows.head(len(rows) - 6).write_parquet(tmp_path / "first.parquet")
+    index_bm25(tmp_path / "last.parquet", output=tmp_path / "part", threads=1)
+    append(tmp_path / "part", tmp_path / "first.parquet", output=tmp_path / "bm25", threads=1)
+    both = [tmp_path / "bm25", made / "dense"]
+    files = RetrieverFiles.read(compose(both, method="weighted-sum", weights="0.5,1", output=tmp_path / "sum"))
+    queries = pl.read_parquet(made / "tiny" / "queries.test.parquet").select("qid", "text")
+    run = pl.concat(simulate(files, Formula((0.5, 1.0)), queries, 10))
     exact = read_run(made / "exact.parquet").filter(pl.col("rank") <= 10)
     assert run.select("qid", "docid", "rank").equals(exact.select("qid", "docid", "rank"))
 
