@@ -376,12 +376,18 @@ def test_the_loss_is_printed_and_stored(made: Path, engine: str, tmp_path: Path)
     assert hybrid(*words, "--output", tmp_path / "out").says("up-to-date")
 
 
-def test_without_judgments_the_note_says_how_to_measure(made: Path, tmp_path: Path) -> None:
-    done = hybrid("export", made / "minmax", "--format", "opensearch", "--output", tmp_path / "out")
+def test_without_judgments_the_loss_is_not_measured(made: Path, tmp_path: Path) -> None:
+    words = ["export", made / "minmax", "--format", "opensearch", "--collection", tmp_path / "asked", "--split", "test"]
+    (tmp_path / "asked").mkdir()
+    for name in ("corpus.parquet", "queries.test.parquet"):
+        (tmp_path / "asked" / name).write_bytes((made / "tiny" / name).read_bytes())
+    done = hybrid(*words, "--output", tmp_path / "out")
     assert done.code == 0, done.err
     assert not done.says("engine-loss")
     assert json.loads((tmp_path / "out" / "fusion.json").read_text())["engine"]["loss"] is None
     assert "--split" in (tmp_path / "out" / "README.md").read_text()
+    done = hybrid(*words, "--qrels", made / "tiny" / "qrels.test.parquet", "--output", tmp_path / "judged")
+    assert done.says("engine-loss", queries=5)
 
 
 def test_passages_are_collapsed_to_documents(tmp_path: Path, tiny: Path, tiny_bert: Path) -> None:

@@ -305,6 +305,10 @@ class Export(Budgeted, Writes):
         None, "Split of the collection. For an engine, its queries are written; judged ones measure the fusion.",
         applies=when(form=("dpr", *ENGINES))
     )  # fmt: skip
+    qrels: Path | None = option(
+        None, "Judgments of the queries, which measure the fusion.", applies=when(form=ENGINES, split=GIVEN),
+        shown="those of the split"
+    )  # fmt: skip
     dense: Path | None = option(
         None, "Dense index of the same documents.", applies=when(form=ENGINES, artifact="a lexical index")
     )  # fmt: skip
