@@ -111,6 +111,16 @@ def set_quiet(quiet: bool) -> None:
     _quiet.set(quiet)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within this context, notes and progress are not printed."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
 def set_verbose(verbose: bool) -> None:
     """Turn details off or on."""
     _verbose.set(verbose)

@@ -30,7 +30,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_languages", "test_faiss_file",
     "test_examples", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
     "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
-    "test_append", "test_sparse", "test_sparse_changes",
+    "test_append", "test_update", "test_sparse", "test_sparse_changes",
     "test_train_roc", "test_fuse", "test_fuse_tune", "test_vectors", "test_pretrain", "test_export",
     "test_fusion_lists",
     "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",

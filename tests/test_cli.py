@@ -23,7 +23,7 @@ from hybrid_cli.storage import Kind
 STAGES = [
     "auto", "prepare", "split", "perturb", "index-bm25", "append", "delete", "mine-negatives", "label", "pretrain",
     "train-dense", "train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint",
-    "presets", "combine", "encode", "search", "judge", "fuse", "compose", "rerank", "concat-runs", "evaluate",
+    "presets", "combine", "encode", "search", "judge", "fuse", "compose", "update", "rerank", "concat-runs", "evaluate",
     "report", "inspect", "verify", "export", "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]

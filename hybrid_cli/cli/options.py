@@ -141,7 +141,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
         for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
             plugins.load(path)  # `main` has loaded it, before this command line was parsed
-        shared = _take_common_options(typed, configured)
+        shared = _take_common_options(typed, configured, kind)
         started = time.monotonic()
         try:
             memory.require(_LIBRARIES, kind.command, mapped=True)
@@ -200,10 +200,10 @@ def _limit_polars(threads: object) -> None:
         os.environ.setdefault("POLARS_MAX_THREADS", str(min(int(str(threads)), cpu_count())))
 
 
-def _take_common_options(typed: dict[str, Any], configured: dict[str, Any]) -> dict[str, bool]:
+def _take_common_options(typed: dict[str, Any], configured: dict[str, Any], kind: type[Settings]) -> dict[str, bool]:
     """Take the options of every command out of what was typed and configured, and set up messages."""
-    shared = {}
-    for key in (*FLAGS, "dry_run"):
+    shared = {"dry_run": False}
+    for key in {*FLAGS, "dry_run"} - kind.declared().keys():
         if not isinstance(from_file := configured.pop(key, False), bool):
             raise option_error(key, from_file, "needs true or false", code="not-true-or-false")
         shared[key] = typed.pop(key, False) or from_file

@@ -5,7 +5,7 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,30 @@ def scan(path: Path) -> pl.LazyFrame:
     )
 
 
+def metadata_schema(path: Path) -> dict[str, pl.DataType]:
+    """Return the columns of a corpus besides id, title and text that hold texts, numbers or booleans, with their types.
+
+    The corpus may be of any program.
+    """
+    corpus_path(path)
+    known = storage.SCHEMAS[Kind.CORPUS].names
+    schema: dict[str, pl.DataType] = {}
+    for part in parts(path):
+        schema = {**{name: kind.base_type()() for name, kind in pl.read_parquet_schema(part).items()}, **schema}
+    usable = (pl.String, pl.Boolean)
+    return {name: kind for name, kind in schema.items() if name not in known and (kind in usable or kind.is_numeric())}
+
+
+def metadata(path: Path, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return docid and columns of a corpus with the given types, in its order; a column that it lacks is null."""
+    present = metadata_schema(path)
+    values = [
+        (pl.col(name) if name in present else pl.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
+    ]
+    with storage.reading(path):
+        return _scan(path).select(pl.col("docid").cast(pl.String), *values).collect()
+
+
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
     """Return docid, title and text of the given documents, in the order of the corpus; unknown ids are skipped.
 
@@ -227,6 +251,11 @@ def splits(path: Path) -> list[str]:
     """Return the splits with queries and judgments; without any judgments, the splits with queries."""
     judged = _splits(path, "qrels")
     return [split for split in _splits(path, "queries") if split in judged or not judged]
+
+
+def is_judged(path: Path, split: str) -> bool:
+    """Return whether a collection has judgments of a split."""
+    return split in _splits(path, "qrels")
 
 
 def _splits(path: Path, role: str) -> list[str]:

@@ -147,22 +147,13 @@ class CollectionWriter:
     def _write_corpus(self) -> set[str]:
         docids: set[str] = set()
         batches = self._batches(self._unique(self.source.documents, lambda row: row.docid, "documents", docids))
-        folder, parts = self.folder / layout.CORPUS_FOLDER, 0
-        folder.mkdir()
-        for first in batches:
-            part = chain([first], islice(batches, BATCHES_PER_PART - 1))
-            self._write_table(folder / layout.part(parts), part, Kind.CORPUS, first.schema)
-            parts += 1
+        rows = write_corpus(self.folder, batches, replace(self.record, kind=Kind.CORPUS))
         self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
-        if not parts:
+        if not rows:
             raise InputError(
                 f"{self._origin()}: no documents; a collection needs at least one",
                 code="no-documents", path=self._origin(),
             )  # fmt: skip
-        if parts == 1:
-            with disk.note_path(self.folder / layout.CORPUS_FILE):
-                disk.device.rename(folder / layout.part(0), self.folder / layout.CORPUS_FILE)
-            disk.remove(folder)
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
@@ -275,6 +266,30 @@ class CollectionWriter:
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))
+
+
+def write_corpus(folder: Path, batches: Iterator[pa.RecordBatch], record: Record) -> int:
+    """Write the documents of a collection as `corpus.parquet`, or as the parts of a large corpus.
+
+    Args:
+        folder: folder of the collection.
+        batches: rows; without any, nothing is written.
+        record: stored in each file.
+
+    Returns:
+        The number of documents.
+    """
+    parts, rows, number = folder / layout.CORPUS_FOLDER, 0, 0
+    parts.mkdir()
+    for number, first in enumerate(batches, 1):
+        part = chain([first], islice(batches, BATCHES_PER_PART - 1))
+        rows += storage.write_parquet(parts / layout.part(number - 1), part, first.schema, record).counts["rows"]
+    if number == 1:
+        with disk.note_path(folder / layout.CORPUS_FILE):
+            disk.device.rename(parts / layout.part(0), folder / layout.CORPUS_FILE)
+    if number < 2:
+        disk.remove(parts)
+    return rows
 
 
 def clear(folder: Path) -> None:

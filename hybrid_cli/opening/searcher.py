@@ -223,7 +223,9 @@ class RetrieverSearcher:
             reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
         if options.group is None:
             options = options.changed(group=stored.group)
-        return cls(Retriever(open_sides(files.indexes, options), stored.recipe, stored.depth, reranker))
+        sides = open_sides(files.indexes, options).values()
+        named = dict(zip(files.names, sides, strict=True))
+        return cls(Retriever(named, stored.recipe, stored.depth, reranker))
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""

@@ -17,6 +17,7 @@ from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
 from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.passages import NO_GROUPS, Group
+from hybrid_cli.runs.names import short_names
 from hybrid_cli.storage import Kind, disk, layout
 
 
@@ -34,6 +35,9 @@ class StoredRetriever:
         scaled_by: the queries that the scales are of, in words.
         reranker: `model` (a name, or a path relative to the folder), `fingerprint` and `depth`; None without one.
         tuning: evidence of the tuned weights, as `fuse --tune` writes it; None for untuned ones.
+        generation: number of the state of the documents; `update` writes the next one.
+        changed: numbers of documents `added`, `replaced` and `removed` by `update` since weights and scales were
+            chosen; None without an update.
     """
 
     indexes: Sequence[Mapping[str, str]]
@@ -49,6 +53,8 @@ class StoredRetriever:
     scaled_by: str | None = None
     reranker: Mapping[str, str | int] | None = None
     tuning: Mapping[str, Any] | None = None
+    generation: int = 1
+    changed: Mapping[str, int] | None = None
 
     @property
     def recipe(self) -> FusionRecipe:
@@ -68,6 +74,12 @@ def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]
         {"path": os.path.relpath(os.path.realpath(index), home), "fingerprint": storage.fingerprint(index)}
         for index in indexes
     ]
+
+
+def generation(path: Path, present: int, number: int) -> Path:
+    """Return the path of another generation of a collection or index: `bm25`, `bm25.2`, `bm25.3`."""
+    first = path.name.removesuffix(f".{present}") if present > 1 else path.name
+    return path.with_name(first if number == 1 else f"{first}.{number}")
 
 
 def reranker_path(folder: Path, stored: Mapping[str, str | int]) -> str:
@@ -141,6 +153,16 @@ class RetrieverFiles:
         stored = read_retriever(folder)
         indexes = index_paths(folder, stored)
         return cls(folder, stored, indexes, manifests_of(indexes))
+
+    @property
+    def first_indexes(self) -> list[Path]:
+        """Return the paths of the first generation of the indexes, which may be gone: their names stay."""
+        return [generation(index, self.stored.generation, 1) for index in self.indexes]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the short name of each index, the same in every generation."""
+        return short_names(self.first_indexes)
 
     def of_kind(self, kind: Kind) -> list[Path]:
         """Return the lexical or the dense indexes."""

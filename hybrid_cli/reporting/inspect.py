@@ -114,6 +114,9 @@ def _show_retriever(described: Description) -> None:
     _pairs("indexes", rows)
     names = ("method", "normalize", "missing", "depth", "scaled_by")
     _pairs("fusion", {name.replace("_", " "): str(stored[name]) for name in names if stored[name] is not None})
+    if stored["changed"]:
+        changes = {name: f"{number:,} documents" for name, number in stored["changed"].items()}
+        _pairs("updates since weights and scales were chosen", {"generation": str(stored["generation"]), **changes})
     evidence = {name: value for name, value in (stored["tuning"] or {}).items() if isinstance(value, str | int | float)}
     _pairs("tuning", {name.replace("_", " "): _number(value) for name, value in evidence.items()})
 

@@ -7,7 +7,7 @@ from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Judge, Report, Verify
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.composing import Compose
+from hybrid_cli.settings.composing import Compose, Update
 from hybrid_cli.settings.data import (
     READERS,
     PrepareBeir,
@@ -53,6 +53,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Judge,
     Fuse,
     Compose,
+    Update,
     Rerank,
     ConcatRuns,
     Evaluate,

@@ -9,10 +9,10 @@ from pathlib import Path
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
-from hybrid_cli.settings.retrieval import TUNING, SearchOptions
+from hybrid_cli.settings.retrieval import TUNING, IndexBm25, SearchOptions
 
 SCALE, RERANK = "Scale of the scores", "Reranking"
 
@@ -85,3 +85,31 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         super().check()
         if len(set(self.indexes)) < len(self.indexes):
             raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")
+
+
+@dataclass(frozen=True)
+class Update(OnDevice, Threaded, ReadsFiles):
+    """Bring a retriever up to date with its documents: add, replace and delete what has changed.
+
+    The documents are read as those of the retriever's collection were, and compared with them; only new and changed
+    ones are analyzed and encoded. New generations of collection and indexes (`bm25.2`, `dense.2`) are written next to
+    the old ones, and the retriever is switched last: open searches, and a killed update, keep the old state. Weights
+    and scales are kept.
+    """
+
+    command = "update"
+    panel = FUSION
+    examples = (
+        "hybrid update out/mine docs/",
+        "hybrid update out/retriever docs.jsonl --prune",
+    )
+
+    retriever: Path = argument(REQUIRED, "Retriever, or the folder of `auto`.")
+    documents: Sequence[Path] = argument(
+        REQUIRED, "All documents in their present state: files or folders as for `prepare files`, or a collection."
+    )
+    _: KW_ONLY
+    dry_run: bool = option(False, "Print what has changed, and write nothing.", recorded=False)
+    allow_shrink: bool = option(False, "Delete over half of the documents, if so many are gone.", recorded=False)
+    prune: bool = option(False, "Remove earlier generations that no retriever next to this one names.", recorded=False)
+    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")

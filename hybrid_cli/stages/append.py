@@ -38,4 +38,4 @@ def append(settings: Append) -> Path:
             code="duplicate-id", path=corpus, index=index, id=common[0], count=len(common),
         )  # fmt: skip
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
-    return write(settings, Change(index, manifest, common, corpus), {})
+    return write(settings, Change(index, manifest, common, settings.output, corpus, overwrite=settings.overwrite), {})

@@ -46,4 +46,8 @@ def delete(settings: Delete) -> Path:
     if storage.fingerprint(settings.ids) != given:
         raise storage.replaced_error(settings.ids)
     write = write_sharded_change if manifest.kind == Kind.SHARDS else write_change
-    return write(settings, Change(index, manifest, ids), {"ids": Recorded(settings.ids, "file", given)})
+    return write(
+        settings,
+        Change(index, manifest, ids, settings.output, overwrite=settings.overwrite),
+        {"ids": Recorded(settings.ids, "file", given)},
+    )

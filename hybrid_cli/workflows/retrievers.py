@@ -37,7 +37,9 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
     """
     settings = _with_judgments(settings)
     given = [(text, name_and_path(str(text))) for text in (*settings.inputs, *settings.retriever)]
-    retrievers = {path: retriever_at(path) for _, (_, path) in given} | {path: path for path in settings.retriever}
+    retrievers = {path: retriever_at(path) for _, (_, path) in given} | {
+        path: retriever_at(path) or path for path in settings.retriever
+    }
     searched = [path for path, retriever in retrievers.items() if retriever is not None]
     names = dict(zip(searched, short_names(searched), strict=True))
     inputs: list[NameOrPath] = []
@@ -127,7 +129,7 @@ def searched_sides(
     """
     searched = [*files.indexes, *([files.folder] if len(files.indexes) > 1 else [])]
     output = settings.output
-    names = dict(zip(short_names(searched), searched, strict=True))
+    names = dict(zip(short_names([*files.first_indexes, files.folder]), searched, strict=False))
     runs = {name: output.with_name(f"{output.stem}.{name.replace('/', '-')}.hits.parquet") for name in names}
     with artifacts.keeping_equal_outputs():
         for name, index in names.items():

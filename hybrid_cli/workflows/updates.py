@@ -10,7 +10,7 @@ their files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from hybrid_cli.opening.lexical import encoder_of
 from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
 from hybrid_cli.opening.sharded import docids_of, shards_of
-from hybrid_cli.settings import Append, Delete, Encode, VectorIndex
+from hybrid_cli.settings import Append, Delete, Encode, Update, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -68,8 +68,8 @@ def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]
     return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
 
 
-def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
-    """Write the sharded index after a change to the output of a command, unless it is up to date.
+def write_sharded_change(settings: Command, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
+    """Write the sharded index after a change, unless it is up to date.
 
     A shard without documents is left out.
 
@@ -84,26 +84,26 @@ def write_sharded_change(settings: Append | Delete, change: Change, inputs: Mapp
     index, manifest = change.index, change.manifest
     masks = {shard: ~docids_of(shard).is_in(change.removed.implode()) for shard in shards_of(index)}
     kept = {shard: mask for shard, mask in masks.items() if mask.any()}
-    total = collections.document_count(change.added) if change.added else 0
+    total = change.total
     if not kept and not total:
         raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
     number = len(kept) + (total > 0)
-    options = manifest.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
-    output = artifacts.output_of(settings, Kind.SHARDS, {"index": index, **inputs, **change.corpora}, options)
+    options = change.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
+    output = change.open_output(settings, inputs, options)
     if output.up_to_date:
         return output.path
     change.warn_lost()
     first = next(iter(kept or masks))
     storage.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())
-    if change.added:
+    if total:
         jvm.start(settings.java_heap)  # of the analyzer
     with output.folder() as (work, counts):
         for position, (shard, mask) in enumerate(kept.items()):
             if not (work / layout.shard(position)).is_dir():
                 with storage.replacing(work / layout.shard(position)) as scratch:
                     _keep(shard, mask, scratch)
-        if change.added:
+        if total:
             fields = options["fields"]
             added = partial(change.documents, [field_weight(field)[0] for field in fields])
             with console.progress(settings.command, total, "documents") as advance:
@@ -143,6 +143,10 @@ def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
 _DOCUMENTS_AT_ONCE = 8192
 
 
+Command = Append | Delete | Update
+_REPLACED = ("index", "ids", "vectors", "second vectors")  # roles of inputs that another corpus makes obsolete
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of the documents of an index.
@@ -151,32 +155,78 @@ class Change:
         index: the index.
         manifest: its manifest.
         removed: docids to remove.
+        output: path of the new index.
         added: corpus whose documents are added.
+        first: row of the first added document, if the corpus contains all documents of the new index, which then
+            records this corpus only; None if it contains the added ones.
+        overwrite: replace an index at `output`.
     """
 
     index: Path
     manifest: Manifest
     removed: pl.Series
+    output: Path
     added: Path | None = None
+    first: int | None = None
+    overwrite: bool = False
 
     @property
-    def corpora(self) -> dict[str, Path | Recorded]:
-        """Role -> corpora that contain the documents of the new index; earlier ones as recorded, lost or not."""
-        every: list[Path | Recorded] = [*recorded_corpora(self.manifest).values()]
-        every += [self.added] if self.added else []
-        return {f"texts {number}": corpus for number, corpus in enumerate(every, 1)}
+    def total(self) -> int:
+        """Number of added documents."""
+        return 0 if self.added is None else collections.document_count(self.added) - (self.first or 0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the new index; without the former index among its inputs, they name its content."""
+        return self.manifest.options | ({} if self.first is None else {"previous": self.manifest.fingerprint})
+
+    @property
+    def inputs(self) -> Mapping[str, artifacts.Input]:
+        """Role -> corpora that contain the documents of the new index, and its origin; lost or not."""
+        corpora = recorded_corpora(self.manifest)
+        if self.first is None:
+            every: list[Path | Recorded] = [*corpora.values()]
+            every += [self.added] if self.added else []
+            return {"index": self.index} | {f"texts {number}": corpus for number, corpus in enumerate(every, 1)}
+        assert self.added is not None
+        roles = [role for role in self.manifest.inputs if role not in (*corpora, *_REPLACED)]
+        recorded = {role: artifacts.recorded_input(self.manifest, role) for role in roles}
+        return {"corpus": self.added, **{role: source for role, source in recorded.items() if source is not None}}
+
+    def open_output(
+        self, settings: Command, inputs: Mapping[str, artifacts.Input], options: Mapping[str, Any]
+    ) -> Output:
+        """Open the new index as an output.
+
+        Raises:
+            InputError: the index was replaced after its ids were read.
+        """
+        output = artifacts.open_output(
+            self.output, self.manifest.kind, settings.command,
+            inputs={**self.inputs, **inputs}, options=options, overwrite=self.overwrite,
+        )  # fmt: skip
+        if not output.up_to_date and storage.fingerprint(self.index) != self.manifest.fingerprint:
+            raise storage.replaced_error(self.index)
+        return output
 
     def warn_lost(self) -> None:
         """Warn that earlier corpora, which the new index records as well, are missing or have changed."""
-        warn_lost(
-            recorded_corpora(self.manifest).values(),
-            "searches and exports lack texts of its documents; "
-            "keep the collection of each `append` in a folder of its own",
-        )
+        if self.first is None:
+            warn_lost(
+                recorded_corpora(self.manifest).values(),
+                "searches and exports lack texts of its documents; "
+                "keep the collection of each `append` in a folder of its own",
+            )
 
-    def documents(self, fields: Iterable[str] = ()) -> Iterable[pa.RecordBatch]:
-        """Return the added documents, with some of their fields besides title and text."""
-        return [] if self.added is None else collections.documents(self.added, _DOCUMENTS_AT_ONCE, fields)
+    def documents(self, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield the added documents, with some of their fields besides title and text."""
+        if self.added is None:
+            return
+        left = self.first or 0
+        for batch in collections.documents(self.added, _DOCUMENTS_AT_ONCE, fields):
+            if left < len(batch):
+                yield batch.slice(left)
+            left = max(0, left - len(batch))
 
 
 def kinds_of_change(manifest: Manifest) -> frozenset[str]:
@@ -185,8 +235,8 @@ def kinds_of_change(manifest: Manifest) -> frozenset[str]:
     return frozenset({LEARNED, TRANSFORMER_INDEX}) if learned else index_kinds(manifest)
 
 
-def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
-    """Write the index after a change to the output of a command, unless it is up to date.
+def write_change(settings: Command, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
+    """Write the index after a change, unless it is up to date.
 
     Args:
         settings: settings of the command.
@@ -205,17 +255,12 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
         raise path_error(change.index, "no documents would be left; name fewer ids", code="no-documents")
     given = getattr(settings, "model", None)
     model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
-    output = artifacts.output_of(
-        settings,
-        manifest.kind,
-        {"index": change.index, **inputs, **change.corpora, **model},
-        manifest.options | settings.recorded(index_kind=kinds_of_change(manifest)),
-    )
+    options = change.options | settings.recorded(index_kind=kinds_of_change(manifest))
+    output = change.open_output(settings, {**inputs, **model}, options)
     if output.up_to_date:
         return output.path
-    _refuse_other_index(output, change)
     change.warn_lost()
-    total = collections.document_count(change.added) if change.added else 0
+    total = change.total
     if LEARNED in kinds_of_change(manifest):
         limit_threads(settings.threads)
         with output.folder() as (work, counts):
@@ -240,13 +285,7 @@ def write_change(settings: Append | Delete, change: Change, inputs: Mapping[str,
     return output.path
 
 
-def _refuse_other_index(output: artifacts.Output, change: Change) -> None:
-    """Refuse an index that was replaced after its ids were read."""
-    if output.manifest.inputs["index"]["fingerprint"] != change.manifest.fingerprint:
-        raise storage.replaced_error(change.index)
-
-
-def _change_lexical(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
+def _change_lexical(change: Change, work: Path, settings: Command, total: int) -> dict[str, Any]:
     """Write the lexical index after a change into `work`, and return its counts."""
     from hybrid_cli.lexical.build import Base, build
     from hybrid_cli.lexical.index import LexicalIndex, read_parameters
@@ -262,7 +301,7 @@ def _change_lexical(change: Change, work: Path, settings: Append | Delete, total
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
 
 
-def _change_learned(change: Change, work: Path, settings: Append | Delete, total: int) -> dict[str, Any]:
+def _change_learned(change: Change, work: Path, settings: Command, total: int) -> dict[str, Any]:
     """Write the index of learned weights after a change into `work`, and return its counts.
 
     The number of truncated documents is unknown where some were removed.
@@ -271,11 +310,13 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
     from hybrid_cli.workflows.sparse_encoding import build_matrix, encode_documents, weight_shard
 
     counts, options = change.manifest.counts, change.manifest.options
-    if isinstance(settings, Append):
-        encoder = encoder_of(change.index, change.manifest, settings.model, settings.device)
+    if total:
+        assert not isinstance(settings, Delete)
+        model = getattr(settings, "model", None)
+        encoder = encoder_of(change.index, change.manifest, model, settings.device)
         recipe = Encode(
-            change.added, output=work, shard_size=options["shard_size"], batch_tokens=settings.batch_tokens,
-            device=settings.device,
+            change.added, output=work, shard_size=options["shard_size"], device=settings.device,
+            batch_tokens=getattr(settings, "batch_tokens", None),
         )  # fmt: skip
         texts = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
         resolved = {"steps": options["quantization"], "dtype": options["dtype"], "contract": options["contract"]}
@@ -291,14 +332,13 @@ def _change_learned(change: Change, work: Path, settings: Append | Delete, total
     }
 
 
-def _change_dense(
-    change: Change, output: artifacts.Output, settings: Append | Delete, kept: pl.Series, total: int
-) -> None:
+def _change_dense(change: Change, output: artifacts.Output, settings: Command, kept: pl.Series, total: int) -> None:
     """Write the dense index after a change: stored vectors are linked or filtered, and added documents are encoded."""
     index, count = open_dense(change.index), int(kept.sum()) + total
     encoder = None
-    if isinstance(settings, Append):
-        encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
+    if total:
+        assert not isinstance(settings, Delete)
+        encoder = query_encoder(index, getattr(settings, "model", None), settings.device, of_documents=True)
     recipe = _recipe(index, change.manifest, getattr(settings, "batch_tokens", None))
     check_recipe(recipe, index.dim, count, output.partial, 4 * index.dim * total)
     with output.folder() as (work, counts):

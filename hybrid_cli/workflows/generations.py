@@ -1,0 +1,350 @@
+"""Generations of a collection: its documents compared with their present state, and the next generation on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain, count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.manifest import foreign_file
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.writer import clear, write_corpus
+from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.opening.judged import collection_of
+from hybrid_cli.opening.provenance import corpora_of, existing_paths
+from hybrid_cli.opening.sharded import ids_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, is_retriever
+from hybrid_cli.runs.groups import documents_of
+from hybrid_cli.settings import PrepareFiles, Settings, Update
+from hybrid_cli.storage import Kind, disk
+
+_ROWS_AT_ONCE = 8192
+_READ_BY = ("document_columns", "header", "quoted", "on_error", "on_duplicate", "metadata")  # options of `prepare`
+_PASSAGES = ("split_passages", "passage_stride")
+_SAMPLES = ("sample", "pseudo_queries")  # options that leave out documents or parts of them
+SOURCE, PREVIOUS = "source", "previous"  # options of a generation: command of the first one; what this one replaces
+_LARGEST_LOSS = 0.5  # share of the documents that are deleted without --allow-shrink
+
+
+@dataclass(frozen=True)
+class CurrentDocuments:
+    """The documents of a retriever, in the order of its indexes.
+
+    Attributes:
+        collection: the collection that the indexes were built from.
+        manifest: its manifest.
+        corpora: the corpora of the documents, several after `append`.
+        docids: ids of all documents.
+    """
+
+    collection: Path
+    manifest: Manifest
+    corpora: Sequence[Path]
+    docids: pl.Series
+
+    @classmethod
+    def of(cls, files: RetrieverFiles) -> CurrentDocuments:
+        """Find the documents of a retriever.
+
+        Raises:
+            InputError: a corpus is missing or has changed, or the collection does not have all documents of its source.
+        """
+        recorded = corpora_of(files.manifests)
+        if lost := [corpus.path for corpus in recorded if not corpus.is_unchanged]:
+            what = "has changed since its indexes were built" if lost[0].exists() else "is missing"
+            raise path_error(
+                files.folder, f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again",
+                code="corpus-changed", corpus=lost[0],
+            )  # fmt: skip
+        collection = collection_of(recorded)
+        if collection is None:
+            problem = "its indexes record no collection; build them from one that `hybrid prepare` wrote"
+            raise path_error(files.folder, problem, code="no-collection")
+        manifest = artifacts.read_manifest(collection, Kind.COLLECTION)
+        if partial := [name for name in _SAMPLES if manifest.options.get(name) is not None]:
+            problem = f"was made with --{partial[0].replace('_', '-')}, so it differs from its source; build it again"
+            raise path_error(collection, problem, code="partial-collection", option=partial[0])
+        return cls(collection, manifest, existing_paths(recorded), ids_of(files.indexes[0]))
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """Options of passages; empty for whole documents."""
+        return {name: self.manifest.options[name] for name in _PASSAGES if name in self.manifest.options}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of the documents."""
+        return _schema(self.corpora[0])
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the documents; a later corpus replaces those of earlier ones."""
+        if len(self.corpora) == 1:
+            yield from rows_of(self.corpora[0])
+            return
+        kept = set(self.docids)
+        mine: list[set[str]] = []
+        for corpus in reversed(self.corpora):
+            mine.append(kept & set(collections.docids(corpus)))
+            kept -= mine[-1]
+        for corpus, docids in zip(self.corpora, reversed(mine), strict=True):
+            yield from selected(rows_of(corpus), docids.__contains__)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Documents that differ from an earlier state; of a collection of passages, documents and not passages.
+
+    Attributes:
+        added, replaced, removed: ids of documents.
+        before, after: numbers of documents.
+    """
+
+    added: Set[str]
+    replaced: Set[str]
+    removed: Set[str]
+    before: int
+    after: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of documents by change."""
+        return {name: len(getattr(self, name)) for name in ("added", "replaced", "removed")}
+
+    def refuse_shrink(self, source: Path) -> None:
+        """Refuse a deletion of over half of the documents.
+
+        Raises:
+            InputError: names the source.
+        """
+        if len(self.removed) > _LARGEST_LOSS * self.before:
+            raise InputError(
+                f"{source}: lacks {len(self.removed):,} of {self.before:,} documents, such as {min(self.removed)}; "
+                "pass --allow-shrink to delete them",
+                code="many-deletions", path=source, count=len(self.removed), documents=self.before,
+                option="allow_shrink",
+            )  # fmt: skip
+
+
+def difference(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch], passages: bool) -> Difference:
+    """Compare the documents of two states by all columns.
+
+    Args:
+        before, after: the rows.
+        passages: rows are passages of documents.
+    """
+    old, new = _digests(before, passages), _digests(after, passages)
+    both = old.keys() & new.keys()
+    replaced = {docid for docid in both if old[docid] != new[docid]}
+    return Difference(new.keys() - old.keys(), replaced, old.keys() - new.keys(), len(old), len(new))
+
+
+def _digests(rows: Iterable[pa.RecordBatch], passages: bool) -> dict[str, bytes]:
+    """Return the digest of each document: of the rows of its passages, in order."""
+    digests: dict[str, bytes] = {}
+    for batch in rows:
+        names = document_ids(batch, passages).to_pylist()
+        for name, *values in zip(names, *(column.to_pylist() for column in batch.columns), strict=True):
+            digest = blake2b(digests.get(name, b""), digest_size=16)
+            digest.update(repr(values).encode())
+            digests[name] = digest.digest()
+    return digests
+
+
+def document_ids(batch: pa.RecordBatch, passages: bool) -> pa.Array:
+    """Return the document of each row: of each passage, or the row itself."""
+    docids = batch.column("docid").cast(pa.string())
+    return documents_of(pl.Series(pl.from_arrow(docids))).to_arrow().cast(pa.string()) if passages else docids
+
+
+def selected(
+    rows: Iterable[pa.RecordBatch], keeps: Callable[[str], bool], passages: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some documents."""
+    for batch in rows:
+        mask = pa.array([keeps(docid) for docid in document_ids(batch, passages).to_pylist()], pa.bool_())
+        if pc.any(mask).as_py():
+            yield batch.filter(mask)
+
+
+@contextmanager
+def present_documents(settings: Update, current: CurrentDocuments, call: Callable[[Settings], Any]) -> Iterator[Path]:
+    """Yield a corpus with the documents in their present state, read as those of the collection were.
+
+    Args:
+        settings: settings of `update`.
+        current: the documents of the retriever.
+        call: calls the stage of a settings object.
+
+    Raises:
+        InputError: unreadable documents, or other columns than those of the collection.
+    """
+    options = current.manifest.options
+    given = settings.documents[0]
+    made = artifacts.find_manifest(given) if len(settings.documents) == 1 and given.is_dir() else None
+    documents, read_by = list(settings.documents), _read_by(options)
+    if made is not None and made.kind == Kind.COLLECTION:
+        if (passages := made.options.get("split_passages")) not in (None, options.get("split_passages")):
+            problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
+            raise path_error(given, problem, code="other-passages", value=passages, collection=current.collection)
+        if passages is not None or not current.splits:
+            _check_columns(given, current)
+            yield collections.corpus_path(given)
+            return
+        documents, read_by = collections.parts(given), {}
+    elif options.get(SOURCE, current.manifest.stage) != PrepareFiles.command:
+        command = options.get(SOURCE, current.manifest.stage)
+        problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
+        raise path_error(current.collection, problem, code="other-source", stage=command)
+    with TemporaryDirectory() as folder:
+        corpus = Path(folder) / "collection"
+        with console.quiet():
+            call(PrepareFiles(documents, output=corpus, **read_by, **current.splits))
+        _check_columns(corpus, current)
+        yield collections.corpus_path(corpus)
+
+
+def _read_by(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options by which the documents of a collection were read, without defaults."""
+    declared = PrepareFiles.declared()
+    names = [name for name in _READ_BY if name in options and name in declared]
+    return {name: options[name] for name in names if options[name] != declared[name].default}
+
+
+def _check_columns(collection: Path, current: CurrentDocuments) -> None:
+    columns = _schema(collections.corpus_path(collection))
+    if not columns.equals(current.schema):
+        names = ", ".join(f"{column.name} ({column.type})" for column in current.schema)
+        problem = f"has other columns than {current.collection}, which has {names}; build the retriever again"
+        raise path_error(
+            collection, problem, code="other-columns", columns=columns.names, expected=current.schema.names
+        )
+
+
+def write_generation(
+    settings: Update, current: CurrentDocuments, present: Path, changes: Difference, path: Path
+) -> tuple[Path, int]:
+    """Write the next generation of a collection: unchanged documents in their order, then new and changed ones.
+
+    Queries and judgments are kept; those of passages hold for all passages that a document has now.
+
+    Returns:
+        The corpus, and the row of the first new or changed document.
+    """
+    passages, made = bool(current.splits), current.manifest
+    documents = dict(zip(_roles(settings.documents), settings.documents, strict=True))
+    options = made.options | {SOURCE: made.options.get(SOURCE, made.stage), PREVIOUS: made.fingerprint}
+    output = artifacts.open_output(
+        path, Kind.COLLECTION, settings.command, inputs=documents, options=options, overwrite=True
+    )
+    gone, changed = changes.replaced | changes.removed, changes.replaced | changes.added
+    if not output.up_to_date:
+        kept = selected(current.rows(), lambda docid: docid not in gone, passages)
+        new = selected(rows_of(present), changed.__contains__, passages)
+        with output.folder() as (work, counts):
+            clear(work)
+            rows = write_corpus(work, chain(kept, new), replace(output.manifest, kind=Kind.CORPUS))
+            counts |= {**made.counts, "documents": rows, "problems": {}}
+            counts |= {"whole_documents": changes.after} if passages else {}
+            _write_splits(current, work, output.manifest, changed | gone)
+    corpus = collections.corpus_path(path)
+    total = collections.document_count(corpus)
+    return corpus, total - sum(len(batch) for batch in selected(rows_of(present), changed.__contains__, passages))
+
+
+def _write_splits(current: CurrentDocuments, work: Path, manifest: Manifest, changed: Set[str]) -> None:
+    """Write queries and judgments; judged documents that are gone stay judged."""
+    for file in sorted(current.collection.glob("*.*.parquet")):
+        if file.name.startswith("qrels.") and current.splits and changed:
+            qrels = _of_passages(collections.read_qrels(file), work)
+            record = replace(manifest, kind=Kind.QRELS)
+            storage.write_parquet(work / file.name, [qrels.to_arrow()], storage.SCHEMAS[Kind.QRELS], record)
+        elif file.name.startswith(("queries.", "qrels.")):
+            artifacts.hard_link(file, work / file.name)
+
+
+def _of_passages(qrels: pl.DataFrame, collection: Path) -> pl.DataFrame:
+    """Return the judgments of documents as those of all their passages in a collection, or of a document without."""
+    passages = pl.DataFrame({"passage": collections.docids(collection)})
+    passages = passages.with_columns(document=documents_of(pl.col("passage")))
+    judged = qrels.with_columns(document=documents_of(pl.col("docid")))
+    judged = judged.unique(["qid", "document"], keep="first", maintain_order=True)
+    every = judged.join(passages, on="document", how="left", maintain_order="left_right")
+    return every.select("qid", docid=pl.coalesce("passage", "document"), relevance="relevance")
+
+
+# ---------------------------------------------------------------------------------------------------- names, pruning
+
+
+def next_generation(current: CurrentDocuments, files: RetrieverFiles, sources: Sequence[Path]) -> int:
+    """Return the number of the next generation: one without files, or that of an equal update that was killed."""
+    fingerprints = [storage.fingerprint(source) for source in sources]
+    for number in count(files.stored.generation + 1):
+        paths = [generation(path, files.stored.generation, number) for path in (current.collection, *files.indexes)]
+        if not any(path.exists() for path in paths):
+            return number
+        made = artifacts.find_manifest(paths[0]) if paths[0].exists() else None
+        if made is None or made.options.get(PREVIOUS) != current.manifest.fingerprint:
+            continue
+        if [made.inputs[role]["fingerprint"] for role in _roles(sources)] == fingerprints:
+            return number
+    raise AssertionError  # `count` has no end
+
+
+def _roles(sources: Sequence[Path]) -> list[str]:
+    """Return the roles of the documents among the inputs of a generation."""
+    return [f"documents {number}" for number in range(1, len(sources) + 1)]
+
+
+def prune(files: RetrieverFiles) -> list[Path]:
+    """Remove other generations of the collection and indexes of a retriever, and return their paths.
+
+    Kept are those that a retriever in the folder of this one names, and folders with files that hybrid did not write.
+
+    """
+    collection = collection_of(corpora_of(files.manifests))
+    current = files.indexes if collection is None else [collection, *files.indexes]
+    used = {
+        path.resolve() for folder in files.folder.parent.iterdir() if is_retriever(folder) for path in _named(folder)
+    }
+    removed = []
+    for path in current:
+        first, kind = generation(path, files.stored.generation, 1), artifacts.read_manifest(path).kind
+        for other in sorted(first.parent.iterdir()):
+            if not re.fullmatch(rf"{re.escape(first.name)}(\.\d+)?", other.name) or other.resolve() in used:
+                continue
+            made = artifacts.find_manifest(other) if other.is_dir() else None
+            if made is not None and made.kind == kind and foreign_file(other, made) is None:
+                disk.remove(other)
+                removed.append(other)
+    return removed
+
+
+def _named(folder: Path) -> list[Path]:
+    """Return the indexes of a retriever and their collections; those of a damaged one are unknown, and refused."""
+    files = RetrieverFiles.read(folder)
+    return [*files.indexes, *(corpus.path.parent for corpus in corpora_of(files.manifests))]
+
+
+def _schema(corpus: Path) -> pa.Schema:
+    return pq.read_schema(collections.parts(corpus)[0]).remove_metadata()
+
+
+def rows_of(corpus: Path) -> Iterator[pa.RecordBatch]:
+    """Yield all columns of a corpus."""
+    for part in collections.parts(corpus):
+        with storage.reading(part):
+            yield from pq.ParquetFile(part, pre_buffer=False).iter_batches(_ROWS_AT_ONCE)
