@@ -256,6 +256,11 @@ def splits(path: Path) -> list[str]:
     return [split for split in _splits(path, "queries") if split in judged or not judged]
 
 
+def is_judged(path: Path, split: str) -> bool:
+    """Return whether a collection has judgments of a split."""
+    return split in _splits(path, "qrels")
+
+
 def _splits(path: Path, role: str) -> list[str]:
     return sorted(
         file.name.removeprefix(f"{role}.").removesuffix(".parquet") for file in path.glob(f"{role}.*.parquet")

@@ -28,6 +28,18 @@ from hybrid_cli.lexical.index import LexicalIndex
 
 Rows: TypeAlias = npt.NDArray[np.int32]
 _BATCH = 2048  # documents, and queries, at once
+_TAKEN = {
+    "docid",
+    "title",
+    "text",
+    "bm25",
+    "contents",
+    "document",
+    "impacts",
+    "indices",
+    "terms",
+    "values",
+}  # by other fields
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ class Served:
                 )  # fmt: skip
 
     def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
-        """Yield docid, title, text, indices and values of the impacts, and vectors, in the order of the corpora.
+        """Yield docid, title, text, metadata, indices and values of impacts, and vectors, in the order of the corpora.
 
         Args:
             impacts: with indices and values.
@@ -78,11 +90,11 @@ class Served:
         """
         count = 0
         for corpus, rows in zip(self.corpora, self._rows(), strict=True):
-            begin = 0
+            begin, metadata = 0, collections.metadata(corpus, self.metadata).drop("docid")
             for batch in collections.documents(corpus, _BATCH):
-                own = rows[begin : begin + len(batch)]
+                own, others = rows[begin : begin + len(batch)], metadata.slice(begin, len(batch))
                 begin += len(batch)
-                frame = pl.DataFrame(pl.from_arrow(batch)).filter(own >= 0)
+                frame = pl.DataFrame(pl.from_arrow(batch)).hstack(others).filter(own >= 0)
                 count += len(frame)
                 if len(frame):
                     yield frame.with_columns(self._vectors(own[own >= 0], impacts))
@@ -126,6 +138,16 @@ class Served:
         columns = _sparse(self.lexical.query_matrix(texts))
         columns += [_dense(name, encoder.encode_queries(texts)) for name, encoder in encoders.items()]
         return queries.select("qid", "text").with_columns(columns)
+
+    @cached_property
+    def metadata(self) -> dict[str, pl.DataType]:
+        """Columns of the corpora besides id, title and text, with their types: texts, numbers or booleans.
+
+        A column with the name of another field, or of an indexed one, is left out.
+        """
+        taken = {*_TAKEN, *self.fields, *self.dense}
+        schemas = [collections.metadata_schema(corpus).items() for corpus in self.corpora]
+        return {name: kind for schema in schemas for name, kind in schema if name not in taken}
 
     @property
     def dims(self) -> dict[str, int]:

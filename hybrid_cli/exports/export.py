@@ -111,9 +111,10 @@ def _write_queries(
 def _loss(files: RetrieverFiles, translation: Translation, queries: pl.DataFrame, settings: Export) -> Loss | None:
     """Return the measured loss; None if the queries have no judgments."""
     assert settings.collection is not None
-    path = collections.qrels_path(settings.collection, settings.split)
-    if not path.exists():
+    assert settings.split is not None
+    if settings.qrels is None and not collections.is_judged(settings.collection, settings.split):
         return None
+    path = settings.qrels or collections.qrels_path(settings.collection, settings.split)
     qrels = collections.read_qrels(path)
     if files.stored.group != NO_GROUPS and passage_length(path) is not None:
         qrels = judgments_of_documents(qrels)

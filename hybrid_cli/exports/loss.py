@@ -98,15 +98,16 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
         queries: qid, text.
         hits: documents per query.
     """
-    passages, grouped = SearchOptions(group=NO_GROUPS), files.stored.group != NO_GROUPS
-    if formula.depth is None:
+    grouped, exact = files.stored.group != NO_GROUPS, formula.depth is None
+    docids = [docids_of(index) for index in files.indexes]
+    if exact and all(ids.equals(docids[0]) for ids in docids[1:]):
         searcher = open_hybrid(files.indexes, formula.weights)
-        documents = Grouped(searcher, lambda: docids_of(files.indexes[0]), MAX)
-        found = (documents if grouped else searcher).search(queries, hits)
+        found = (Grouped(searcher, lambda: docids[0], MAX) if grouped else searcher).search(queries, hits)
         yield from (run.select(runs.SCHEMA.names()) for run in found)
         return
-    recipe = FusionRecipe("sum", formula.weights, "exact" if formula.complete else "zero")
-    retriever = Retriever(open_sides(files.indexes, passages), recipe, formula.depth)
+    depth = formula.depth or len(docids[0])
+    recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
+    retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
     for candidates, qids in retriever.candidates(queries):
-        for run in formula.run(candidates, qids, formula.depth if grouped else hits):
+        for run in formula.run(candidates, qids, depth if grouped else hits):
             yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run

@@ -24,6 +24,7 @@ from hybrid_cli.runs.groups import are_passages, documents_of
 from hybrid_cli.storage import disk
 
 CONTENTS, DOCUMENT = "contents", "document"  # fields: the indexed text, and the document of a passage
+_LONGEST = 8191  # characters of a keyword; Lucene takes 32,766 bytes
 DEEPEST = 10_000  # hits of a list: `index.max_result_window`
 
 
@@ -58,7 +59,7 @@ class Lucene(Engine):
         with disk.create_text(folder / "documents.ndjson") as file:
             for row in json_rows(served.documents(impacts=False)):
                 write_line(file, {"index": {"_id": row["docid"]}})
-                source = {name: row[name] for name in ("title", "text")}
+                source = {name: row[name] for name in ("title", "text", *served.metadata)}
                 source |= {CONTENTS: "\n".join(row[name] for name in served.fields)}
                 source |= {DOCUMENT: documents_of(pl.Series([row["docid"]]))[0]} if passages else {}
                 write_line(file, source | {name: row[name] for name in served.dense})
@@ -78,6 +79,7 @@ class Lucene(Engine):
         fields: dict[str, Any] = {name: {"type": "text", "index": False} for name in ("title", "text")}
         fields[CONTENTS] = {"type": "text", "analyzer": "anserini", "similarity": "bm25"}
         fields |= {DOCUMENT: {"type": "keyword"}} if passages else {}
+        fields |= {name: _metadata(kind) for name, kind in served.metadata.items()}
         settings = {
             "number_of_shards": 1,
             "similarity": {"bm25": {"type": "BM25", "k1": served.lexical.k1, "b": served.lexical.b}},
@@ -102,21 +104,23 @@ class Lucene(Engine):
             product: the engine's inner product, with `{name}` for the field.
             factor: BM25 of the engine, divided by ours.
         """
-        terms = []
-        for each, weight in zip(fusion.fields, near.weights, strict=True):
-            score = f"{weight / factor:.9g} * _score" if each.dim is None else None
-            terms.append(score or f"{weight:.9g} * {product.format(name=each.name)}")
+        scores = [
+            f"{weight / factor:.9g} * _score"
+            if each.dim is None
+            else f"{weight:.9g} * {product.format(name=each.name)}"
+            for each, weight in zip(fusion.fields, near.weights, strict=True)
+        ]
         # scores must not be negative: the map keeps the order
-        source = f"double s = {' + '.join(terms)}; return s >= 0 ? s + 1 : 1 / (1 - s);"
+        source = f"double s = {' + '.join(scores)}; return s >= 0 ? s + 1 : 1 / (1 - s);"
 
-        def query(asked: Query) -> dict[str, Any]:
-            should = {"bool": {"must": {"match_all": {"boost": 0}}, "should": match(asked)}}
-            script = {"source": source, "params": {each.name: asked[each.name] for each in fusion.dense}}
-            return {"query": {"script_score": {"query": should, "script": script}}}
+        def request(query: Query) -> dict[str, Any]:
+            every = {"bool": {"must": {"match_all": {"boost": 0}}, "should": match(query)}}
+            script = {"source": source, "params": {each.name: query[each.name] for each in fusion.dense}}
+            return {**body(fusion), "query": {"script_score": {"query": every, "script": script}}}
 
         return Translation(
             "script_score over all documents",
-            lambda asked: {**body(fusion), **query(asked)},
+            request,
             Formula(near.weights),
             differences=near.differences,
             load=LOAD,
@@ -142,6 +146,13 @@ class _Index:
 
     def close(self) -> None:
         """See `Live`."""
+
+
+def _metadata(kind: pl.DataType) -> dict[str, Any]:
+    """Return the type of a field that filters and aggregations read."""
+    if kind == pl.String:
+        return {"type": "keyword", "ignore_above": _LONGEST}
+    return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
 
 
 LOAD = """\

@@ -24,6 +24,7 @@ from hybrid_cli.exports.lucene import (
 )
 from hybrid_cli.exports.nearest import Nearest, nearest
 from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
+from hybrid_cli.passages import NO_GROUPS
 
 PIPELINE = "pipeline.json"
 _QUERIES = 5  # of a hybrid query, at most
@@ -76,6 +77,8 @@ def _hybrid(fusion: Fusion, near: Nearest) -> Translation:
     pipeline = {"phase_results_processors": [processor]}
     differences = [*near.differences, *filter(None, [_DIFFERENCES.get(near.kind)])]
     differences += differences_of_vectors(fusion.dense, near.kind)
+    if fusion.group != NO_GROUPS:
+        differences.append("A request may return fewer documents than `size`, since passages are collapsed after it.")
     create = "curl -X PUT localhost:9200/_search/pipeline/hybrid -H 'Content-Type: application/json' --data-binary "
     return Translation(
         f"hybrid query, {name}",

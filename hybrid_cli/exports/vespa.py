@@ -55,6 +55,7 @@ class Vespa(Engine):
                 impacts = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
                 fields = {name: row[name] for name in ("docid", "title", "text")} | {IMPACTS: impacts}
                 fields[TERMS] = {term: round(_STEPS * value) for term, value in impacts.items()}
+                fields |= {name: row[name] for name in served.metadata if row[name] is not None}
                 fields |= {name: row[name] for name in served.dense}
                 write_line(file, {"put": f"id:hybrid:document::{row['docid']}", "fields": fields})
                 count += 1
@@ -101,21 +102,35 @@ def _schema(served: Served) -> str:
         "docid": ("string", "summary | attribute"),
         "title": ("string", "summary"),
         "text": ("string", "summary"),
+        **{name: (_type(kind), "summary | attribute") for name, kind in served.metadata.items()},
         IMPACTS: ("tensor<float>(term{})", "attribute"),
         TERMS: ("weightedset<string>", "attribute"),
         **{name: (f"tensor<float>(x[{dim}])", "attribute") for name, dim in served.dims.items()},
     }
-    more = {TERMS: " attribute: fast-search"}
+    more = {TERMS: ["attribute: fast-search"]}
     for name in served.dims:
         metric = "prenormalized-angular" if served.unit(name) else "dotproduct"
-        more[name] = f" attribute {{ distance-metric: {metric} }}"
+        more[name] = ["attribute {", f"    distance-metric: {metric}", "}"]
         if not served.exact(name):
             fields[name] = (fields[name][0], "attribute | index")
     lines = [
-        f"        field {name} type {kind} {{ indexing: {how}{more.get(name, '')} }}"
+        line
         for name, (kind, how) in fields.items()
+        for line in (
+            f"field {name} type {kind} {{",
+            *(f"    {inner}" for inner in (f"indexing: {how}", *more.get(name, ()))),
+            "}",
+        )
     ]
-    return "\n".join(["schema document {", "    document document {", *lines, "    }", "}", ""])
+    indented = [f"        {line}" for line in lines]
+    return "\n".join(["schema document {", "    document document {", *indented, "    }", "}", ""])
+
+
+def _type(kind: pl.DataType) -> str:
+    """Return the type of a field of metadata."""
+    if kind in (pl.String, pl.Boolean):
+        return "string" if kind == pl.String else "bool"
+    return "long" if kind.is_integer() else "double"
 
 
 def _profile(fusion: Fusion, first: str, last: Sequence[str] = ()) -> dict[str, str]:
@@ -135,12 +150,18 @@ def _profile(fusion: Fusion, first: str, last: Sequence[str] = ()) -> dict[str, 
         "    inputs {",
         *(f"        {line}" for line in inputs),
         "    }",
-        *(f"    function score_{name}() {{ expression: {products[name]} }}" for name in _names(fusion)),
+        *(
+            f"    {line}"
+            for name in _names(fusion)
+            for line in (f"function score_{name}() {{", f"    expression: {products[name]}", "}")
+        ),
         "    first-phase {",
         f"        expression: {first}",
         "    }",
         *last,
-        f"    match-features {{ {' '.join(f'score_{name}' for name in _names(fusion))} }}",
+        "    match-features {",
+        *(f"        score_{name}" for name in _names(fusion)),
+        "    }",
         "}",
     ]
     return {f"{APPLICATION}/schemas/document/hybrid.profile": "\n".join(lines) + "\n"}
@@ -201,7 +222,7 @@ def _fused(fusion: Fusion, near: Nearest) -> Translation:
 
 
 def _request(fusion: Fusion, query: Query, where: str) -> dict[str, Any]:
-    inputs = {"input.query(terms)": query["terms"]}
+    inputs = {"input.query(terms)": json.dumps(query["terms"], ensure_ascii=False)}
     inputs |= {f"input.query({each.name})": query[each.name] for each in fusion.dense}
     yql = f"select docid, title, text from document where {where}"
     return {"yql": yql, "ranking": "hybrid", "hits": fusion.hits, **inputs}

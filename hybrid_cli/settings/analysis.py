@@ -314,7 +314,7 @@ class Export(Budgeted, Writes):
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
         "hybrid export out/retriever --format folder --output out/shipped",
-        "hybrid export out/retriever --format parquet --output out/parquet",
+        "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
@@ -324,8 +324,12 @@ class Export(Budgeted, Writes):
         None, "Texts, questions and answers.", applies=when(form=("dpr", *ENGINES)), shown="for an index, its corpus"
     )
     split: str | None = option(
-        None, "Split of the collection. For an index, its queries are written too, with terms and vectors.",
+        None, "Split of the collection. For an engine, its queries are written; judged ones measure the fusion.",
         applies=when(form=("dpr", *ENGINES))
+    )  # fmt: skip
+    qrels: Path | None = option(
+        None, "Judgments of the queries, which measure the fusion.", applies=when(form=ENGINES, split=GIVEN),
+        shown="those of the split"
     )  # fmt: skip
     dense: Path | None = option(
         None, "Dense index of the same documents.", applies=when(form=ENGINES, artifact="a lexical index")

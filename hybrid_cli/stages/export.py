@@ -87,7 +87,7 @@ def export(settings: Export) -> Path:
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     inputs |= {"collection": settings.collection} if settings.collection else {}
-    inputs |= {"dense": settings.dense} if settings.dense else {}
+    inputs |= {name: given for name in ("dense", "qrels") if (given := getattr(settings, name)) is not None}
     output = artifacts.open_output(
         settings.output, kind, f"export {settings.form}",
         inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
