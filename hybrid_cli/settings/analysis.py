@@ -19,9 +19,19 @@ from hybrid_cli.evaluation.options import (
     SignificanceTest,
 )
 from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, ReadsFiles, Seeded, Writes, as_names
+from hybrid_cli.settings.common import (
+    MEASURE,
+    Budgeted,
+    MayWrite,
+    NameOrPath,
+    Overwrites,
+    ReadsFiles,
+    Seeded,
+    Writes,
+    as_names,
+)
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, redeclare, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Engine = Literal[  # search engines, in `exports.engines`
@@ -188,6 +198,53 @@ class Evaluate(MayWrite, Comparison):
 
     def _has_several_runs(self) -> bool:
         return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
+
+
+@dataclass(frozen=True)
+class GateInputs(Overwrites, Comparison):
+    """The comparison behind `gate`: of one run, which may be searched first."""
+
+    command = "gate"
+
+
+@dataclass(frozen=True)
+class Gate(ReadsFiles, Budgeted):
+    """Check that retrieval quality has not dropped since a baseline, for continuous integration.
+
+    Searches the queries and compares every value with the baseline, a small JSON file to commit. Exit code 1: a drop
+    beyond --max-drop is significant (one-sided sign-flip test, p < .05, Holm over the measures); the ten queries that
+    lost most are printed with their hits before and after. Exit code 3: the queries or judgments are not those of the
+    baseline. Exit code 0: no evidence of a drop; the smallest drop that the queries can detect is printed.
+    """
+
+    command = "gate"
+    panel = ANALYSIS
+    examples = (
+        "hybrid gate out/retriever data/mine --split test --baseline quality.json --write",
+        "hybrid gate out/retriever data/mine --split test --baseline quality.json --max-drop .02",
+        "hybrid gate out/run.parquet --measure nDCG@10,R@100 --baseline quality.json --format json",
+    )
+
+    system: Path = argument(REQUIRED, "A retriever, the folder of `auto`, an index, or a run.")
+    collection: Path | None = argument(
+        None, "Collection with the judgments; by default that of the indexes or the run."
+    )
+    _: KW_ONLY
+    baseline: Path = option(REQUIRED, "JSON file with the values of the baseline.")
+    write: bool = option(False, "Write the baseline, or renew it, and print how the means change.")
+    split: str | None = redeclare(Comparison, "split")
+    qrels: Path | None = option(None, "Qrels in place of the collection.", excluded=when(collection=GIVEN))
+    queries: Path | None = redeclare(Comparison, "queries")
+    corpus: Path | None = redeclare(Comparison, "corpus")
+    measure: Sequence[str] = _measure_option(
+        (), "Measures in the spelling of trec_eval or ir_measures.", "--measure", "-m", parse=MEASURE,
+        shown="those of the baseline, or nDCG@10"
+    )  # fmt: skip
+    max_drop: float = option(
+        0.01, "Tolerance: drop of a mean that passes.", minimum=0, maximum=1, applies=when(write=False), panel=TESTS
+    )
+    form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format")
+    summary: Path | None = option(None, "Markdown file that the result is appended to.")
 
 
 @dataclass(frozen=True)
