@@ -138,7 +138,7 @@ class Evaluate(MayWrite, Comparison):
 
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
-    over seeds. `--aggregate` prints means over collections.
+    over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
     """
 
     command = "evaluate"
@@ -150,6 +150,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
         "hybrid evaluate out/clear.parquet",
+        "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
@@ -188,6 +189,11 @@ class Evaluate(MayWrite, Comparison):
         "Inputs are files of `--output`, `name=file` for each collection; parts of one (COLLECTION/PART) are averaged "
         "first.",
         panel=STUDIES, recorded=False
+    )  # fmt: skip
+    machine: Path | None = option(
+        None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
+        "these correct.", panel=STUDIES,
+        applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, output=None)
     )  # fmt: skip
     roc_against: str | None = option(
         None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
