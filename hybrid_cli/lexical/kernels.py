@@ -339,11 +339,11 @@ def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
 
 
 @jit
-def _may(allowed: Any, row: Any) -> Any:
-    """Test whether a document may be a hit. Compiled apart for `allowed` None, so the test costs nothing."""
+def _may(allowed: Any, row: Any) -> int:
+    """Return 1 if a document may be a hit, else 0. Compiled apart for `allowed` None, so the test costs nothing."""
     if allowed is None:
-        return True
-    return allowed[row]
+        return 1
+    return int(allowed[row])
 
 
 @jit
@@ -373,10 +373,10 @@ def _collect(block: Any, rows: Any, order: Any, allowed: Any, sums: Any, cursors
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
-            if np.float32(sums[row]) >= floor and _may(allowed, first + row):
+            if np.float32(sums[row]) >= floor:
                 score[0] = np.float32(sums[row])
                 keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
-                count_kept += 1
+                count_kept += _may(allowed, first + row)  # no branch, which a random mask would mispredict
                 if count_kept == len(keys):
                     count_kept, floor = hits, _trim(keys, hits, score, bits)
             sums[row] = 0
@@ -393,9 +393,9 @@ def _candidates(block: Any, rows: Any, allowed: Any, sums: Any, cursors: Any, li
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
-            if sums[row] >= least and sums[row] > 0 and _may(allowed, first + row):
+            if sums[row] >= least and sums[row] > 0:
                 candidate_rows[count_kept], scores[count_kept] = row, sums[row]
-                count_kept += 1
+                count_kept += _may(allowed, first + row)
             sums[row] = 0
     return count_kept
 

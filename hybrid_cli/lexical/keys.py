@@ -100,9 +100,10 @@ def search(
         sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
         scores = sums.astype(np.float32)
         kept = scores >= SMALLEST if allowed is None else (scores >= SMALLEST) & allowed[rows]
-        rows, scores = rows[kept], scores[kept]
-        keys = (scores.view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))
+        bits = (scores.view(np.uint32) * kept).astype(np.uint64)  # 0 for no hit
+        keys = (bits << HALF) | (LOWEST - order[rows].astype(np.uint64))
         if len(keys) > hits:
             keys = np.partition(keys, len(keys) - hits)[len(keys) - hits :]
+        keys = keys[keys > LOWEST]
         counts[query] = len(keys)
         best[query, : len(keys)] = np.sort(keys)[::-1]
