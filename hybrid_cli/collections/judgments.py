@@ -1,6 +1,7 @@
 """Judgments that a person gives one by one: a qrels file that grows, and the skipped hits in a file next to it.
 
-A judgment is a line `qid 0 docid grade`, separated by tabs, which every reader of qrels accepts. A skipped hit is
+A judgment is a line `qid RATER docid grade`, separated by tabs, which every reader of qrels accepts; a rater without a
+name is 0. A skipped hit is
 such a line with the grade -1 in the second file; in the qrels, an evaluation would count it as judged, as it does the
 negative grades of some collections.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.qrels import has_header, judgment_rows
+from hybrid_cli.collections.readers.qrels import NO_RATER, has_header, judgment_rows, raters_of
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import opened, read_bytes
@@ -22,8 +24,8 @@ Pair = tuple[str, str]  # qid, docid
 SKIPPED = None  # in place of a grade
 _SKIPPED_GRADE = -1  # in the second file
 _SUFFIXES = (".tsv", ".txt")
-_COMPLETE = re.compile(r"[^\t\n]+\t0\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit, so that no part of a line fits
-_PART = re.compile(r"[^\t\n]+(?:\t(?:0(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
+_COMPLETE = re.compile(r"[^\t\n]+\t\S+\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit: no part of a line fits
+_PART = re.compile(r"[^\t\n]+(?:\t(?:\S+(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
 _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by another tool, with spaces
 
 
@@ -34,14 +36,15 @@ class Judgments:
         grades: grade of each judged pair; `SKIPPED` for a skipped one.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, rater: str | None = None):
         """Open the file, or start it.
 
         Args:
             path: qrels file; skipped hits are in `NAME.skipped`.
+            rater: name of the person, without spaces; None for no name.
 
         Raises:
-            InputError: another file extension, no regular file, or a file without judgments.
+            InputError: another file extension, no regular file, or a file without judgments or of another rater.
         """
         if path.suffix not in _SUFFIXES:
             raise InputError(
@@ -52,9 +55,11 @@ class Judgments:
         for file in (path, skipped_path(path)):  # before either file is started
             if file.exists():
                 opened(file).close()
+                _check_rater(file, rater)
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
                     _check_rows(file)
                     _check_columns(file)
+        self._rater = rater or NO_RATER
         self.grades: dict[Pair, int | None] = {}
         self._files = [_open(file) for file in (skipped_path(path), path)]
         for file, own in ((skipped_path(path), False), (path, True)):
@@ -67,7 +72,7 @@ class Judgments:
         file = self._files[grade is not SKIPPED]
         before = file.size
         stored = _SKIPPED_GRADE if grade is SKIPPED else grade
-        file.add("".join(f"{qid}\t0\t{docid}\t{stored}\n" for qid, docid in pairs))
+        file.add("".join(f"{qid}\t{self._rater}\t{docid}\t{stored}\n" for qid, docid in pairs))
         self._undo.append((file, before, pairs))
         self.grades |= dict.fromkeys(pairs, grade)
 
@@ -94,6 +99,17 @@ class Judgments:
 def skipped_path(path: Path) -> Path:
     """Return the file of the skipped hits."""
     return path.with_name(f"{path.name}.skipped")
+
+
+def _check_rater(path: Path, rater: str | None) -> None:
+    """Refuse the file of another person or of a machine, who each write their own."""
+    others: list[str] = []
+    with suppress(InputError):  # of a line that a power failure has cut, which is removed later
+        others = [name for name in raters_of(path) if name not in (rater, NO_RATER)]
+    if others:
+        raise InputError(
+            f"{path}: has judgments of {others[0]}; name a new output", code="other-rater", path=path, raters=others
+        )
 
 
 def _check_rows(path: Path) -> None:

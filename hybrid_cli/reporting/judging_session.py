@@ -27,7 +27,7 @@ from hybrid_cli.settings import Judge
 if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import WeightRange
 
-_QUERIES_AT_ONCE = 20  # queries whose texts are read in one pass over the corpus
+QUERIES_AT_ONCE = 20  # queries whose texts are read in one pass over the corpus
 _HITS = 1000  # hits per run that the fusion of a judged query reads
 
 
@@ -55,6 +55,10 @@ class JudgedTexts:
                 self._documents |= {id_of_row: (title, parts) for id_of_row, title, parts in passages}
         title, parts = self._documents[docid]
         return title, _best_first(parts, query)
+
+    def documents(self, docids: pl.Series) -> dict[str, tuple[str, str]]:
+        """Return docid -> title and text of the documents that the corpora have."""
+        return {docid: (title, text) for docid, title, text in texts(self._corpora, docids.unique()).iter_rows()}
 
     def check(self, docids: Iterable[str]) -> None:
         """Refuse documents that are not in the corpus."""
@@ -151,7 +155,7 @@ class JudgingSession:
         """Return the content of the screen."""
         begin = self.pools.index(pool)
         query = self.texts.queries[pool.qid]
-        title, text = self.texts.of(docid, query, self.pools[begin : begin + _QUERIES_AT_ONCE])
+        title, text = self.texts.of(docid, query, self.pools[begin : begin + QUERIES_AT_ONCE])
         return View(
             query=query,
             position=pool.docids.index(docid) + 1,

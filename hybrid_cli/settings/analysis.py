@@ -419,6 +419,17 @@ class Doctor(Settings):
 
 
 TWO_RUNS = "two runs"  # fact
+PERSON, MACHINE = "a person", "a machine"  # facts: who judges
+BY_MACHINE = "Judging by a machine"
+TIMEOUT = 60.0  # seconds
+_machine_option = partial(option, panel=BY_MACHINE, recorded=False)
+
+
+def _rater(text: str) -> str:
+    """Return the name of a person who judges."""
+    if not text or text.split() != [text] or text.startswith("machine:"):
+        raise ValueError("is no name of a person in one word")
+    return text
 
 
 @dataclass(frozen=True)
@@ -431,6 +442,9 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     the screen also shows the fusion weights within one standard error of the best.
 
     If standard input or output is not a terminal, answers are read from the lines of standard input.
+
+    With --llm, --reranker or --command, a machine judges all pooled hits, those of three fusions of two runs too. Its
+    name is in the second column of the output, so that its grades are not taken for those of people.
     """
 
     command = "judge"
@@ -438,6 +452,8 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
         "hybrid judge --retriever out/retriever --queries queries.txt --output judgments.tsv",
+        "hybrid judge --retriever out/retriever --queries queries.txt --llm http://localhost:8000/v1 --model NAME "
+        "--output machine.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
@@ -462,11 +478,43 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         "-o"
     )  # fmt: skip
     split: str | None = option(None, "Split of the collection.")
-    stop_after: int = option(20, "Number of judged queries at which the command ends.", minimum=1)
+    stop_after: int = option(
+        20, "Number of judged queries at which the command ends.", minimum=1, applies=when(judge=PERSON)
+    )
     depth: int = option(5, "Hits pooled from each run.", minimum=1)
     order: Literal["disagreement", "random"] = option(
         "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
     )
+    rater: str | None = option(
+        None, "Name of the person, for the second column of the output.", parse=_rater, applies=when(judge=PERSON)
+    )
+    llm: str | None = _machine_option(
+        None, "A model judges: base URL of a server with the OpenAI chat API (vLLM, Ollama, llama.cpp, OpenAI). A key "
+        "is read from HYBRID_API_KEY.", metavar="URL", excluded=when(reranker=GIVEN)
+    )  # fmt: skip
+    model: str | None = _machine_option(
+        None, "Name of the model on the server.", applies=when(llm=GIVEN), needed=when(llm=GIVEN)
+    )
+    guidelines: Path | None = _machine_option(
+        None, "Text file with further rules for the model.", applies=when(llm=GIVEN)
+    )
+    timeout: float = _machine_option(TIMEOUT, "Seconds to wait for an answer.", above=0, applies=when(llm=GIVEN))
+    concurrency: int = _machine_option(4, "Calls at a time.", minimum=1, maximum=256, applies=when(llm=GIVEN))
+    max_calls: int | None = _machine_option(
+        None, "Most calls of the server, retries included.", minimum=1, applies=when(llm=GIVEN)
+    )
+    reranker: str | None = _machine_option(
+        None, "A reranker judges: name or folder. Its scores become grades that are as frequent as those of --qrels.",
+        excluded=when(program=GIVEN)
+    )  # fmt: skip
+    qrels: Path | None = _machine_option(
+        None, "Judgments of people for queries of the collection.", applies=when(reranker=GIVEN),
+        needed=when(reranker=GIVEN)
+    )  # fmt: skip
+    program: str | None = _machine_option(
+        None, "A command judges: it reads a JSON line with id, query, title and text per hit, and writes one: "
+        "{\"grade\": 2}.", "--command", metavar="COMMAND", excluded=when(llm=GIVEN)
+    )  # fmt: skip
     measure: str = option(
         "nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE,
         applies=when(compared=TWO_RUNS)
@@ -474,6 +522,7 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     seed: int = inherited("Random seed of the order of queries and hits.")
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether there are two runs, to which a weight belongs, or may be."""
+        """Return every field by name, who judges, and whether there are, or may be, two runs with a weight."""
         two = self.retriever is not None or len(as_names(self.runs)) == 2
-        return {**super().values(), "compared": TWO_RUNS if two else ""}
+        machine = self.llm or self.reranker or self.program
+        return {**super().values(), "compared": TWO_RUNS if two else "", "judge": MACHINE if machine else PERSON}

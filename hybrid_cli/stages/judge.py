@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
@@ -14,6 +16,8 @@ from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
+from hybrid_cli.fusion import fuse
+from hybrid_cli.input_files import read_text
 from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.provenance import (
     check_corpus,
@@ -26,12 +30,15 @@ from hybrid_cli.opening.provenance import (
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
-from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
+from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, JudgedTexts, JudgingSession
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
+from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
+from hybrid_cli.workflows import machine_judges, machine_judging
+from hybrid_cli.workflows.machine_judges import Question
 from hybrid_cli.workflows.retrievers import searched_sides
 
 
@@ -58,9 +65,12 @@ def judge(settings: Judge) -> Path:
         refuse_other_corpus(named.values(), corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
+    if settings.values()["judge"] == MACHINE:
+        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *_at_weights(opened)], texts)
+        return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
-    judgments = Judgments(settings.output)
+    judgments = Judgments(settings.output, settings.rater)
     try:
         session = JudgingSession.of(settings, opened, lineage.dense_side(named), judgments, texts, pooled)
         if keyboard.is_interactive():
@@ -118,6 +128,81 @@ def _pools(settings: Judge, opened: Sequence[Run], texts: JudgedTexts) -> list[P
             )  # fmt: skip
     texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
+
+
+# ------------------------------------------------------------------------------------------------------------- machine
+
+
+def _at_weights(opened: Mapping[str, Run]) -> list[Run]:
+    """Return min-max fusions of two runs at several weights, so that a pool favours no weight."""
+    if len(opened) != 2:
+        return []
+    tables = {name: run.table() for name, run in opened.items()}
+    return [Run.of(fuse(tables, "minmax", (1 - weight, weight))) for weight in (0.25, 0.5, 0.75)]
+
+
+def _by_machine(
+    settings: Judge, pooled: Sequence[Pool], texts: JudgedTexts, paths: Sequence[Path], files: RetrieverFiles | None
+) -> Path:
+    """Let a machine judge the hits without an answer, and write the qrels."""
+    machine_judging.refuse_people(settings.output)
+    artifacts.lock_growing(settings.output)
+    machine = _machine(settings, texts)
+    journal = machine_judging.Journal(machine_judging.journal_path(settings.output))
+    try:
+        if machine.name in _rankers(paths, files):
+            console.warn(
+                f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking",
+                code="judge-ranks", model=machine.name,
+            )  # fmt: skip
+        asked = (((pool.qid, docid), question) for pool, docid, question in _questions(pooled, texts))
+        session = machine_judging.MachineSession.of(machine, journal, asked)
+        session.note_forecast()
+        session.ask(settings.concurrency if settings.llm else 1)
+        session.write(settings.output)
+    finally:
+        journal.close()
+        machine.close()
+    return settings.output
+
+
+def _questions(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Pool, str, Question]]:
+    """Yield every hit of the pools with its texts."""
+    for number, pool in enumerate(pooled):
+        query, ahead = texts.queries[pool.qid], pooled[number : number + QUERIES_AT_ONCE]
+        for docid in pool.docids:
+            yield pool, docid, Question(query, *texts.of(docid, query, ahead))
+
+
+def _machine(settings: Judge, texts: JudgedTexts) -> machine_judges.Judge:
+    """Return the machine of the options."""
+    if settings.llm is not None:
+        guidelines = read_text(settings.guidelines) if settings.guidelines else ""
+        return machine_judges.ChatJudge(
+            settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls
+        )
+    if settings.program is not None:
+        return machine_judges.CommandJudge(settings.program)
+    qrels = collection.read_qrels(settings.qrels or Path())
+    qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
+    known = texts.documents(qrels["docid"])
+    labelled = [
+        (Question(texts.queries[qid], *known[docid]), grade)
+        for qid, docid, grade in qrels.iter_rows()
+        if docid in known
+    ]
+    return machine_judges.RerankerJudge(str(settings.reranker), labelled)
+
+
+def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
+    """Return the names of the rerankers and other models that runs or a retriever record."""
+    stored = files.stored.reranker if files is not None else None
+    names = {str(stored["model"])} if stored is not None else set()
+    for path in paths:
+        made = artifacts.find_manifest(path)
+        if made is not None and (model := made.inputs.get("model")) is not None:
+            names.add(str(model.get("name") or model.get("path")))
+    return {machine_judges.in_one_word(name.rstrip("/").rpartition("/")[2]) for name in names} | names
 
 
 # ------------------------------------------------------------------------------------------------------------- answers

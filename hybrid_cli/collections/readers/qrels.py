@@ -15,6 +15,7 @@ from hybrid_cli.collections.source import Judgment, Location
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, is_parquet, plain_suffix
 
+NO_RATER = "0"  # in place of the name of a rater
 MACHINE = "machine:"  # begins the name of a rater that is no person
 JudgmentRow = tuple[Location, str, str, int]
 QRELS = Layout(
