@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
 from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.exact import index_kinds
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
+from hybrid_cli.opening.provenance import corpora_of, existing_paths, metadata_of, refuse_other_corpora, warn_lost
 from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of
 from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hybrid_cli.encoders.options import EncodingPrecision
 
 PathLike = str | os.PathLike[str]
+_FILTERS = 4  # whose masks are kept
 
 
 def _local(*paths: PathLike) -> list[Path]:
@@ -46,17 +48,20 @@ class Index:
     Attributes:
         searcher: searcher of the index, or of several and their fusion.
         documents: titles and texts; None if the corpora are not at the paths recorded in the index.
+        parts: the manifests of each index, several for one of shards.
     """
 
     searcher: Searcher
     documents: TextStore | None
+    parts: Sequence[Sequence[Manifest]] = ()
 
-    def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
+    def search(self, queries: Queries, k: int = 10, filter: str | None = None) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
         Args:
             queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
             k: documents per query.
+            filter: condition over the metadata of documents, such as `year >= 2020 AND lang = 'de'`.
 
         Returns:
             qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
@@ -65,16 +70,22 @@ class Index:
             In the order of the queries.
 
         Raises:
-            InputError: `k` is no whole number from 1 on, or a query is no text.
+            InputError: `k` is no whole number from 1 on, a query is no text, or no condition over known columns.
         """
         k, table = checked_depth(k), queries_table(queries)
-        searcher = self.searcher
+        searcher = self.searcher if filter is None else self._within(filter)
         search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
         hits = pl.concat(search(table, k)) if len(table) else runs.empty()
         if self.documents is None:
             return hits
         texts = self.documents.texts(hits["passage" if "passage" in hits.columns else "docid"])
         return hits.hstack([texts["title"], texts["text"]])
+
+    @cached_property
+    def _within(self) -> Callable[[str], Searcher]:
+        """From a filter to the searcher of the documents that it keeps; the last ones are kept."""
+        metadata = metadata_of(self.parts)
+        return lru_cache(_FILTERS)(lambda text: self.searcher.within(metadata.allowed(text)))
 
 
 def open_retriever(path: PathLike, **options: Any) -> Index:
@@ -91,7 +102,7 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(folder)
-    return Index(RetrieverSearcher.open(files, settings), _documents(files.manifests))
+    return Index(RetrieverSearcher.open(files, settings), _documents(files.manifests), files.manifests)
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
@@ -116,10 +127,10 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     refuse_other_corpora(dict(zip(folders, parts, strict=True)))
     if len(folders) > 1:
-        return Index(open_fused(folders, parts, settings, weights), _documents(parts))
+        return Index(open_fused(folders, parts, settings, weights), _documents(parts), parts)
     if weights is not None:
         raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
-    return Index(open_searcher(folders[0], settings), _documents(parts))
+    return Index(open_searcher(folders[0], settings), _documents(parts), parts)
 
 
 def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:

@@ -1,6 +1,6 @@
 """Rows in JSON of any origin: JSON lines, one array, indented objects, or one object of objects; one row in memory.
 
-Numbers keep their spelling as strings, so that ids are preserved.
+Numbers keep their spelling as strings (`Number`), so that ids are preserved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ _SPACE = re.compile(r"\s*")
 _STARTS = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*[{\]])")  # an object, or an array of objects
 _NESTED = re.compile(r'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')  # an object of objects
 _LONGEST_WORD = 12  # characters of `-Infinity` or of an escaped surrogate pair, of which the end of a chunk has a part
-_AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
+
+
+class Number(str):
+    """A number as it is written."""
+
+
+_AS_WRITTEN = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number)
 
 
 def is_json(path: Path) -> bool:

@@ -43,7 +43,7 @@ def search(documents: int, postings: int) -> int:
     ends, barred = np.array([0, 0]), np.array([], np.int64)
     counts, best = np.zeros(1, np.int32), np.zeros((1, HITS), np.uint64)
     reads = 0
-    kernels.search(HITS, order, queries, matrix, ends, barred, counts, best)
+    kernels.search(HITS, (order, None), queries, matrix, (ends, barred), counts, best)
     assert counts[0] == HITS
     return reads
 

@@ -72,7 +72,7 @@ def test_search_equals_sorting_every_sum(
     postings = impacts.postings
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -132,8 +132,9 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
-    kernels.search(hits, order, packed, matrix, *flat([[]] * 5), counts[0], best[0])
-    keyed.search(hits, order, packed, matrix, counts[1], best[1])
+    allowed = rng.random(size) < 0.5 if seed % 2 else None
+    kernels.search(hits, (order, allowed), packed, matrix, flat([[]] * 5), counts[0], best[0])
+    keyed.search(hits, order, packed, matrix, allowed, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
 
@@ -154,7 +155,7 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     ends, asked = flat(queries)
     matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -179,11 +180,11 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
     matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     order, most = rng.permutation(size).astype(np.int32), hits + 3
     wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, most), np.uint64)
-    keyed.search(most, order, packed, matrix, wanted_counts, wanted)
+    keyed.search(most, order, packed, matrix, None, wanted_counts, wanted)
     row_at = np.argsort(order)
     barred = [row_at[keyed.positions_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
     counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
-    kernels.search(hits, order, packed, matrix, *flat(barred), counts, best)
+    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
     for query, excluded in enumerate(barred):
         skipped = len(excluded)
         expected = wanted[query, skipped : wanted_counts[query]][:hits]
@@ -203,7 +204,7 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
     packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
     matrix = keyed.Matrix(indptr, rows, tfs, impacts.scale)
     order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
-    kernels.search(hits, order, packed, matrix, np.zeros(2, np.int64), np.zeros(0, np.int64), counts, best)
+    kernels.search(hits, (order, None), packed, matrix, flat([[]]), counts, best)
     found = list(zip(keyed.positions_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
     assert counts[0] == hits
     assert found == plain(impacts, [0], [], order, hits)

@@ -19,7 +19,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.lexical import analysis, english, jvm, lucene
+from hybrid_cli.lexical import analysis, analyze, english, jvm, lucene
 from hybrid_cli.lexical.analysis import CHARACTERS, FEW_TEXTS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.opening.lexical import open_bm25
@@ -206,6 +206,16 @@ def test_english_without_java_splits_texts_as_lucene_does() -> None:
     shapes = (marks, [*marks, "ing", "ed", "'s", "\u2019S", "ies"], [chr(code) for code in range(128)], letters)
     texts = ["".join(draws.choices(draws.choice(shapes), k=draws.randint(1, 16))) for _ in range(4_000)]
     assert english.analyze(texts) == Analyzer().analyze(texts)
+
+
+def test_the_public_analysis_is_that_of_the_index() -> None:
+    texts = ["The Who's o'clock: parsing JSON strings", "", "\u6771\u4eac tower"]
+    assert analyze(texts) == Analyzer().analyze(texts)
+    assert analyze(["Die H\u00e4user"], "de") == Analyzer("de").analyze(["Die H\u00e4user"]) == [["haus"]]
+    with raises("unknown-choice", option="language"):
+        analyze(["a"], "xx")
+    with raises("not-a-list"):
+        analyze("a text")
 
 
 def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:

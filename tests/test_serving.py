@@ -112,7 +112,7 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
     encode(Path("tiny"), model=str(tiny_bert), dtype="fp32", doc_max_len=8, output=Path("short"))
     compose([Path("dense"), Path("bm25"), Path("short")], method="rrf", output=Path("retriever"))
     queries = ["--collection", "tiny", "--split", "test"]
-    for form in ENGINES:
+    for form in ("parquet", "vespa", "opensearch", "elasticsearch"):
         assert hybrid("export", "retriever", "--format", form, *queries, "--output", form).code == 0
     documents = pl.read_parquet("parquet/documents.parquet")
     expected = open_dense(Path("short"))
@@ -138,7 +138,7 @@ def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
         assert json.loads(Path(form, "fusion.json").read_text())["method"] == "weighted-sum"
     compose([Path("bm25"), Path("whole")], method="rrf", output=Path("lexical"))
     words = ["export", "lexical", "--format", "vespa", "--output", "refused"]
-    assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini"])
+    assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini", "folder"])
     dense = ["export", retriever, "--dense", "dense", "--format", "vespa", "--output", "refused"]
     assert hybrid(*dense).is_problem("option-does-not-apply", option="dense")
 
@@ -192,7 +192,7 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     Path("typed").mkdir()
     corpus.write_parquet("typed/corpus.parquet")
-    for engine in ENGINES:
+    for engine in ("parquet", "vespa", "opensearch", "elasticsearch"):
         words = ["export", "whole", "--dense", "dense", "--format", engine, "--collection", "typed/corpus.parquet"]
         done = hybrid(*words, "--output", f"typed/{engine}")
         assert done.code == 0, done.err

@@ -129,7 +129,7 @@ def check(home: Home, retriever: Path, number: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "plain", "passages"))
+@pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "passages"))
 def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     home = Home(
         tmp_path, tiny_bert,
@@ -250,6 +250,18 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
     index = RetrieverFiles.read(Path("made/more")).indexes[0]
     call(IndexBm25(Path("made/collection.2"), threads=1, output=Path("plain")))
     assert contents(str(index)) == contents("plain")
+
+
+def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home) -> None:
+    Path("gone.txt").write_text("1.txt\n")
+    for name in ("bm25", "dense"):
+        done = hybrid("delete", f"made/{name}", "--ids", "gone.txt", "--output", f"made/less-{name}")
+        assert done.code == 0, done.err
+    assert hybrid("compose", "made/less-bm25", "made/less-dense", "--method", "rrf", "--output", "made/less").code == 0
+    done = hybrid("update", "made/less", "docs")
+    assert done.says("documents-changed", added=1, replaced=0, removed=0, before=11), done.err
+    files = RetrieverFiles.read(Path("made/less"))
+    assert len(docids_of(files.indexes[1])) == collection.document_count(Path("made/collection.2")) == 12
 
 
 @pytest.mark.parametrize(

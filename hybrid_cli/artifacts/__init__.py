@@ -8,7 +8,7 @@ time: the same inputs and options give the same bytes.
 
 from hybrid_cli.artifacts.checks import check_output_path, keeping_equal_outputs
 from hybrid_cli.artifacts.history import options_of, same_call
-from hybrid_cli.artifacts.inputs import Input, Named, Recorded, describe_inputs, has_content, recorded_input
+from hybrid_cli.artifacts.inputs import Input, Named, Part, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.manifest import (
     Manifest,
     enclosing_artifact,
@@ -25,6 +25,7 @@ __all__ = [
     "Manifest",
     "Named",
     "Output",
+    "Part",
     "Recorded",
     "check_output_path",
     "describe_inputs",

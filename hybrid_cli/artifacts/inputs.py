@@ -29,6 +29,19 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Part:
+    """An input of which the output contains a copy, so that both move together.
+
+    Attributes:
+        name: path of the copy, relative to the output.
+        path: the input.
+    """
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
 class Recorded:
     """An input that the manifest of another artifact records; it may be missing or have other content by now.
 
@@ -50,7 +63,7 @@ class Recorded:
         return has_content(self.path, self.fingerprint)
 
 
-Input: TypeAlias = Path | Named | Recorded
+Input: TypeAlias = Path | Named | Part | Recorded
 
 
 def has_content(path: Path, recorded: str) -> bool:
@@ -136,6 +149,8 @@ def _description(source: Input, output: Path) -> dict[str, str]:
     path = _path(source)
     name = None if isinstance(source, Path) else source.name
     address = {"path": stored_path(path, location_of(output))} if name is None else {"name": name}
+    if isinstance(source, Part):
+        address = {"part": source.name}
     if isinstance(source, Recorded):
         passages = {} if source.split_passages is None else {"split_passages": source.split_passages}
         return {**address, "kind": source.kind, "fingerprint": source.fingerprint, **passages}

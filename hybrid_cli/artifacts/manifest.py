@@ -55,7 +55,8 @@ class Manifest(Record):
     Attributes:
         options: the options that affect the result, as JSON.
         inputs: role -> `{path, kind, fingerprint}`, or `{name, kind, fingerprint}` for a model of the environment.
-            Paths are relative to the folder that contains the artifact, with forward slashes.
+            Paths are relative to the folder that contains the artifact, with forward slashes. `{part, kind,
+            fingerprint}` is a copy inside the artifact, a folder, with a path relative to it.
         versions: name -> version of hybrid, of the libraries, and of packages with plugins.
         seconds: time of the stage.
         location: path of the artifact, with symbolic links resolved. Not stored.
@@ -69,12 +70,12 @@ class Manifest(Record):
 
     def __post_init__(self) -> None:
         for role, source in self.inputs.items():
-            if not role.strip() or "fingerprint" not in source or not {"path", "name"} & set(source):
+            if not role.strip() or "fingerprint" not in source or not {"path", "part", "name"} & set(source):
                 raise InputError(
-                    f"input '{role}' needs a role, a fingerprint, and a path or a name",
+                    f"input '{role}' needs a role, a fingerprint, and a path, a part or a name",
                     code="invalid-field", element=role,
                 )  # fmt: skip
-            if "\0" in source.get("path", ""):
+            if "\0" in source.get("path", "") + source.get("part", ""):
                 raise InputError(f"input '{role}' has a NUL in its path", code="invalid-field", element=role)
 
     def of_table(self, path: Path) -> Manifest:
@@ -92,7 +93,10 @@ class Manifest(Record):
         Returns:
             None for an input recorded by name, or by a URL, as by earlier versions: a URL in a file is never followed.
         """
-        recorded = self.inputs.get(role, {}).get("path")
+        source = self.inputs.get(role, {})
+        if self.location is not None and "part" in source:
+            return Path(os.path.normpath(self.location / source["part"]))
+        recorded = source.get("path")
         if recorded is None or self.location is None or _URL.match(recorded):
             return None
         return Path(os.path.normpath(self.location.parent / recorded))
@@ -108,8 +112,9 @@ class Manifest(Record):
         """Return the manifest of a copy at `location`, with input paths relative to the new location."""
         home = location_of(location)
         inputs = {
-            role: recorded if (path := self.input_path(role)) is None else recorded | {"path": stored_path(path, home)}
+            role: recorded | ({"path": stored_path(path, home)} if "path" in recorded and path is not None else {})
             for role, recorded in self.inputs.items()
+            for path in [self.input_path(role)]
         }
         return replace(self, inputs=inputs, location=home)
 

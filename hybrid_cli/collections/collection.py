@@ -221,12 +221,15 @@ def _listed(path: Path, docids: pl.Series) -> pl.DataFrame:
 
 
 def passages_of(path: Path, docids: pl.Series) -> pl.DataFrame:
-    """Return docid, title and the texts of all passages (a list) of documents that are split in the corpus."""
-    document = documents_of(pl.col("docid"))
+    """Return docid, title and the texts of all passages (a list, in order) of documents that are split in the corpus.
+
+    The passages of a document may be anywhere in the corpus: `update` puts changed ones at its end.
+    """
+    document, number = documents_of(pl.col("docid")), pl.col("docid").str.extract(r"#(\d+)$").cast(pl.Int64)
     is_passage = document.is_in(docids.cast(pl.String).implode()) & (document != pl.col("docid"))
     with storage.reading(path):
         passages = scan(path).drop("corpus_row").filter(is_passage).collect(engine="streaming")
-    return passages.group_by(document, maintain_order=True).agg(pl.col("title").first(), pl.col("text"))
+    return passages.group_by(document, maintain_order=True).agg(pl.col("title").first(), pl.col("text").sort_by(number))
 
 
 def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:

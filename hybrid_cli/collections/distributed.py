@@ -23,7 +23,7 @@ class File(NamedTuple):
 
     Attributes:
         path, unit: of the locations of the documents.
-        batches: columns number (of the location), docid, title, text, what is left out, and those of the other fields.
+        batches: columns number (of the location), docid, title, text, what is left out, other fields, metadata.
     """
 
     path: Path | str
@@ -77,10 +77,10 @@ def read_file(read: ReadFile) -> File:
 def _batch(rows: list[Document]) -> pa.RecordBatch:
     docids, titles, texts, locations, others, left_out = zip(*rows, strict=True)
     counts = [json.dumps([[*key, count] for key, count in left.items()]) if left else None for left in left_out]
-    columns = [docids, titles, texts, counts, *zip(*others, strict=True)]
     arrays = [
         pa.array([location.number for location in locations]),
-        *(pa.array(column, pa.string()) for column in columns),
+        *(pa.array(column, pa.string()) for column in (docids, titles, texts, counts)),
+        *map(pa.array, zip(*others, strict=True)),
     ]
     return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
 

@@ -97,5 +97,5 @@ def _consumed(path: Path, lines: int) -> int:
 def _stored_bytes(documents: Sequence[Document]) -> float:
     """Return the mean size of a document in a Parquet file."""
     columns = zip(*((row.docid, row.title, row.text, *row.others) for row in documents), strict=True)
-    table = pa.table({str(number): pa.array(column, pa.string()) for number, column in enumerate(columns)})
+    table = pa.table({str(number): pa.array(column) for number, column in enumerate(columns)})
     return storage.stored_bytes(table) / len(documents)

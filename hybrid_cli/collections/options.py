@@ -18,6 +18,8 @@ TEXT_FILES = "text files or HTML pages"
 DELIMITED = "TSV or CSV files"  # facts about the inputs of a source
 SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
 ALL_FIELDS = "ALL"
+ALL_COLUMNS = "all"  # of the metadata
+RESERVED = ("docid", "corpus_row", "title", "text")  # columns of the corpus, as it is stored and read
 LANGUAGE = "en"  # of sentences and of analyzers
 
 
@@ -79,6 +81,7 @@ class Files(Rows):
         documents: files or folders.
         queries, qrels: files, each with the name of its split and `=` before it, or without.
         document_columns, query_columns, qrels_columns: field -> column.
+        metadata: columns that are stored with their types; `all` for every one.
         header: the first row of TSV and CSV files names the columns; None decides by its content.
         quoted: fields of TSV and CSV files may be in double quotes; None means CSV files only.
         on_error: for text files and HTML pages that cannot be read as text: stop, or skip them.
@@ -89,6 +92,7 @@ class Files(Rows):
     queries: Sequence[str] = ()
     qrels: Sequence[str] = ()
     document_columns: Mapping[str, str] = field(default_factory=dict)
+    metadata: Sequence[str] = ()
     query_columns: Mapping[str, str] = field(default_factory=dict)
     qrels_columns: Mapping[str, str] = field(default_factory=dict)
     header: bool | None = None
@@ -181,3 +185,8 @@ class Irds(Rows):
     """Datasets of ir_datasets over one corpus, each with the name of its split and `=` before its id, or without."""
 
     ids: Sequence[str]
+
+
+def is_column_name(name: str) -> bool:
+    """Test whether a field or a column of metadata can have a name."""
+    return name.isidentifier() and name not in RESERVED

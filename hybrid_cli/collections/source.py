@@ -23,13 +23,13 @@ LeftOut = Mapping[tuple[str, str], int]
 
 
 class Document(NamedTuple):
-    """A document, its location in the source, the values of the other fields of its source, and what is left out."""
+    """A document, its location in the source, its other fields and its metadata, and what is left out."""
 
     docid: str
     title: str
     text: str
     location: Location
-    others: tuple[str, ...] = ()
+    others: tuple[Any, ...] = ()
     left_out: LeftOut | None = None
 
     @property
@@ -104,6 +104,7 @@ class Source:
         known: facts about the inputs, by the names used in the conditions of options.
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
         fields: names of the documents' fields besides title and text.
+        metadata: types of the columns of metadata (`storage.COLUMN_TYPES`), whose values follow those of the fields.
         total: number of documents, where it is known before they are read.
     """
 
@@ -116,6 +117,7 @@ class Source:
     facts: dict[str, Any] = field(default_factory=dict)
     preferred: Callable[[], Iterator[str]] = _none
     fields: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, Any] = field(default_factory=dict)
     total: int | None = None
 
@@ -172,7 +174,8 @@ def roles(kind: str, files: Mapping[str, Path]) -> dict[str, Path]:
 def split_into_passages(source: Source, options: Import) -> Source:
     """Return a source whose documents are split into passages, or the source itself if none are requested.
 
-    A passage keeps the title and the other fields of its document, and inherits its judgments (BERT-MaxP, section 3.2).
+    A passage keeps the title, the other fields and the metadata of its document, and inherits its judgments (BERT-MaxP,
+    section 3.2).
 
     Args:
         source: collection of documents.

@@ -111,6 +111,7 @@ class CollectionWriter:
             "queries": {split: len(qids) for split, qids in queries.items()},
             "judgments": judgments,
             "problems": self.problems.counts(),
+            **({"metadata": dict(types)} if (types := self.source.metadata) else {}),
             **({"queries_in_corpus": same} if same else {}),
             **({"other_content": left_out} if (left_out := self._left_out()) else {}),
             **self.source.facts,
@@ -157,14 +158,17 @@ class CollectionWriter:
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([*storage.SCHEMAS[Kind.CORPUS], *((name, pa.string()) for name in self.source.fields)])
+        others = {**dict.fromkeys(self.source.fields, "string"), **self.source.metadata}
+        typed = ((name, storage.COLUMN_TYPES[kind]) for name, kind in others.items())
+        schema = pa.schema([*storage.SCHEMAS[Kind.CORPUS], *typed])
         while batch := list(islice(rows, BATCH_ROWS)):
             for row in batch:
                 self._check_text(row, "documents")
-            docids, titles, texts, _, others, _ = zip(*batch, strict=True)
+            docids, titles, texts, _, rest, _ = zip(*batch, strict=True)
             self.advance(len(batch))
-            columns = [docids, titles, texts, *zip(*others, strict=True)]
-            yield pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
+            columns = [docids, titles, texts, *zip(*rest, strict=True)]
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # -------------------------------------------------------------------------------------------- queries and qrels
 

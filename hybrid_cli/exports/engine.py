@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 
 import polars as pl
 
+from hybrid_cli.errors import option_error
 from hybrid_cli.exports.documents import Served, query_rows, write_line
+from hybrid_cli.exports.live import Live
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import FusionRecipe, Rule, Transform, unchanged, weighted_sum
 from hybrid_cli.indexes.shards import Advance
@@ -21,7 +23,8 @@ from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.runs import ranked
 from hybrid_cli.storage import disk
 
-Query = Mapping[str, Any]  # qid, text, terms (term -> frequency), and one vector per dense field
+# qid, text, terms (term -> frequency), their ids (`indices`) and frequencies (`values`), one vector per dense field
+Query = Mapping[str, Any]
 Request = Callable[[Query], Mapping[str, Any]]
 APPROXIMATE = (
     "The engine finds the nearest vectors by its own HNSW graph, and so may miss some; the loss is of an exact search."
@@ -58,6 +61,9 @@ class Fusion:
         k1: k1 of BM25.
         group: how passages give documents.
         hits: documents per query that a request asks for.
+        documents: number of all documents (or passages).
+        language: language of BM25.
+        shares: weights in deviations of the scores; None where the weights are not derived from scales.
     """
 
     recipe: FusionRecipe
@@ -66,6 +72,9 @@ class Fusion:
     k1: float
     group: Group = NO_GROUPS
     hits: int = 10
+    documents: int = 0
+    language: str = "en"
+    shares: tuple[float, ...] | None = None
 
     @property
     def lexical(self) -> Field:
@@ -175,6 +184,18 @@ class Engine(ABC):
         with disk.create_text(folder / "queries.jsonl") as file:
             for query in query_rows(queries, served.terms.to_list()):
                 write_line(file, {**query, **({"request": request(query)} if request else {})})
+
+    def connect(self, address: str) -> Live:
+        """Connect to a collection that was loaded from an export.
+
+        Args:
+            address: path, or URL with the name of the collection.
+
+        Raises:
+            InputError: the engine cannot be reached, or has no such collection.
+            HybridError: its client is not installed.
+        """
+        raise option_error("engine", address, "a format of several engines; name one of them", code="unknown-choice")
 
     @abstractmethod
     def translate(self, fusion: Fusion) -> Translation | None:

@@ -67,7 +67,7 @@ def export_indexes(
     engine, served = ENGINES[settings.form], _served(lexical, dense, scratch, settings)
     served.check()
     engine.check(served)
-    fusion = _fusion(files, dense, served, engine.lexical)
+    fusion = fusion_of(files, dense, served, engine.lexical)
     translation = engine.translate(fusion)
     scratch.mkdir(exist_ok=True)
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
@@ -124,7 +124,8 @@ def _loss(files: RetrieverFiles, translation: Translation, queries: pl.DataFrame
 def _placeholders(fusion: Fusion) -> dict[str, Any]:
     """Return a query of names in place of its text, terms and vectors."""
     vectors = {each.name: f"VECTOR OF {each.dim} NUMBERS" for each in fusion.dense}
-    return {"qid": "QID", "text": "TEXT OF THE QUERY", "terms": {"TERM": 1.0}, **vectors}
+    terms = {"terms": {"TERM": 1.0}, "indices": ["ID OF A TERM"], "values": [1.0]}
+    return {"qid": "QID", "text": "TEXT OF THE QUERY", **terms, **vectors}
 
 
 def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: Export) -> Served:
@@ -145,7 +146,13 @@ def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: E
     return Served(open_bm25(lexical), fields, corpora, work, opened)
 
 
-def _fusion(files: RetrieverFiles | None, dense: Mapping[str, Path], served: Served, lexical: str) -> Fusion:
+def vectors_of(files: RetrieverFiles) -> dict[str, Path]:
+    """Return field name -> dense index of a retriever."""
+    dense = files.of_kind(Kind.DENSE_INDEX)
+    return {f"vector_{number}" if len(dense) > 1 else "vector": index for number, index in enumerate(dense, 1)}
+
+
+def fusion_of(files: RetrieverFiles | None, dense: Mapping[str, Path], served: Served, lexical: str) -> Fusion:
     """Return the fusion of a retriever, or the sum of all scores, with the names of the written fields.
 
     Args:
@@ -160,12 +167,13 @@ def _fusion(files: RetrieverFiles | None, dense: Mapping[str, Path], served: Ser
             return Field(name, weight)
         return Field(name, weight, served.dims[name], served.exact(name), served.unit(name))
 
-    k1 = served.lexical.k1
+    index = served.lexical
+    facts: dict[str, Any] = {"k1": index.k1, "documents": len(index.docids), "language": index.language}
     if files is None:
         fields = tuple(field(name, 1.0) for name in (lexical, *dense))
-        return Fusion(FusionRecipe("weighted-sum", (1.0,) * len(fields), "exact"), fields, HITS, k1)
+        return Fusion(FusionRecipe("weighted-sum", (1.0,) * len(fields), "exact"), fields, HITS, **facts)
     stored, names = files.stored, {index: name for name, index in dense.items()}
     fields = tuple(
         field(names.get(index, lexical), weight) for index, weight in zip(files.indexes, stored.weights, strict=True)
     )
-    return Fusion(stored.recipe, fields, stored.depth, k1, stored.group)
+    return Fusion(stored.recipe, fields, stored.depth, group=stored.group, shares=stored.shares, **facts)

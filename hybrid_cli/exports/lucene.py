@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ import polars as pl
 from hybrid_cli.errors import option_error
 from hybrid_cli.exports.documents import Served, json_rows, write_line
 from hybrid_cli.exports.engine import APPROXIMATE, Engine, Field, Formula, Fusion, Query, Translation
+from hybrid_cli.exports.live import Live, Server, collection_in
 from hybrid_cli.exports.nearest import Kind, Nearest
 from hybrid_cli.fusion.methods import Transform
 from hybrid_cli.indexes.shards import Advance
@@ -86,6 +87,10 @@ class Lucene(Engine):
         }
         return self._with_vectors(settings, fields, served)
 
+    def connect(self, address: str) -> Live:
+        """See `Engine`."""
+        return _Index(self.name, address)
+
     @abstractmethod
     def _with_vectors(self, settings: dict[str, Any], fields: dict[str, Any], served: Served) -> dict[str, Any]:
         """Return settings and mappings with the fields of vectors."""
@@ -128,6 +133,26 @@ def _metadata(kind: pl.DataType) -> dict[str, Any]:
     if kind == pl.String:
         return {"type": "keyword", "ignore_above": _LONGEST}
     return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
+
+
+class _Index:
+    """An index on a server."""
+
+    def __init__(self, engine: str, address: str):
+        self._server, self._name = Server(engine, address), collection_in(address)[1]
+
+    def count(self) -> int:
+        """See `Live`."""
+        return int(self._server.ask(f"/{self._name}/_count")["count"])
+
+    def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
+        """See `Live`."""
+        pipeline = "?search_pipeline=hybrid" if "hybrid" in request.get("query", ()) else ""
+        answer = self._server.ask(f"/{self._name}/_search{pipeline}", request)
+        return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+
+    def close(self) -> None:
+        """See `Live`."""
 
 
 LOAD = """\

@@ -15,13 +15,13 @@ from hybrid_cli.passages import MAX, NO_GROUPS
 
 Kind = Literal["sum", "minmax", "l2", "zscore", "dbsf", "rrf"]  # of a fusion: weighted sums of what
 _NEAR: Mapping[str, Sequence[Kind]] = {  # normalization -> kinds, the nearest first
-    "none": ("sum",),
-    "minmax": ("minmax",),
-    "max": ("minmax",),
-    "sum": ("minmax",),
-    "l2": ("l2", "minmax"),
-    "zscore": ("zscore", "minmax"),
-    "dbsf": ("dbsf", "zscore", "minmax"),
+    "none": ("sum", "minmax", "rrf"),
+    "minmax": ("minmax", "dbsf", "rrf"),
+    "max": ("minmax", "dbsf", "rrf"),
+    "sum": ("minmax", "dbsf", "rrf"),
+    "l2": ("l2", "minmax", "dbsf", "rrf"),
+    "zscore": ("zscore", "minmax", "dbsf", "rrf"),
+    "dbsf": ("dbsf", "zscore", "minmax", "rrf"),
     "rrf": ("rrf",),
     "rank": ("rrf",),
     "borda": ("rrf",),
@@ -82,7 +82,8 @@ def nearest(
         raise option_error("format", engine, reason, code="no-near-fusion", method=recipe.method, choices=near)
     differences = []
     if kind != ("sum" if normalization == "none" else normalization):
-        differences.append(f"Scores are normalized by {_words(kind)}; ours by {normalization}.")
+        ours = "are raw" if normalization == "none" else f"by {normalization}"
+        differences.append(f"Scores are normalized by {_words(kind)}; ours {ours}.")
     if recipe.method in _RULES:
         differences.append(f"Values are added; {recipe.method} {_RULES[recipe.method]}.")
     rule: Missing = "exact" if kind == "sum" else missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
@@ -21,18 +23,23 @@ class Parquet(Engine):
 
     def write(self, served: Served, folder: Path, advance: Advance) -> int:
         """See `Engine`."""
-        count = 0
-        with (
-            disk.create(folder / "documents.parquet") as file,
-            pq.ParquetWriter(file, _schema(served), compression="zstd") as writer,
-        ):
-            for frame in served.documents():
-                writer.write_table(frame.to_arrow().cast(_schema(served)))
+        count, writer = 0, None
+        with disk.create(folder / "documents.parquet") as file, ExitStack() as opened:
+            for frame in self.frames(served):
+                table = frame.to_arrow()
+                schema = pa.schema([(column.name, _plain(column.type)) for column in table.schema])
+                if writer is None:
+                    writer = opened.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
+                writer.write_table(table.cast(schema))
                 count += len(frame)
                 advance(len(frame))
         with disk.create(folder / "terms.parquet") as file:
             pl.DataFrame({"term": served.terms}).with_row_index("id").write_parquet(file)
         return count
+
+    def frames(self, served: Served) -> Iterator[pl.DataFrame]:
+        """Yield the documents with the columns of the table."""
+        return served.documents()
 
     def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
         """Write `queries.parquet`."""
@@ -44,8 +51,8 @@ class Parquet(Engine):
         return None
 
 
-def _schema(served: Served) -> pa.Schema:
-    columns: dict[str, pa.DataType] = {name: pa.string() for name in ("docid", "title", "text")}
-    columns |= {name: pl.Series([], dtype=kind).to_arrow().type for name, kind in served.metadata.items()}
-    columns |= {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())}
-    return pa.schema({**columns, **dict.fromkeys(served.dense, pa.list_(pa.float32()))})
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type with 32-bit offsets, which every reader knows."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import polars as pl
 
 from hybrid_cli.exports.documents import Served, json_rows, write_line
 from hybrid_cli.exports.engine import APPROXIMATE, Engine, Formula, Fusion, Query, Translation
+from hybrid_cli.exports.live import Live, Server
 from hybrid_cli.exports.nearest import Nearest, nearest
 from hybrid_cli.fusion.methods import of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
@@ -65,10 +66,34 @@ class Vespa(Engine):
         disk.write_text(folder / APPLICATION / "services.xml", _SERVICES)
         return count
 
+    def connect(self, address: str) -> Live:
+        """See `Engine`."""
+        return _Container(address)
+
     def translate(self, fusion: Fusion) -> Translation:
         """See `Engine`."""
         near = nearest(fusion, ("sum", "minmax", "rrf"), "vespa", missing="exact")
         return _exact(fusion, near) if near.kind == "sum" else _fused(fusion, near)
+
+
+class _Container:
+    """The search API of a container."""
+
+    def __init__(self, address: str):
+        self._server = Server("vespa", address)
+
+    def count(self) -> int:
+        """See `Live`."""
+        everything = {"yql": "select * from document where true limit 0"}
+        return int(self._server.ask("/search/", everything)["root"]["fields"]["totalCount"])
+
+    def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
+        """See `Live`."""
+        hits = self._server.ask("/search/", request)["root"].get("children", [])
+        return [(hit["fields"]["docid"], hit["relevance"]) for hit in hits]
+
+    def close(self) -> None:
+        """See `Live`."""
 
 
 def _schema(served: Served) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from hybrid_cli.indexes.faiss import (
     check_metric,
     is_binary,
     load_faiss,
+    nearest,
     on_gpus,
     reason,
+    search_selected,
     set_parameter,
     sign_bits,
 )
@@ -38,6 +40,9 @@ _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut a
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
 _FEW = 4  # queries that are searched one by one in a flat index
+_ALLOWED_BLOCK = 1024  # queries per search of a filtered flat index, whose allowed vectors are copied for each block
+_GATHERED = 4  # a product with all vectors takes less time than copying a quarter of them
+_SELECTIVE = 0.1  # share of documents below which those that a filter keeps are scored, whatever the index type
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class DenseIndex:
         nprobe: inverted lists to search; overrides the recorded number.
         binary_k: candidates by Hamming distance, for an index of sign codes.
         gpus: numbers of the GPUs that search a flat index for many queries.
+        allowed: [N] documents that may be hits; None for all. Set by `within`.
     """
 
     folder: Path
@@ -100,6 +106,23 @@ class DenseIndex:
     nprobe: int | None = None
     binary_k: int | None = None
     gpus: tuple[int, ...] = ()
+    allowed: np.ndarray | None = None
+
+    def within(self, allowed: np.ndarray) -> DenseIndex:
+        """Return the same index whose hits are the documents [N] that are `allowed`; everything loaded is shared.
+
+        A flat index is exact. Of other types, the allowed documents are scored by their stored vectors if they are few
+        (below a tenth); else the index is searched as much deeper as documents are left out.
+        """
+        if allowed.all():
+            return self
+        other = replace(self, allowed=allowed)
+        names = ["_flat"] if self.info.factory == FLAT else ["_index"] if allowed.mean() >= _SELECTIVE else []
+        for name in names:
+            other.__dict__[name] = getattr(self, name)
+        if "ids" in self.__dict__:
+            other.__dict__["ids"] = self.ids
+        return other
 
     @property
     def dim(self) -> int:
@@ -188,24 +211,81 @@ class DenseIndex:
         if vectors.shape[1] != self.dim:
             problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
             raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
+        if self.allowed is not None:
+            yield from self._allowed_blocks(vectors, hits, self.allowed)
+            return
         depth = min(hits + _BEYOND, len(self.docids))
-        size = (
-            memory.rows_that_fit(_HIT_BYTES * depth, min(_BLOCK, _HITS_AT_ONCE // depth)) // _PADDING * _PADDING
-            or _PADDING
-        )
+        size = _block_size(depth, _BLOCK)
         index = (self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None) or self._index
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
             scores, rows = self._by_codes(block, depth) if self.binary else self._by_vectors(index, block, depth)
             yield begin, scores, rows
 
+    def _allowed_blocks(
+        self, vectors: Vectors, hits: int, allowed: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Search as `_blocks_of_hits` does, among the allowed documents."""
+        rows = np.flatnonzero(allowed)
+        if not len(rows):
+            yield 0, np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64)
+            return
+        depth = min(hits + _BEYOND, len(rows))
+        size = _block_size(depth, _ALLOWED_BLOCK)
+        exact = self.info.factory == FLAT or len(rows) < _SELECTIVE * len(allowed)
+        for begin in range(0, len(vectors), size):
+            block = vectors[begin : begin + size]
+            yield begin, *(self._among(block, rows, depth) if exact else self._selected(block, allowed, depth))
+
+    def _among(self, queries: Vectors, rows: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and rows of the best of some rows, exactly."""
+        if len(rows) < _SELECTIVE * len(self.docids):
+            kept = self._kept
+            if len(queries) <= _FEW:
+                best = np.stack([_largest(kept @ query, depth) for query in queries])
+            else:
+                best = nearest(_padded(queries), lambda some: kept[some], np.arange(len(rows)), depth)[: len(queries)]
+            pairs = zip(queries, best, strict=True)
+            return np.stack([np.einsum("nd,d->n", kept[mine], query) for query, mine in pairs]), rows[best]
+        if len(queries) > _FEW:
+            best = nearest(_padded(queries), lambda some: self._flat[some], rows, depth)[: len(queries)]
+            return self._exact(queries, best)
+        if len(rows) * _GATHERED < len(self.docids):
+            vectors = self._flat[rows]
+            return self._exact(queries, np.stack([rows[_largest(vectors @ query, depth)] for query in queries]))
+        positions = [_largest((self._flat @ query)[rows], depth) for query in queries]
+        return self._exact(queries, rows[np.stack(positions)])
+
+    @cached_property
+    def _kept(self) -> Vectors:
+        """The vectors of the allowed documents, of which there are few."""
+        assert self.allowed is not None
+        return self._scored(self.vectors_of(np.flatnonzero(self.allowed)))
+
+    def _selected(self, queries: Vectors, allowed: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Search an approximate index among the allowed documents, so much deeper as documents are left out."""
+        count = len(allowed)
+        if not self.binary:
+            hits = search_selected(self._index, _padded(queries), depth, allowed)
+            if hits is not None:
+                return hits[0][: len(queries)], hits[1][: len(queries)]
+        deeper = -(-depth * count // int(allowed.sum()))
+        while True:
+            deeper = min(count, deeper)
+            search = self._by_codes if self.binary else partial(self._by_vectors, self._index)
+            scores, some = search(queries, deeper)
+            kept = (some >= 0) & allowed[some]
+            if deeper == count or (kept.sum(1) >= depth).all():
+                break
+            deeper *= 2
+        order = np.argsort(np.where(kept, -scores, np.inf), axis=1, kind="stable")[:, :depth]
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(np.where(kept, some, -1), order, 1)
+
     def _by_vectors(self, index: Any, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         if len(queries) <= _FEW and self.info.factory == FLAT:  # FAISS takes the time of a padded block
             rows = np.stack([_largest(self._flat @ query, depth) for query in queries])
             return self._exact(queries, rows)
-        padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, self.dim), np.float32)
-        padded[: len(queries)] = queries
-        scores, rows = index.search(padded, depth)
+        scores, rows = index.search(_padded(queries), depth)
         scores, rows = scores[: len(queries)], rows[: len(queries)]
         return self._exact(queries, rows) if self.info.factory == FLAT else (scores, rows)
 
@@ -314,6 +394,18 @@ class DenseIndex:
                 for some in np.array_split(mine, -(-len(mine) // _ROWS_AT_ONCE)):
                     yield some, vectors[rows[some] - begin]
             begin = end
+
+
+def _block_size(depth: int, most: int) -> int:
+    """Return the number of queries that are searched at once, a multiple of the padding."""
+    size = memory.rows_that_fit(_HIT_BYTES * depth, min(most, _HITS_AT_ONCE // depth))
+    return size // _PADDING * _PADDING or _PADDING
+
+
+def _padded(queries: Vectors) -> Vectors:
+    padded = np.zeros((-(-len(queries) // _PADDING) * _PADDING, queries.shape[1]), np.float32)
+    padded[: len(queries)] = queries
+    return padded
 
 
 def _largest(scores: np.ndarray, number: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -277,6 +278,63 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
         raise option_error(
             option or name, value, "this type of index has no such parameter", code="unknown-parameter"
         ) from None
+
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+def nearest(
+    queries: np.ndarray, vectors_of: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, depth: int
+) -> np.ndarray:
+    """Return the rows [Q, depth] with the largest inner products, in no order; a block of vectors is in memory.
+
+    Args:
+        queries: [Q, d]
+        vectors_of: returns the vectors [n, d] of some rows.
+        rows: rows to compare, at least `depth`.
+        depth: rows per query.
+    """
+    faiss = load_faiss()
+    heap = faiss.ResultHeap(len(queries), depth, keep_max=True)
+    for begin in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[begin : begin + _ROWS_AT_ONCE]
+        vectors = np.ascontiguousarray(vectors_of(some), np.float32)
+        scores, at = faiss.knn(queries, vectors, min(depth, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
+        if len(some) == len(rows):
+            return np.asarray(some[at])
+        heap.add_result(scores, some[at])
+    heap.finalize()
+    return np.asarray(heap.I)
+
+
+def search_selected(index: Any, queries: np.ndarray, depth: int, allowed: np.ndarray) -> Any | None:
+    """Search an index among the rows that are `allowed` [N]; None if its type cannot.
+
+    Graphs and inverted lists are searched as much deeper as rows are left out.
+
+    Returns:
+        Scores and rows [Q, depth]; -1 for missing rows.
+    """
+    faiss = load_faiss()
+    bits = np.packbits(allowed, bitorder="little")
+    selector = faiss.IDSelectorBitmap(bits)
+    factor = len(allowed) / max(1, int(allowed.sum()))
+
+    def parameters(index: Any) -> Any:
+        index = faiss.downcast_index(index)
+        if isinstance(index, faiss.IndexPreTransform):
+            return faiss.SearchParametersPreTransform(index_params=parameters(index.index))
+        if isinstance(index, faiss.IndexIVF):
+            return faiss.SearchParametersIVF(sel=selector, nprobe=min(index.nlist, math.ceil(index.nprobe * factor)))
+        if isinstance(index, faiss.IndexHNSW):
+            candidates = max(index.hnsw.efSearch, depth)
+            return faiss.SearchParametersHNSW(sel=selector, efSearch=math.ceil(candidates * factor))
+        return faiss.SearchParameters(sel=selector)
+
+    try:
+        return index.search(queries, depth, params=parameters(index))
+    except RuntimeError:  # product codes take no selector
+        return None
 
 
 def inverted_lists(index: Any) -> int:

@@ -8,7 +8,7 @@ hits of each query, independent of the size of the corpus.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import memory
+from hybrid_cli import memory, runs
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
@@ -40,12 +40,23 @@ class HybridIndex:
         weights: weights of the dense scores.
         lexical: lexical index; documents without a matching term score 0.
         lexical_weight: weight of the BM25 score.
+        allowed: [N] documents that may be hits; None for all.
     """
 
     dense: tuple[DenseIndex, ...]
     weights: tuple[float, ...]
     lexical: LexicalIndex | None = None
     lexical_weight: float = 0.0
+    allowed: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def docids(self) -> pl.Series:
+        """Ids by row."""
+        return self.dense[0].docids
+
+    def within(self, allowed: npt.NDArray[np.bool_]) -> HybridIndex:
+        """Return the same indexes whose hits are the documents [N] that are `allowed`."""
+        return replace(self, allowed=allowed)
 
     def search_blocks(
         self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int | None = None
@@ -58,7 +69,10 @@ class HybridIndex:
             hits: documents per query.
             threads: CPU threads; None for all cores.
         """
-        hits = min(hits, len(self._order))
+        hits = min(hits, len(self._order) if self.allowed is None else int(self.allowed.sum()))
+        if not hits:
+            yield runs.empty()
+            return
         bytes_per_query = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, LEAST_KEYS))
         size = (
             memory.rows_that_fit(bytes_per_query, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING
@@ -119,10 +133,14 @@ class HybridIndex:
         padded = [torch.zeros(-(-queries // _PADDING) * _PADDING, index.dim) for index in self.dense]
         for weight, target, queries_of_side in zip(self.weights, padded, vectors, strict=True):
             target[:queries] = torch.from_numpy(queries_of_side) * weight
+        first = 0
         for blocks in zip(*(index.blocks(BLOCK_DOCUMENTS) for index in self.dense), strict=True):
             scores = padded[0] @ torch.from_numpy(blocks[0]).T
             for target, block in zip(padded[1:], blocks[1:], strict=True):
                 scores.addmm_(target, torch.from_numpy(block).T)
+            if self.allowed is not None:  # the kernel keeps no NaN
+                scores[:, torch.from_numpy(~self.allowed[first : first + scores.shape[1]])] = torch.nan
+            first += scores.shape[1]
             yield scores[:queries].numpy()
 
     def _lexical_arguments(self, texts: Sequence[str]) -> tuple[keyed.Queries, keyed.Matrix]:

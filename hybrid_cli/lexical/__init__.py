@@ -1,1 +1,39 @@
 """BM25: Lucene through Anserini, and an impact matrix with the same analysis and the same scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hybrid_cli.lexical.analysis import LazyAnalyzer
+
+__all__ = ["analyze"]
+
+
+def analyze(texts: Sequence[str], language: str = "en") -> list[list[str]]:
+    """Return the terms of each text as `index-bm25 --language` indexes them, for BM25 in another program.
+
+    English needs no Java, except for long lists and other scripts.
+
+    Args:
+        texts: queries or documents.
+        language: language of the index, such as `de`.
+
+    Raises:
+        InputError: an unknown language, or one text in place of a list.
+        HybridError: Java does not start, or lacks the language.
+    """
+    if isinstance(texts, str):
+        from hybrid_cli.errors import InputError
+
+        raise InputError("analyze: needs a list of texts, not one text", code="not-a-list")
+    return _analyzer(language).analyze(list(texts))
+
+
+@cache
+def _analyzer(language: str) -> LazyAnalyzer:
+    from hybrid_cli.lexical.analysis import LazyAnalyzer
+
+    return LazyAnalyzer(language)

@@ -98,6 +98,7 @@ class LexicalIndex:
             queries: replaces Anserini's analyzer.
         """
         self.impacts, self.docids, self.language = impacts, docids, language
+        self.allowed: npt.NDArray[np.bool_] | None = None
         self._shared = _Shared(impacts.postings, docids, language, queries)
 
     @classmethod
@@ -128,8 +129,19 @@ class LexicalIndex:
 
     def under(self, k1: float, b: float) -> LexicalIndex:
         """Return the same index with another k1 and b; everything else is shared."""
-        other = LexicalIndex(Impacts.of(self.impacts.postings, k1, b), self.docids, self.language)
-        other._shared = self._shared
+        return self._with(Impacts.of(self.impacts.postings, k1, b), self.allowed)
+
+    def within(self, allowed: npt.NDArray[np.bool_]) -> LexicalIndex:
+        """Return the same index whose hits are the documents [N] that are `allowed`.
+
+        Everything else is shared: the statistics in scores are those of all documents, and so are the documents of a
+        feedback.
+        """
+        return self._with(self.impacts, allowed)
+
+    def _with(self, impacts: Impacts, allowed: npt.NDArray[np.bool_] | None) -> LexicalIndex:
+        other = LexicalIndex(impacts, self.docids, self.language)
+        other._shared, other.allowed = self._shared, allowed
         return other
 
     def counts(self) -> dict[str, Any]:
@@ -282,11 +294,11 @@ class LexicalIndex:
         Returns:
             Number of hits of each query [Q]; keys of `kernels.search` [Q, hits], best first.
         """
-        hits = max(1, min(hits, len(self.docids)))
+        hits = max(1, min(hits, len(self.docids) if self.allowed is None else int(self.allowed.sum())))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
         if len(bags) <= FEW_QUERIES and barred is None:
-            keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), counts, best)
+            keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), self.allowed, counts, best)
             return counts, best
         from hybrid_cli.lexical import kernels
 
@@ -294,9 +306,9 @@ class LexicalIndex:
         ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
 
         def work(begin: int, end: int) -> None:
-            part, barred_ends = bags.part(begin, end), ends[begin : end + 1]
-            arguments = *self.kernel_arguments(part), barred_ends, rows
-            kernels.search(hits, self._shared.order, *arguments, counts[begin:end], best[begin:end])
+            arguments = *self.kernel_arguments(bags.part(begin, end)), (ends[begin : end + 1], rows)
+            documents = self._shared.order, self.allowed
+            kernels.search(hits, documents, *arguments, counts[begin:end], best[begin:end])
 
         if workers == 1:
             work(0, len(bags))
@@ -391,7 +403,8 @@ class LexicalIndex:
 
     def feedback(self, weighted: pl.DataFrame, queries: int, documents: int, threads: int | None) -> FirstHits:
         """Return the first hits of queries, for pseudo-relevance feedback."""
-        counts, keys = self.keys(self.bags_of(weighted, queries), documents, threads)
+        whole = self._with(self.impacts, None)
+        counts, keys = whole.keys(self.bags_of(weighted, queries), documents, threads)
         kept = np.arange(keys.shape[1]) < counts[:, None]
         rows = np.argsort(self._shared.order)[keyed.positions_of(keys[kept])]
         return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))

@@ -339,7 +339,15 @@ def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
 
 
 @jit
-def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
+def _may(allowed: Any, row: Any) -> Any:
+    """Test whether a document may be a hit. Compiled apart for `allowed` None, so the test costs nothing."""
+    if allowed is None:
+        return True
+    return allowed[row]
+
+
+@jit
+def _collect(block: Any, rows: Any, order: Any, allowed: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
     """Turn the sums of a block into keys, and reset the sums to 0.
 
     Documents below the worst of the best hits so far are skipped; `keys` has room for twice as many keys as are kept.
@@ -348,6 +356,7 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
         block: first document, first document after the block, and whether all sums are read, or only those of postings.
         rows: documents of the postings.
         order: [N] position of each document in the tie order.
+        allowed: see `search`.
         sums: [B] scores.
         cursors: [terms, 2] postings of the block; see `_add`.
         keys: keys so far.
@@ -364,7 +373,7 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
-            if np.float32(sums[row]) >= floor:
+            if np.float32(sums[row]) >= floor and _may(allowed, first + row):
                 score[0] = np.float32(sums[row])
                 keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
                 count_kept += 1
@@ -375,7 +384,7 @@ def _collect(block: Any, rows: Any, order: Any, sums: Any, cursors: Any, keys: A
 
 
 @jit
-def _candidates(block: Any, rows: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
+def _candidates(block: Any, rows: Any, allowed: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
     """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
@@ -384,7 +393,7 @@ def _candidates(block: Any, rows: Any, sums: Any, cursors: Any, limit: Any, floo
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at if scan else rows[at] - first)
-            if sums[row] >= least and sums[row] > 0:
+            if sums[row] >= least and sums[row] > 0 and _may(allowed, first + row):
                 candidate_rows[count_kept], scores[count_kept] = row, sums[row]
                 count_kept += 1
             sums[row] = 0
@@ -450,7 +459,7 @@ def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any,
 
 
 @jit
-def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> int:
+def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> int:
     """Put the keys of a query's best documents first, in any order; return their number.
 
     Only blocks with a posting are visited, so the time depends on the postings and not on the size of the corpus. When
@@ -461,13 +470,15 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
         query: number of the query.
         number: number of its terms to use.
         kept: score that documents must reach, and number of hits to keep.
-        order, queries, matrix: see `search`.
+        documents: `order` and `allowed` of `search`.
+        queries, matrix: see `search`.
         barred: rows of excluded documents.
         room: sums [B] of zeros, cursors [terms, 2], limits [terms + 1], candidates [B], their scores [B], keys
             [2 * hits].
     """  # fmt: skip
     sums, cursors, limits, candidates, scores, keys = room
-    begin, size, documents = queries.ends[query], len(sums), len(order)
+    order, allowed = documents
+    begin, size, count = queries.ends[query], len(sums), len(order)
     cursors, limits = cursors[:number], limits[: number + 1]
     floor, hits = kept
     limits[number] = 0
@@ -479,23 +490,25 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
     while True:
         while needed and limits[needed - 1] < floor * _BELOW:
             needed -= 1
-        row = documents
+        row = count
         for mine in range(needed):
             if cursors[mine, 1] < matrix.indptr[queries.terms[begin + mine] + 1]:
                 row = min(row, matrix.rows[cursors[mine, 1]])
-        if row == documents:
+        if row == count:
             break
         first = row // size * size
-        end = min(first + size, documents)
+        end = min(first + size, count)
         postings = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
         for excluded in barred:
             if first <= excluded < end:
                 sums[excluded - first] = 0
         block = (first, end, postings * _SCAN > end - first)
         if needed == number:
-            count_kept, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (count_kept, floor, hits))
+            so_far = (count_kept, floor, hits)
+            count_kept, floor = _collect(block, matrix.rows, order, allowed, sums, cursors, keys, so_far)
             continue
-        some = _candidates(block, matrix.rows, sums, cursors[:needed], limits[needed], floor, (candidates, scores))
+        found = (candidates, scores)
+        some = _candidates(block, matrix.rows, allowed, sums, cursors[:needed], limits[needed], floor, found)
         some = _complete(
             query, (first, end), needed, floor, queries, matrix, (sums, cursors, limits, candidates, scores), some
         )
@@ -509,13 +522,16 @@ def _rank(query: int, number: int, kept: Any, order: Any, queries: Any, matrix: 
 
 
 @jit
-def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> Any:
+def _guess(
+    query: int, number: int, hits: int, documents: Any, queries: Any, matrix: Any, barred: Any, room: Any
+) -> Any:
     """Return a score that probably a few more than `hits` documents reach, as estimated from a sample of documents.
 
     The sample is spread over the corpus. It is not taken for few postings, of which most become hits.
     """
     sums, cursors, _, _, _, keys = room
-    begin, documents, postings = queries.ends[query], len(order), 0
+    order, allowed = documents
+    begin, count, postings = queries.ends[query], len(order), 0
     cursors = cursors[:number]
     for mine in range(number):
         term = queries.terms[begin + mine]
@@ -523,13 +539,13 @@ def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix:
         postings += matrix.indptr[term + 1] - matrix.indptr[term]
     if matrix.scale is None or postings < _SAMPLED * hits * number:
         return SMALLEST
-    size = min(len(sums), documents // (_PARTS * _SAMPLED))
-    expected = hits * _PARTS * size / documents
+    size = min(len(sums), count // (_PARTS * _SAMPLED))
+    expected = hits * _PARTS * size / count
     wanted = int(expected + 3 * np.sqrt(expected)) + 1  # three standard deviations more than expected
     score = np.empty(1, np.float32)
     count_kept, floor = 0, SMALLEST
     for part in range(_PARTS):
-        first = documents * (2 * part + 1) // (2 * _PARTS)
+        first = count * (2 * part + 1) // (2 * _PARTS)
         end = first + size
         for mine in range(number):
             last = matrix.indptr[queries.terms[begin + mine] + 1]
@@ -538,8 +554,8 @@ def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix:
         for excluded in barred:
             if first <= excluded < end:
                 sums[excluded - first] = 0
-        block = (first, end, False)
-        count_kept, floor = _collect(block, matrix.rows, order, sums, cursors, keys, (count_kept, floor, hits))
+        block, so_far = (first, end, False), (count_kept, floor, hits)
+        count_kept, floor = _collect(block, matrix.rows, order, allowed, sums, cursors, keys, so_far)
     if count_kept < wanted:
         return SMALLEST
     score.view(np.uint32)[0] = np.uint32(
@@ -549,22 +565,22 @@ def _guess(query: int, number: int, hits: int, order: Any, queries: Any, matrix:
 
 
 @jit
-def search(
-    hits: int, order: Any, queries: Any, matrix: Any, barred_ends: Any, barred: Any, counts: Any, best: Any
-) -> None:
+def search(hits: int, documents: Any, queries: Any, matrix: Any, barred: Any, counts: Any, best: Any) -> None:
     """Rank documents for queries.
 
     Args:
         hits: documents kept per query.
-        order: [N] position of each document in the tie order.
+        documents: `order` [N], the position of each document in the tie order; `allowed` [N], whether it may be a hit,
+            or None if all may.
         queries: `keys.Queries`.
         matrix: `keys.Matrix`.
-        barred_ends, barred: rows of the documents excluded from the hits of a query: `barred` from barred_ends[i] to
-            barred_ends[i+1] for query i.
+        barred: ends [Q+1] and rows of the documents excluded from the hits of a query: rows[ends[i]:ends[i+1]] for
+            query i.
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
-    longest = 0
+    barred_ends, barred_rows = barred
+    order, longest = documents[0], 0
     for query in range(len(counts)):
         longest = max(longest, queries.ends[query + 1] - queries.ends[query])
     sums = np.zeros(min(BLOCK, max(1, len(order))), np.float64)
@@ -573,12 +589,12 @@ def search(
     keys = np.empty(2 * hits, np.uint64)
     room = (sums, cursors, limits, candidates, scores, keys)
     for query in range(len(counts)):
-        excluded = barred[barred_ends[query] : barred_ends[query + 1]]
+        excluded = barred_rows[barred_ends[query] : barred_ends[query + 1]]
         number = queries.ends[query + 1] - queries.ends[query]
-        floor = _guess(query, number, hits, order, queries, matrix, excluded, room)
-        count_kept = _rank(query, number, (floor, hits), order, queries, matrix, excluded, room)
+        floor = _guess(query, number, hits, documents, queries, matrix, excluded, room)
+        count_kept = _rank(query, number, (floor, hits), documents, queries, matrix, excluded, room)
         if count_kept < hits and floor > SMALLEST:  # the estimate was too high
-            count_kept = _rank(query, number, (SMALLEST, hits), order, queries, matrix, excluded, room)
+            count_kept = _rank(query, number, (SMALLEST, hits), documents, queries, matrix, excluded, room)
         ordered = np.sort(keys[:count_kept])
         for rank in range(count_kept):
             best[query, rank] = ordered[count_kept - 1 - rank]

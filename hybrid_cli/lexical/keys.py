@@ -83,14 +83,20 @@ def positions_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return (LOWEST - (keys & LOWEST)).astype(np.int64)
 
 
-def search(hits: int, order: Array, queries: Queries, matrix: Matrix, counts: Array, best: Array) -> None:
+def search(
+    hits: int, order: Array, queries: Queries, matrix: Matrix, allowed: Array | None, counts: Array, best: Array
+) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
         rows_of_queries, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
-            rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
+            rows, tfs = matrix.rows[postings], matrix.tfs[postings]
+            if allowed is not None:
+                kept = allowed[rows]
+                rows, tfs = rows[kept], tfs[kept]
+            tfs = tfs.astype(np.float32)
             rows_of_queries.append(rows)
             one = np.float32(1)
             shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))

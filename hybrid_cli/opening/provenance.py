@@ -20,6 +20,7 @@ from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
+from hybrid_cli.retrieval.filters import Metadata
 from hybrid_cli.runs import open_run
 from hybrid_cli.storage import Kind, layout
 
@@ -192,6 +193,36 @@ def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
 def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:
     """Return the paths of the recorded corpora that are there."""
     return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
+
+
+def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None = None) -> Metadata:
+    """Return the metadata of the documents of indexes, from the corpora that they record.
+
+    Args:
+        indexes: the manifests of each index, several for one of shards.
+        collection: replaces a recorded corpus with the same content.
+
+    Raises:
+        InputError: no recorded corpus, or one that is missing or has changed: a filter must be exact.
+    """
+    recorded = corpora_of(indexes)
+    if not recorded:
+        problem = "--filter: the index records no corpus, whose metadata it needs; build it with `hybrid`"
+        raise InputError(problem, code="no-corpus", option="filter")
+    given = None if collection is None else collections.corpus_path(collection)
+    paths: list[Path] = []
+    for corpus in recorded:
+        if corpus.is_unchanged:
+            paths.append(corpus.path)
+        elif given is not None and artifacts.has_content(given, corpus.fingerprint):
+            paths.append(given)
+        else:
+            raise InputError(
+                f"--filter: {_lost([corpus])[corpus.path]}, and a filter needs its metadata; pass the collection from "
+                "which the index was built, or build the index again with --overwrite",
+                code="corpus-changed", option="filter", path=corpus.path, missing=not corpus.path.exists(),
+            )  # fmt: skip
+    return Metadata(paths)
 
 
 def warn_changed(manifests: Iterable[Manifest]) -> None:

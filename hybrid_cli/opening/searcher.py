@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import polars as pl
 
@@ -26,7 +26,8 @@ from hybrid_cli.opening.provenance import corpora_of, existing_paths, group_of
 from hybrid_cli.opening.sharded import docids_of, index_manifest, merged, shards_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.passages import NO_GROUPS, GroupRule
-from hybrid_cli.retrieval.grouped import Grouped
+from hybrid_cli.retrieval.filters import Allowed
+from hybrid_cli.retrieval.grouped import Grouped, Passages
 from hybrid_cli.retrieval.in_memory import Answers, lexical_answers, numbered_lexical_side
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.retrieval.retriever import Retriever, Side
@@ -61,6 +62,9 @@ class Searcher(Protocol):
             hits: documents per query.
         """
 
+    def within(self, allowed: Allowed) -> Searcher:
+        """Return the same indexes whose hits are documents that a filter keeps."""
+
 
 @dataclass(frozen=True)
 class LexicalSearcher:
@@ -86,6 +90,10 @@ class LexicalSearcher:
             )
         return lexical_answers(self.indexes[0], queries, self.threads)
 
+    def within(self, allowed: Allowed) -> LexicalSearcher:
+        """See `Searcher`."""
+        return replace(self, indexes=_within(self.indexes, allowed))
+
     @property
     def numbered(self) -> NumberedSide | None:
         """See `retrieval.retriever.Side`."""
@@ -110,6 +118,14 @@ class LuceneSearcher:
         for some in _parts(queries, hits):
             yield lucene.search(self.folder, some, hits, self.threads, self.k1, self.b, self.rm3, self.language)
 
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retrieval.retriever.Side`; there are no exact scores."""
+        return Answers(lambda depth: pl.concat(self.search(queries, depth)), _no_scores)
+
+    def within(self, allowed: Allowed) -> NoReturn:
+        """Refuse a filter: Lucene knows no metadata."""
+        raise option_error("filter", None, "not with --engine lucene", code="option-does-not-apply")
+
 
 @dataclass(frozen=True)
 class DenseSearcher:
@@ -130,6 +146,10 @@ class DenseSearcher:
             lambda depth: pl.concat(_search_vectors(self.indexes, vectors, queries, depth)),
             lambda pairs: _only(self.indexes).score(pairs, queries["qid"].to_list(), vectors),
         )
+
+    def within(self, allowed: Allowed) -> DenseSearcher:
+        """See `Searcher`."""
+        return replace(self, indexes=_within(self.indexes, allowed))
 
     @property
     def numbered(self) -> NumberedSide | None:
@@ -159,6 +179,18 @@ class StoredQueriesSearcher:
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`; queries are rows of `stored_queries`."""
         return _search_vectors(self.indexes, self.vectors[queries["row"].to_numpy()], queries, hits)
+
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retrieval.retriever.Side`; there are no exact scores."""
+        return Answers(lambda depth: pl.concat(self.search(queries, depth)), _no_scores)
+
+    def within(self, allowed: Allowed) -> StoredQueriesSearcher:
+        """See `Searcher`."""
+        return replace(self, indexes=_within(self.indexes, allowed))
+
+
+def _within(indexes: Sequence[Index], allowed: Allowed) -> tuple[Index, ...]:
+    return tuple(index.within(allowed.mask(index.docids)) for index in indexes)
 
 
 def _only(indexes: Sequence[Index], rm3: Rm3 | None = None) -> Index:
@@ -195,6 +227,10 @@ class HybridSearcher:
         texts = queries["text"].to_list()
         vectors = [encoder.encode_queries(texts) for encoder in self.encoders]
         return self.index.search_blocks(vectors, queries, hits, self.threads)
+
+    def within(self, allowed: Allowed) -> HybridSearcher:
+        """See `Searcher`."""
+        return replace(self, index=self.index.within(allowed.mask(self.index.docids)))
 
 
 @dataclass(frozen=True)
@@ -235,6 +271,10 @@ class RetrieverSearcher:
         """Yield the run of some queries at a time, with rank and score in each index."""
         return self.retriever.explained(queries, hits)
 
+    def within(self, allowed: Allowed) -> RetrieverSearcher:
+        """See `Searcher`."""
+        return RetrieverSearcher(self.retriever.within(allowed))
+
 
 def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None) -> Searcher:
     """Open one index or retriever for search.
@@ -263,15 +303,9 @@ def open_index(
     return opened if rule == NO_GROUPS else _grouped(opened, shards, rule)
 
 
-def _grouped(opened: Searcher, shards: Sequence[Path], rule: GroupRule) -> Grouped:
+def _grouped(opened: Passages, shards: Sequence[Path], rule: GroupRule) -> Grouped:
     """Return a searcher of passages whose hits are documents."""
-
-    def answers(queries: pl.DataFrame) -> Answers:
-        if isinstance(opened, LexicalSearcher | DenseSearcher):
-            return opened.answer(queries)
-        return Answers(lambda depth: pl.concat(opened.search(queries, depth)), _no_scores)
-
-    return Grouped(answers, lambda: pl.concat(map(docids_of, shards)), rule)
+    return Grouped(opened, lambda: pl.concat(map(docids_of, shards)), rule)
 
 
 def _no_scores(pairs: pl.DataFrame) -> pl.Series:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
 from hybrid_cli.reporting import tables
+from hybrid_cli.reporting.engine import Agreement, show_agreement
 from hybrid_cli.reporting.tables import Table
 from hybrid_cli.settings import Inspect, Verify
 
@@ -176,12 +177,14 @@ def _tree(inputs: list[Description]) -> Tree:
     return grow(Tree(console.styled("\ninputs", "bold")), inputs)
 
 
-def show_verified(descriptions: Sequence[dict[str, Any]], settings: Verify) -> None:
-    """Print the state of every artifact and of its inputs.
+def show_verified(descriptions: Sequence[dict[str, Any]] | Agreement, settings: Verify) -> None:
+    """Print the state of every artifact and of its inputs, or the agreement with an engine.
 
     Raises:
-        HybridError: files are damaged; a warning names each of them.
+        HybridError: files are damaged, and a warning names each of them; or the engine has other hits.
     """
+    if isinstance(descriptions, Agreement):
+        return show_agreement(descriptions, settings.form)
     if settings.form == "json":
         console.result_json(descriptions, indent=2)
     else:

@@ -15,8 +15,9 @@ import polars as pl
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import evaluate_positions
+from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.evaluation.pools import Pool
+from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.opening.provenance import texts
 from hybrid_cli.reporting.judging import GRADES, NEXT, SKIP, UNDO, View
 from hybrid_cli.runs import Run
@@ -161,6 +162,28 @@ class JudgingSession:
             wanted=self.settings.stop_after,
             weight=self.weight(),
         )
+
+    def fused(self) -> Run:
+        """Return the fusion of the runs by min-max with equal weights, for the judged queries."""
+        from hybrid_cli.fusion import fuse
+
+        qids = pl.Series([pool.qid for pool in self.judged()])
+        return Run.of(fuse({name: run.of_queries(qids).table() for name, run in self.opened.items()}, "minmax"))
+
+    def evidence(self, fused: Run) -> list[Evidence]:
+        """Return the evidence that a fusion is better than each run, on the queries judged so far, in their order."""
+        judged = [pool.qid for pool in self.judged()]
+        grades = [(qid, docid, grade) for qid in judged for docid, grade in self.judgments.of_query(qid).items()]
+        qrels = pl.DataFrame(grades, schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
+
+        def values(run: Run) -> np.ndarray:
+            hits = run.of_queries(qrels["qid"].unique()).table()
+            if not len(hits):
+                return np.zeros(len(judged))
+            return evaluate_run(hits, qrels, [self.settings.measure])["value"].to_numpy()
+
+        best = values(fused)
+        return [Evidence.of(name, best - values(run)) for name, run in self.opened.items()]
 
     def weight(self) -> tuple[str, WeightRange] | None:
         """Return the name of the second of two runs and its weights that fit; None for no judged query."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hybrid_cli import console
 from hybrid_cli.encoders.contract import Preset
 from hybrid_cli.errors import HybridError
+from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
-from hybrid_cli.reporting.verdict import Verdict
+from hybrid_cli.reporting.verdict import Verdict, evidence_sentence
 from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
     prose(list(_evidence(tuned)))
     if verdict := tuned.get("verdict"):
         prose([Verdict.stored(verdict).sentence()])
+    looks = map(Evidence.stored, tuned.get("evidence", ()))
+    prose([evidence_sentence("hybrid", measure, evidence) for evidence in looks])
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))
 
@@ -149,9 +152,6 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
             f"{what}: {figure(fair)} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
             f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
-    needed = tuned["queries_to_tell"]
-    if needed is not None and needed > queries and not tuned["gain_distinguishable"]:
-        yield f"A difference of this size needs about {needed:,} judged queries ({needed - queries:,} more; power .8)."
     if tuned["prior_queries"]:
         yield (
             f"Evidence: {1 - tuned['share_of_prior']:.0%} from the judged queries, {tuned['share_of_prior']:.0%} from "

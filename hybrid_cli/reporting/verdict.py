@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.fusion.selection import Values, interval, queries_to_tell
 from hybrid_cli.reporting.tables import figure, with_sign
 
 _TIE = 1e-12  # smaller differences are rounding errors
+_SURE = 0.001  # no probability is shown nearer to 0 or 1
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,22 @@ class Verdict:
             f"{means} ({with_sign(self.after - self.before)}, 95% interval {with_sign(low)} to {with_sign(high)}): "
             f"better on {self.wins:,} of {self.queries:,} queries, worse on {self.losses:,}.{advice}"
         )
+
+
+def evidence_sentence(run: str, measure: str, evidence: Evidence) -> str:
+    """Return how probably a run is better than a baseline, by how much, and how many more queries would decide."""
+    if evidence.probability is None:
+        return f"{run} against {evidence.baseline}: {evidence.queries:,} judged queries say nothing about {measure}."
+    low, high = with_sign(evidence.low, 3), with_sign(evidence.high, 3)
+    rest = {
+        "better": "decided",
+        "worse": "decided",
+        "undecided": "undecided"
+        if evidence.more is None
+        else f"about {evidence.more:,} more judged queries would decide",
+    }[evidence.outcome]
+    shown = figure(min(max(evidence.probability, _SURE), 1 - _SURE), 3)
+    return (
+        f"{run} beats {evidence.baseline} with probability {shown}: {measure} "
+        f"{with_sign(evidence.difference, 3)}, {low} to {high} however often one looks; {rest}."
+    )

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import polars as pl
 
 from hybrid_cli import memory, runs
 from hybrid_cli.passages import MAX, GroupRule
+from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.in_memory import Answers
 from hybrid_cli.retrieval.numbered import NumberedSide
 from hybrid_cli.runs import groups
 
 _FIRST = 4  # passages that are searched for each document at first
 _HIT_BYTES, _HITS_AT_ONCE = 400, 1 << 20
+
+
+class Passages(Protocol):
+    """An index of passages; see `retriever.Side`."""
+
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """Return the answers to queries."""
+
+    def within(self, allowed: Allowed) -> Passages:
+        """Return the same index whose hits are passages that a filter keeps."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +38,12 @@ class Grouped:
     passages (`max`), or by `mean` and `sum2` of the exact scores of all their passages.
 
     Attributes:
-        answers: from queries (qid, text) to the answers of the index of passages.
+        index: the index of passages.
         docids: returns the ids [N] of all passages.
         rule: how passages score a document.
     """
 
-    answers: Callable[[pl.DataFrame], Answers]
+    index: Passages
     docids: Callable[[], pl.Series]
     rule: GroupRule
 
@@ -44,15 +56,19 @@ class Grouped:
         """Yield the runs of documents of some queries at a time, with the best passage of each (column `passage`)."""
         size = memory.rows_that_fit(_HIT_BYTES * _FIRST * hits, max(1, _HITS_AT_ONCE // hits))
         for some in queries.iter_slices(size):
-            yield self._hits(self.answers(some), hits)
+            yield self._hits(self.index.answer(some), hits)
 
     def answer(self, queries: pl.DataFrame) -> Answers:
         """See `retriever.Side`; pairs have documents."""
-        answers = self.answers(queries)
+        answers = self.index.answer(queries)
         return Answers(
             lambda depth: self._hits(answers, depth),
             lambda pairs: document_scores(pairs, self._passages, answers.score, self.rule).cast(pl.Float32),
         )
+
+    def within(self, allowed: Allowed) -> Grouped:
+        """See `retriever.Side`; passages have the metadata of their documents."""
+        return replace(self, index=self.index.within(allowed))
 
     @cached_property
     def _passages(self) -> groups.Passages:

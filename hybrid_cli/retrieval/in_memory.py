@@ -11,7 +11,7 @@ or data frames.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,7 @@ from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
 from hybrid_cli.lexical.options import BM25Options, field_weight
+from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.runs import frame_of, table_of
 
@@ -224,6 +225,10 @@ class BM25Index:
         """See `retriever.Side`."""
         return lexical_answers(self.lexical, queries)
 
+    def within(self, allowed: Allowed) -> BM25Index:
+        """See `retriever.Side`."""
+        return BM25Index(self.lexical.within(allowed.mask(self.lexical.docids)))
+
     @property
     def numbered(self) -> NumberedSide:
         """See `retriever.Side`."""
@@ -276,6 +281,11 @@ class DenseMemoryIndex:
         return Answers(
             lambda depth: self._hits(queries, encoded, depth), lambda pairs: self._score(pairs, queries, encoded)
         )
+
+    def within(self, allowed: Allowed) -> DenseMemoryIndex:
+        """See `retriever.Side`."""
+        kept = allowed.mask(self.docids)
+        return replace(self, docids=self.docids.filter(kept), vectors=self.vectors[kept])
 
     @property
     def numbered(self) -> NumberedSide | None:

@@ -20,6 +20,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.in_memory import Answers, Queries, checked_depth, queries_table
 from hybrid_cli.retrieval.numbered import Candidates, NumberedSide
 
@@ -32,6 +33,9 @@ class Side(Protocol):
 
     def answer(self, queries: pl.DataFrame) -> Answers:
         """Return the answers to queries (qid, text)."""
+
+    def within(self, allowed: Allowed) -> Side:
+        """Return the same index whose hits are documents that a filter keeps."""
 
     @property
     def numbered(self) -> NumberedSide | None:
@@ -147,6 +151,10 @@ class Retriever:
         """
         k, table = checked_depth(k), queries_table(queries)
         return pl.concat(list(self.explained(table, k)) or [_nothing(list(self.sides))])
+
+    def within(self, allowed: Allowed) -> Retriever:
+        """Return the same retriever whose hits are documents that a filter keeps."""
+        return replace(self, sides={name: side.within(allowed) for name, side in self.sides.items()})
 
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""

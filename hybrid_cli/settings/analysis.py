@@ -24,8 +24,10 @@ from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-Engine = Literal["opensearch", "elasticsearch", "vespa", "parquet"]  # search engines, in `exports.engines`
-ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", Engine]
+Engine = Literal[  # search engines, in `exports.engines`
+    "opensearch", "elasticsearch", "vespa", "qdrant", "milvus", "lancedb", "parquet"
+]  # fmt: skip
+ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "folder", Engine]
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -260,14 +262,31 @@ class Verify(Settings):
 
     Reads every file, also those that a search does not check: files over 1 GiB, and Lucene's. Inputs are found through
     the manifests and verified too. Exit code 1 if a file is damaged; inputs that changed or are missing are marked.
+
+    With --engine, compares the top ten of a retriever with those of an engine into which its `hybrid export` was
+    loaded. Exit code 1 if they differ although the engine computes the same formula.
     """
 
     command = "verify"
     panel = ANALYSIS
-    examples = ("hybrid verify out/clear.parquet out/clear-index", "hybrid verify out")
+    examples = (
+        "hybrid verify out/clear.parquet out/clear-index",
+        "hybrid verify out",
+        "hybrid verify out/retriever --engine qdrant:out/qdrant-data --split test",
+    )
 
-    paths: Sequence[Path] = argument(REQUIRED, "Artifacts, or folders that contain artifacts.")
+    paths: Sequence[Path] = argument(
+        REQUIRED, "Artifacts, or folders that contain artifacts. With --engine: one retriever."
+    )
     _: KW_ONLY
+    engine: str | None = option(
+        None, "Engine, and path or URL: qdrant:FOLDER, milvus:FILE.db, lancedb:FOLDER, or NAME:URL of a server, such "
+        "as opensearch:http://localhost:9200/documents.", metavar="NAME:ADDRESS"
+    )  # fmt: skip
+    split: str | None = option(None, "Split whose queries are asked.", applies=when(engine=GIVEN))
+    collection: Path | None = option(
+        None, "Collection of the queries.", applies=when(engine=GIVEN), shown="that of the indexes"
+    )
     form: Literal["table", "json"] = option("table", "Format of the printed result.", "--format", recorded=False)
 
 
@@ -281,10 +300,12 @@ class Export(Budgeted, Writes):
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
-    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `elasticsearch`, `vespa`: documents and
-    vectors of a retriever, its fusion in the engine's words, and what differs. `parquet` (Qdrant, Milvus, LanceDB):
-    tables of the same. `anserini`: the weights of a lexical index as JSON lines, for Anserini's impact search; of BM25
-    and DeepCT the counts, for its BM25. A retriever has the formats of its indexes; `fusion.json` has its fusion.
+    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `elasticsearch`, `vespa`, `qdrant`,
+    `milvus`, `lancedb`, `parquet`: the documents of a lexical index with BM25, and with the vectors of `--dense`; of a
+    retriever also its fusion in the words of the engine, with what the engine computes differently. `anserini`: the
+    weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
+    `folder`: a retriever with its indexes, encoders and texts, which opens on another machine. A retriever has the
+    formats of its indexes too; its fusion is written to `fusion.json`.
     """
 
     command = "export"
@@ -293,6 +314,7 @@ class Export(Budgeted, Writes):
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
         "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
+        "hybrid export out/retriever --format folder --output out/shipped",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")

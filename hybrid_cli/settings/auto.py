@@ -57,6 +57,7 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     )
     qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
+    metadata: Sequence[str] = redeclare(PrepareFiles, "metadata")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
     qrels_columns: Mapping[str, str] = redeclare(PrepareFiles, "qrels_columns")
     header: bool | None = redeclare(PrepareFiles, "header")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hybrid_cli.collections import options
 from hybrid_cli.collections.options import (
     DELIMITED,
+    RESERVED,
     SGML,
     SGML_TOPICS,
     TEXT_FILES,
@@ -20,6 +21,7 @@ from hybrid_cli.collections.options import (
     OnError,
     PseudoQueries,
     SampleFrom,
+    is_column_name,
 )
 from hybrid_cli.errors import option_error
 from hybrid_cli.plugins import Registry
@@ -28,7 +30,6 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, op
 from hybrid_cli.settings.signature import settings_of
 
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
-_RESERVED = ("docid", "corpus_row")  # columns of the corpus, as it is stored and read
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 
 DATA = "Data"
@@ -176,6 +177,10 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         {}, "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
         metavar="FIELD=COLUMN", shown="by their names"
     )  # fmt: skip
+    metadata: Sequence[str] = option(
+        (), "Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.",
+        metavar="COLUMN,...", recorded=False
+    )  # fmt: skip
     query_columns: Mapping[str, str] = option(
         {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names",
         applies=when(queries=GIVEN), choices=("id", "text", "answers")
@@ -206,10 +211,12 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
             if astray and getattr(self, option_name):
                 reason = "was passed as documents; repeat the option for each file, or separate files by commas"
                 raise option_error(option_name, astray[0], reason, code="other-role", path=astray[0])
-        for name in self.other_fields:
-            if name in _RESERVED or not name.isidentifier():
-                reason = f"a field needs a name of letters, digits and '_', other than {' and '.join(_RESERVED)}"
-                raise option_error("document_columns", name, reason, code="invalid-name")
+        for option_name, names in (("document_columns", self.other_fields), ("metadata", self.metadata)):
+            if wrong := [name for name in names if not is_column_name(name)]:
+                reason = f"needs a name of letters, digits and '_', other than {', '.join(RESERVED)}"
+                raise option_error(option_name, wrong[0], reason, code="invalid-name")
+        if repeated := [name for name in self.metadata if [*self.metadata, *self.other_fields].count(name) > 1]:
+            raise option_error("metadata", repeated[0], "name each column and field once", code="repeated-value")
         if self.pseudo_queries is not None and self.other_fields:
             reason = f"not with the field '{self.other_fields[0]}', which may repeat the query"
             others = ("document_columns",)

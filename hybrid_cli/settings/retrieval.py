@@ -199,6 +199,7 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         "hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5 "
         "--output out/exact.parquet",
         'hybrid search --index out/bm25,out/clear-index --weights @out/weights.json --query "remove a file"',
+        'hybrid search --index out/retriever --query "wind farms" --filter "year >= 2020 AND lang = \'de\'"',
         "hybrid search --index out/clear-index --interactive",
     )
 
@@ -240,6 +241,12 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         By("prints", {True: 10}, HITS), "Hits per query.", "--hits", "-k", minimum=1, shown="1000; 10 for printed hits"
     )
 
+    filter: str | None = option(
+        None,
+        "Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the syntax "
+        "of SQL: `year >= 2020 AND lang = 'de'`.", metavar="CONDITION", recorded=False,
+        applies=when(engine="matrix", tune=False)
+    )  # fmt: skip
     tune: bool = option(
         False,
         "Tune RM3 on the judged queries: each query is searched with the parameters that are best on the other folds.",

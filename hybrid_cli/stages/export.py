@@ -18,6 +18,7 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
+from hybrid_cli.exports.folder import FOLDER, write_folder
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
@@ -79,6 +80,8 @@ def export(settings: Export) -> Path:
         problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}{_ready(path, kind, settings.form)}"
         raise InputError(problem, code="unknown-choice", option="format", value=settings.form, path=path, choices=forms)
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
+    if settings.form == FOLDER:
+        return write_folder(path, settings.output, settings.overwrite)
     if settings.collection is None and (settings.form == "dpr" or settings.split is not None):
         raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
@@ -126,7 +129,7 @@ def _formats(path: Path, kind: Kind) -> list[str]:
     if kind == Kind.RETRIEVER:
         files = RetrieverFiles.read(path)
         forms = dict.fromkeys(form for _, form in _WRITERS)
-        return [form for form in forms if _exported_indexes(files, form)]
+        return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
     return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
 
@@ -377,12 +380,10 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     indexes = _exported_indexes(files, settings.form)
     scratch.mkdir()
     if settings.form in ENGINES:
-        (lexical,), dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
         from hybrid_cli.exports.engines import ENGINES as engines
-        from hybrid_cli.exports.export import export_indexes
+        from hybrid_cli.exports.export import export_indexes, vectors_of
 
-        several = len(dense) > 1
-        vectors = {f"vector_{number}" if several else "vector": index for number, index in enumerate(dense, 1)}
+        (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
         written = export_indexes(lexical, vectors, files, scratch, settings)
         if written.loss is not None:
             console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))

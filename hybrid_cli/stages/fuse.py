@@ -26,6 +26,7 @@ from hybrid_cli.evaluation.measures import (
     parse_measures,
 )
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
+from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
@@ -372,6 +373,8 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         baseline = sides[1] if sides else content["best_single"]
         verdict = Verdict.of(settings.measure, (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair))
         content |= {"verdict": None if lineage.pseudo_queries(judged) else verdict.content()}
+        looks = [Evidence.of(name, tuned.fair - values).content() for name, values in tuned.alone.items()]
+        content |= {"evidence": [] if lineage.pseudo_queries(judged) else looks}
         content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(content, queries=queries, trials=len(tuned.table.choices))
     terminal.show_tuned(read_json(settings.output))

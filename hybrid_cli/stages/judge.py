@@ -27,6 +27,7 @@ from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
 from hybrid_cli.reporting.judging_session import JudgedTexts, JudgingSession
+from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
 from hybrid_cli.settings.base import command_line
@@ -70,6 +71,7 @@ def judge(settings: Judge) -> Path:
         judgments.close()
     _note(session)
     if session.judged():
+        _note_evidence(session, others)
         _note_next(settings, named, files, queries)
     return settings.output
 
@@ -154,6 +156,21 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         console.warn(
             f"judge: no answers; run it in a terminal, or pass one per line: {judging.ANSWERS}", code="no-answers"
         )
+
+
+def _note_evidence(session: JudgingSession, others: Sequence[Path]) -> None:
+    """Print how probably the hybrid beats each run, so far: that of a retriever, or min-max of two runs."""
+    if others:
+        fused = runs.open_run(others[0])
+    elif len(session.opened) == 2:
+        fused = session.fused()
+    else:
+        return
+    for evidence in session.evidence(fused):
+        console.note(
+            f"judge: {evidence_sentence('hybrid', session.settings.measure, evidence)}",
+            code="evidence", **evidence.content(),
+        )  # fmt: skip
 
 
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:

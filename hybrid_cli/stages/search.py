@@ -28,6 +28,7 @@ from hybrid_cli.opening.provenance import (
     corpora_of,
     existing_paths,
     group_of,
+    metadata_of,
     refuse_other_corpora,
     texts,
     warn_changed,
@@ -47,6 +48,7 @@ from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import RETRIEVER
@@ -83,6 +85,7 @@ def search(settings: Search) -> Any:
     refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
     if path := weights_path(settings.weights):
         check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
+    allowed = _allowed(settings, parts)
     if settings.prints:
         one = len(settings.indexes) == 1
         searcher = (
@@ -90,11 +93,11 @@ def search(settings: Search) -> Any:
             if one
             else open_fused(settings.indexes, parts, settings, settings.weights)
         )
-        return _answers(settings, searcher, parts)
+        return _answers(settings, _within(searcher, allowed), parts)
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
-    options |= _grouping(settings, parts)
+    options |= _grouping(settings, parts) | _filter(settings)
     output = artifacts.open_output(
         settings.output or Path(), Kind.RUN, "search --exact" if settings.exact else "search",
         inputs=_inputs(settings, source), options=options, overwrite=settings.overwrite,
@@ -105,8 +108,23 @@ def search(settings: Search) -> Any:
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
-        _write(output, settings, source, recipe, manifests, shards[0])
+        start = partial(_opened, settings.of_worker(), source, recipe, shards[0], allowed)
+        _write(output, settings, source, manifests, start)
     return output.path
+
+
+def _allowed(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Allowed | None:
+    """Return the documents that `--filter` keeps; None without it."""
+    return None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
+
+
+def _filter(settings: Search) -> dict[str, str]:
+    """Return the filter, as manifests record it; none without one."""
+    return {} if settings.filter is None else {"filter": settings.filter}
+
+
+def _within(searcher: Searcher, allowed: Allowed | None) -> Searcher:
+    return searcher if allowed is None else searcher.within(allowed)
 
 
 def _in_retriever(settings: Search, folder: Path) -> Any:
@@ -117,8 +135,9 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
         raise option_error(option, settings.indexes if option == "index" else None, reason, code="conflicting-options")
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(folder)
+    allowed = _allowed(settings, files.manifests)
     if settings.prints:
-        return _answers(settings, RetrieverSearcher.open(files, settings), files.manifests)
+        return _answers(settings, _within(RetrieverSearcher.open(files, settings), allowed), files.manifests)
     source = _queries_source(settings)
     if source.is_dir():
         problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
@@ -128,11 +147,13 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
     group = {} if rule == NO_GROUPS else {"group": rule}
     output = artifacts.open_output(
         settings.output or Path(), Kind.RUN, "search",
-        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER) | group, overwrite=settings.overwrite,
+        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER) | group | _filter(settings),
+        overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
         warn_changed([shard for index in files.manifests for shard in index])
-        _write(output, settings, source, None, [index[0] for index in files.manifests], ())
+        start = partial(_opened, settings.of_worker(), source, None, (), allowed)
+        _write(output, settings, source, [index[0] for index in files.manifests], start)
     return output.path
 
 
@@ -185,15 +206,14 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Fu
 
 
 def _write(
-    output: Output, settings: Search, source: Path, recipe: FusionRecipe | None, manifests: Sequence[Manifest],
-    shards: Sequence[Path],
+    output: Output, settings: Search, source: Path, manifests: Sequence[Manifest],
+    start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]],
 ) -> None:  # fmt: skip
     queries = _queries(source, manifests[0])
     gpu = settings.device.startswith("cuda")
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
-        start = partial(_opened, settings.of_worker(), source, recipe, shards)
         some = list(queries.iter_slices(QUERIES_AT_ONCE))
         with console.progress("search", len(queries), "queries") as advance:
             for asked, runs in zip(some, cluster.map_blocks(settings, start, some, gpu), strict=True):
@@ -265,7 +285,7 @@ def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
 
 
 def _opened(
-    settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path]
+    settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path], allowed: Allowed | None
 ) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
     """Open the indexes, a single one with the given shards; return a function from queries to their runs."""
     searcher: Searcher
@@ -275,6 +295,7 @@ def _opened(
         searcher = open_hybrid(settings.indexes, recipe.weights, settings)
     else:
         searcher = open_searcher(settings.indexes[0], settings, shards)
+    searcher = _within(searcher, allowed)
     return lambda queries: list(searcher.search(queries, settings.hits))
 
 

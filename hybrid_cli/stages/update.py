@@ -10,9 +10,8 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.errors import path_error
-from hybrid_cli.opening.sharded import docids_of, index_manifest, shards_of
+from hybrid_cli.opening.sharded import index_manifest
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes
-from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Update
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
@@ -46,7 +45,8 @@ def update(settings: Update) -> Path:
     if folder is None:
         problem = "is no retriever, and contains none; pass one that `compose` or `auto` wrote"
         raise path_error(settings.retriever, problem, code="other-kind", expected=Kind.RETRIEVER)
-    artifacts.lock_growing(folder.with_name(f"{folder.name}.update"))
+    home = folder.resolve()
+    artifacts.lock_growing(home.with_name(f"{home.name}.update"))
     files = RetrieverFiles.read(folder)
     current = CurrentDocuments.of(files)
     with present_documents(settings, current, call) as present:
@@ -86,19 +86,12 @@ def _written(
         indexes = []
         for index in files.indexes:
             output = generation(index, now, number)
-            removed = _rows_of(index, changes, bool(current.splits))
+            removed = pl.Series(sorted(changes.gone), dtype=pl.String)
             change = Change(index, index_manifest(index, sharded=True), removed, output, corpus, first, overwrite=True)
             write = write_sharded_change if change.manifest.kind == Kind.SHARDS else write_change
             indexes.append(write(settings, change, {}))
         _switch(settings, files, indexes, number, changes)
     return RetrieverFiles.read(files.folder)
-
-
-def _rows_of(index: Path, changes: Difference, passages: bool) -> pl.Series:
-    """Return the ids in an index of the documents that it loses, of their passages in a collection of passages."""
-    docids = pl.concat(map(docids_of, shards_of(index)))
-    lost = pl.Series(sorted(changes.replaced | changes.removed), dtype=pl.String)
-    return docids.filter((documents_of(docids) if passages else docids).is_in(lost.implode()))
 
 
 def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number: int, changes: Difference) -> None:

@@ -8,9 +8,17 @@ from typing import Any
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.artifacts.lineage import passage_length
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import DamageError, InputError, option_error
 from hybrid_cli.input_files import opened, read_bytes
+from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.models import input_path
+from hybrid_cli.opening.provenance import corpora_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles
+from hybrid_cli.passages import NO_GROUPS
+from hybrid_cli.reporting.engine import Agreement
+from hybrid_cli.runs.groups import judgments_of_documents
 from hybrid_cli.settings import Verify
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import MANIFEST
@@ -23,17 +31,19 @@ Description = dict[str, Any]
 
 
 @stage(Verify)
-def verify(settings: Verify) -> list[Description]:
+def verify(settings: Verify) -> Any:
     """Read every file of the artifacts and of their inputs, and compare it with its checksum.
 
     Returns:
         For each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or `UNCHECKED`), problems (one line
         for each damaged file) and inputs, a list of role, path, kind and state (`UNCHANGED`, `CHANGED`, `MISSING` or
-        `DAMAGED`).
+        `DAMAGED`). With `engine`, a `reporting.engine.Agreement` of its hits with those of the retriever.
 
     Raises:
-        InputError: a path does not exist, or is no artifact and contains none.
+        InputError: a path does not exist, or is no artifact and contains none; or the engine cannot be compared.
     """
+    if settings.engine is not None:
+        return _compare(settings, settings.engine)
     checked: dict[Path, Description] = {}
     with console.progress("verify", None, "artifacts") as advance:
         for given in settings.paths:
@@ -45,6 +55,26 @@ def verify(settings: Verify) -> list[Description]:
                 _verify(path, str(path), checked)
                 advance(1)
     return list(checked.values())
+
+
+def _compare(settings: Verify, engine: str) -> Agreement:
+    """Compare a retriever with an engine on the queries of a split."""
+    from hybrid_cli.exports.comparison import compare, engine_at
+
+    engine_at(engine)
+    if len(settings.paths) != 1:
+        raise option_error("engine", engine, "needs one retriever", code="number-of-inputs", expected=1)
+    files = RetrieverFiles.read(settings.paths[0])
+    collection = settings.collection or collection_of(corpora_of(files.manifests))
+    if collection is None:
+        reason = f"the collection of {files.folder} is not recorded, or has changed; pass it"
+        raise option_error("collection", None, reason, code="missing-option")
+    queries = collections.read_queries(collections.queries_path(collection, settings.split)).select("qid", "text")
+    path = collections.qrels_path(collection, settings.split)
+    qrels = collections.read_qrels(path) if path.exists() else None
+    if qrels is not None and files.stored.group != NO_GROUPS and passage_length(path) is not None:
+        qrels = judgments_of_documents(qrels)
+    return compare(files, engine, queries, qrels)
 
 
 def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:

@@ -151,7 +151,7 @@ def hard_link(path: Path, link: Path, copy_manifest: Callable[[Path, Path], None
 def _link(file: Path, target: Path) -> None:
     if _is_own(os.stat(file), target.parent):
         with suppress(OSError):
-            disk.device.link(file, target)
+            disk.device.link(file.resolve(), target)  # a link of the Hugging Face cache is relative
             return
     with replacing(target) as scratch:
         disk.copy(file, scratch)

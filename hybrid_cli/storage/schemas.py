@@ -71,6 +71,7 @@ _NEGATIVE = pa.struct(
         ("source", pa.string()),
     ]
 )
+COLUMN_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "boolean": pa.bool_()}  # metadata
 SCHEMAS: dict[Kind, pa.Schema] = {
     Kind.CORPUS: pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())]),
     Kind.QUERIES: pa.schema([("qid", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))]),

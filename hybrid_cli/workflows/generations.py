@@ -91,10 +91,7 @@ class CurrentDocuments:
         return _schema(self.corpora[0])
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the documents; a later corpus replaces those of earlier ones."""
-        if len(self.corpora) == 1:
-            yield from rows_of(self.corpora[0])
-            return
+        """Yield the documents of the indexes; a later corpus replaces those of earlier ones."""
         kept = set(self.docids)
         mine: list[set[str]] = []
         for corpus in reversed(self.corpora):
@@ -106,13 +103,16 @@ class CurrentDocuments:
 
 @dataclass(frozen=True)
 class Difference:
-    """Documents that differ from an earlier state; of a collection of passages, documents and not passages.
+    """Documents that differ from an earlier state.
 
     Attributes:
+        gone, new: ids of former rows, and of present ones, that differ: documents, or passages of a collection of them.
         added, replaced, removed: ids of documents.
         before, after: numbers of documents.
     """
 
+    gone: Set[str]
+    new: Set[str]
     added: Set[str]
     replaced: Set[str]
     removed: Set[str]
@@ -146,36 +146,36 @@ def difference(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch]
         before, after: the rows.
         passages: rows are passages of documents.
     """
-    old, new = _digests(before, passages), _digests(after, passages)
-    both = old.keys() & new.keys()
-    replaced = {docid for docid in both if old[docid] != new[docid]}
-    return Difference(new.keys() - old.keys(), replaced, old.keys() - new.keys(), len(old), len(new))
+    old, present = _digests(before), _digests(after)
+    gone = {row for row, digest in old.items() if present.get(row) != digest}
+    new = {row for row, digest in present.items() if old.get(row) != digest}
+    documents_before, documents_after = _documents(old, passages), _documents(present, passages)
+    changed = (_documents(gone, passages) | _documents(new, passages)) & documents_before & documents_after
+    return Difference(
+        gone, new, documents_after - documents_before, changed, documents_before - documents_after,
+        len(documents_before), len(documents_after),
+    )  # fmt: skip
 
 
-def _digests(rows: Iterable[pa.RecordBatch], passages: bool) -> dict[str, bytes]:
-    """Return the digest of each document: of the rows of its passages, in order."""
+def _digests(rows: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
+    """Return the digest of the values of each row, by its id."""
     digests: dict[str, bytes] = {}
     for batch in rows:
-        names = document_ids(batch, passages).to_pylist()
-        for name, *values in zip(names, *(column.to_pylist() for column in batch.columns), strict=True):
-            digest = blake2b(digests.get(name, b""), digest_size=16)
-            digest.update(repr(values).encode())
-            digests[name] = digest.digest()
+        docids = batch.column("docid").to_pylist()
+        for docid, *values in zip(docids, *(column.to_pylist() for column in batch.columns), strict=True):
+            digests[docid] = blake2b(repr(values).encode(), digest_size=16).digest()
     return digests
 
 
-def document_ids(batch: pa.RecordBatch, passages: bool) -> pa.Array:
-    """Return the document of each row: of each passage, or the row itself."""
-    docids = batch.column("docid").cast(pa.string())
-    return documents_of(pl.Series(pl.from_arrow(docids))).to_arrow().cast(pa.string()) if passages else docids
+def _documents(rows: Iterable[str], passages: bool) -> Set[str]:
+    """Return the documents of rows: those of passages, or the rows themselves."""
+    return set(documents_of(pl.Series(list(rows), dtype=pl.String))) if passages else set(rows)
 
 
-def selected(
-    rows: Iterable[pa.RecordBatch], keeps: Callable[[str], bool], passages: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some documents."""
+def selected(rows: Iterable[pa.RecordBatch], keeps: Callable[[str], bool]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows whose ids are kept."""
     for batch in rows:
-        mask = pa.array([keeps(docid) for docid in document_ids(batch, passages).to_pylist()], pa.bool_())
+        mask = pa.array([keeps(docid) for docid in batch.column("docid").to_pylist()], pa.bool_())
         if pc.any(mask).as_py():
             yield batch.filter(mask)
 
@@ -244,31 +244,29 @@ def write_generation(
     Returns:
         The corpus, and the row of the first new or changed document.
     """
-    passages, made = bool(current.splits), current.manifest
+    made = current.manifest
     documents = dict(zip(_roles(settings.documents), settings.documents, strict=True))
     options = made.options | {SOURCE: made.options.get(SOURCE, made.stage), PREVIOUS: made.fingerprint}
     output = artifacts.open_output(
         path, Kind.COLLECTION, settings.command, inputs=documents, options=options, overwrite=True
     )
-    gone, changed = changes.replaced | changes.removed, changes.replaced | changes.added
     if not output.up_to_date:
-        kept = selected(current.rows(), lambda docid: docid not in gone, passages)
-        new = selected(rows_of(present), changed.__contains__, passages)
+        kept = selected(current.rows(), lambda docid: docid not in changes.gone)
+        new = selected(rows_of(present), changes.new.__contains__)
         with output.folder() as (work, counts):
             clear(work)
             rows = write_corpus(work, chain(kept, new), replace(output.manifest, kind=Kind.CORPUS))
             counts |= {**made.counts, "documents": rows, "problems": {}}
-            counts |= {"whole_documents": changes.after} if passages else {}
-            _write_splits(current, work, output.manifest, changed | gone)
+            counts |= {"whole_documents": changes.after} if current.splits else {}
+            _write_splits(current, work, output.manifest)
     corpus = collections.corpus_path(path)
-    total = collections.document_count(corpus)
-    return corpus, total - sum(len(batch) for batch in selected(rows_of(present), changed.__contains__, passages))
+    return corpus, collections.document_count(corpus) - len(changes.new)
 
 
-def _write_splits(current: CurrentDocuments, work: Path, manifest: Manifest, changed: Set[str]) -> None:
+def _write_splits(current: CurrentDocuments, work: Path, manifest: Manifest) -> None:
     """Write queries and judgments; judged documents that are gone stay judged."""
     for file in sorted(current.collection.glob("*.*.parquet")):
-        if file.name.startswith("qrels.") and current.splits and changed:
+        if file.name.startswith("qrels.") and current.splits:
             qrels = _of_passages(collections.read_qrels(file), work)
             record = replace(manifest, kind=Kind.QRELS)
             storage.write_parquet(work / file.name, [qrels.to_arrow()], storage.SCHEMAS[Kind.QRELS], record)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hybrid_cli import console
 from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
+from hybrid_cli.collections.readers.metadata import metadata_types, metadata_values
 from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
 from hybrid_cli.collections.readers.queries import (
     LINE_COLUMNS,
@@ -22,10 +23,10 @@ from hybrid_cli.collections.readers.queries import (
 from hybrid_cli.collections.readers.tables import (
     Layout,
     OpenTable,
-    Row,
     cell,
     chosen_columns,
     describe_columns,
+    ignored_columns,
     is_delimited,
     open_table,
 )
@@ -63,9 +64,6 @@ class _Opened(NamedTuple):
     table: OpenTable
     columns: Mapping[str, str]
 
-    def rows(self) -> Iterator[Row]:
-        return self.table.rows(self.columns.values())
-
 
 def source(options: Files) -> Source:
     """Return the collection of files with columns, and print the columns and splits.
@@ -95,14 +93,12 @@ def source(options: Files) -> Source:
 
     queries = {split: _open_queries(path, options) for split, path in asked.items()}
     qrels = {split: _open(path, QRELS, options.qrels_columns, options) for split, path in judged.items()}
-    for file in [*tables.values(), *queries.values(), *qrels.values()]:
-        console.note(
-            describe_columns(file.table, file.columns),
-            code="columns",
-            path=file.table.path,
-            columns=dict(file.columns),
-            ignored=[name for name in file.table.names if name not in file.columns.values()],
-        )
+    opened_tables = [file.table for file in tables.values()]
+    types = metadata_types(options.metadata, opened_tables, [file.columns.values() for file in tables.values()])
+    for file in tables.values():
+        _note_columns(file, types)
+    for file in [*queries.values(), *qrels.values()]:
+        _note_columns(file, {})
 
     def judgments() -> Iterator[Judgment]:
         for split, opened in qrels.items():
@@ -127,11 +123,25 @@ def source(options: Files) -> Source:
             read
             for path in options.documents
             for read in (
-                [partial(_documents, tables[path], others)] if path in tables else texts[path](path, options.on_error)
+                [partial(_documents, tables[path], others, types)]
+                if path in tables
+                else texts[path](path, options.on_error)
             )
         ]
     )
-    return Source("files", rows, query_rows, judgments, files, fields=others, known=known)
+    recorded = {"metadata": list(options.metadata)} if options.metadata else {}
+    return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
+
+
+def _note_columns(file: _Opened, metadata: Mapping[str, str]) -> None:
+    console.note(
+        describe_columns(file.table, file.columns, metadata),
+        code="columns",
+        path=file.table.path,
+        columns=dict(file.columns),
+        metadata=dict(metadata),
+        ignored=ignored_columns(file.table, file.columns, metadata),
+    )
 
 
 def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
@@ -142,11 +152,13 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
     """
     texts: dict[Path, _ReadsTexts] = {path: text_documents for path in options.documents if path.is_dir()}
     texts |= {path: page_document for path in options.documents if path not in texts and is_page(path)}
-    if texts and options.document_columns:
+    given = {"document_columns": options.document_columns, "metadata": options.metadata}
+    if texts and (named := next((name for name, value in given.items() if value), None)):
         path = next(iter(texts))
+        what = "a folder of text files" if path.is_dir() else "an HTML page"
         raise InputError(
-            f"--document-columns: not with {path}, {'a folder of text files' if path.is_dir() else 'an HTML page'}",
-            code="option-does-not-apply", option="document_columns", path=path,
+            f"--{named.replace('_', '-')}: not with {path}, {what}",
+            code="option-does-not-apply", option=named, path=path,
         )  # fmt: skip
     return texts
 
@@ -212,13 +224,15 @@ def _split_of(path: Path) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def _documents(opened: _Opened, others: Sequence[str]) -> Iterator[Document]:
+def _documents(opened: _Opened, others: Sequence[str], metadata: Mapping[str, str]) -> Iterator[Document]:
     docid, text, title = (opened.columns.get(field) for field in ("id", "text", "title"))
     assert docid is not None  # `chosen_columns` checks
     assert text is not None
-    for location, row in opened.rows():
+    textual = is_delimited(opened.table.path)
+    for location, row in opened.table.rows([*opened.columns.values(), *metadata]):
         named = cell(row, title, location, default="") if title else ""
-        rest = tuple(cell(row, opened.columns[name], location, default="") for name in others)
+        fields = [cell(row, opened.columns[name], location, default="") for name in others]
+        rest = (*fields, *metadata_values(row, metadata, textual))
         yield Document(
             checked_id(cell(row, docid, location), location), named, cell(row, text, location), location, rest
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -38,6 +39,7 @@ class OpenTable:
         rows: returns a new stream of locations and values of columns by name; texts, and lists of answers. Other
             columns may have values, too.
         partial: names that some rows of a JSON lines file lack.
+        types: types of the columns of a Parquet file.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class OpenTable:
     header: bool
     rows: Callable[[Collection[str]], Iterator[Row]]
     partial: frozenset[str] = frozenset()
+    types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
 
     def described(self, name: str) -> str:
         """Return a column as messages name it: `'title'`, or `column 2`."""
@@ -211,7 +214,7 @@ def _parquet(path: Path) -> OpenTable:
                 ) from None  # fmt: skip
 
     with table() as file:
-        names, total = tuple(file.schema_arrow.names), file.metadata.num_rows
+        names, types, total = tuple(file.schema_arrow.names), file.schema_arrow.types, file.metadata.num_rows
         limits().refuse_columns(path, path, len(names))
         _refuse_expanding(path, file.metadata)
     if not total:
@@ -221,12 +224,15 @@ def _parquet(path: Path) -> OpenTable:
             f"{path}: two columns are named '{repeated[0]}'; rename one of them", code="repeated-column", path=path,
             column=repeated[0],
         )  # fmt: skip
-    return OpenTable(path, names, True, rows)
+    return OpenTable(path, names, True, rows, types=dict(zip(names, types, strict=True)))
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return whole numbers as texts; ids are often numbers in Parquet."""
-    return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+    """Return whole numbers, dates and times as texts; ids are often numbers in Parquet. Times are in UTC."""
+    if pa.types.is_timestamp(column.type):
+        return pc.strftime(column.cast(pa.timestamp(column.type.unit)), "%Y-%m-%dT%H:%M:%S")
+    textual = pa.types.is_integer(column.type) or pa.types.is_date(column.type)
+    return column.cast(pa.string()) if textual else column
 
 
 def _refuse_expanding(path: Path, footer: pq.FileMetaData) -> None:
@@ -307,12 +313,20 @@ def _refuse_other_separator(table: OpenTable) -> None:
             )  # fmt: skip
 
 
-def describe_columns(table: OpenTable, chosen: Mapping[str, str]) -> str:
+def describe_columns(table: OpenTable, chosen: Mapping[str, str], metadata: Mapping[str, str]) -> str:
     """Return one line about the columns that are read: `docs.csv: id from 'docid', text from 'body'`."""
     read = ", ".join(f"{field} from {table.described(name)}" for field, name in chosen.items())
-    ignored = [table.described(name) for name in table.names if name not in chosen.values()]
+    typed = [f"{name} ({kind})" for name, kind in metadata.items() if name in table.names]
+    ignored = [table.described(name) for name in ignored_columns(table, chosen, metadata)]
     header = "" if table.header else "no header; "
-    return f"{table.path}: {header}{read}" + (f"; ignored: {_listed(ignored)}" if ignored else "")
+    parts = [f"; {what}: {_listed(some)}" for what, some in (("metadata", typed), ("ignored", ignored)) if some]
+    return f"{table.path}: {header}{read}{''.join(parts)}"
+
+
+def ignored_columns(table: OpenTable, chosen: Mapping[str, str], metadata: Iterable[str]) -> list[str]:
+    """Return the columns that are not read."""
+    read = {*chosen.values(), *metadata}
+    return [name for name in table.names if name not in read]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,0 +1,112 @@
+"""Collections that an engine serves: what `verify --engine` asks, and the errors about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any, Protocol
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from hybrid_cli.errors import HybridError, InputError
+
+NAME = "documents"  # of a collection, an index or a table, in the commands of every export
+TIMEOUT = 10.0  # seconds of one request
+
+
+class Live(Protocol):
+    """An open collection of an engine.
+
+    Raises:
+        InputError: in every method: the engine cannot be reached, or refuses a request.
+    """
+
+    def count(self) -> int:
+        """Return the number of documents."""
+
+    def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
+        """Return ids and scores of the hits of a request of a `Translation`, the best first."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def collection_in(address: str) -> tuple[str, str]:
+    """Return the address of an engine and the name of a collection: the path of a URL, else `NAME`."""
+    parts = urlsplit(address)
+    name = parts.path.strip("/")
+    if "://" not in address or not name:
+        return address.rstrip("/"), NAME
+    return f"{parts.scheme}://{parts.netloc}", name
+
+
+def one_line(error: object) -> str:
+    """Return the first line of what an engine says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines else type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def missing_package(engine: str, package: str) -> HybridError:
+    """Return the error about a client that is not installed."""
+    problem = f"--engine {engine}: the package {package} is not installed; run: pip install {package}"
+    return HybridError(problem, code="missing-package", package=package)
+
+
+def unreachable(engine: str, address: str, reason: str) -> InputError:
+    """Return the error about an engine that does not answer."""
+    problem = (
+        f"--engine {engine}:{address}: cannot be reached ({reason}); load the export first, or correct the address"
+    )
+    return InputError(problem, code="engine-unreachable", option="engine", value=address)
+
+
+def no_collection(engine: str, address: str, name: str) -> InputError:
+    """Return the error about a collection that is not in an engine."""
+    problem = (
+        f"--engine {engine}:{address}: has no collection '{name}'; run load.py of the export, or add /NAME to a URL"
+    )
+    return InputError(problem, code="no-such-collection", option="engine", value=address, name=name)
+
+
+class Server:
+    """An engine that answers JSON over HTTP.
+
+    Args:
+        engine: name of the engine, for messages.
+        address: URL that the user named; nothing else is contacted.
+
+    Raises:
+        InputError: no URL.
+    """
+
+    def __init__(self, engine: str, address: str):
+        self.engine, self.address = engine, address
+        self.base, self.name = collection_in(address)
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise unreachable(engine, address, "needs a URL, such as http://localhost:9200/documents")
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer of a path: to a GET, or with a body to a POST.
+
+        Raises:
+            InputError: the server cannot be reached, or refuses.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.base + path, data, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=TIMEOUT) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            with error:
+                said = error.read().decode("utf-8", "replace")
+            if error.code == 404:
+                raise no_collection(self.engine, self.address, self.name) from None
+            problem = f"--engine {self.engine}:{self.address}: HTTP {error.code}: {one_line(said or error.reason)}"
+            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+        except ValueError as error:
+            raise unreachable(self.engine, self.address, f"no JSON in the answer: {one_line(error)}") from None
+        except (OSError, HTTPException) as error:
+            raise unreachable(self.engine, self.address, one_line(getattr(error, "reason", error))) from None

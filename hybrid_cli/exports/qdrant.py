@@ -1,0 +1,185 @@
+"""Qdrant: named vectors of a collection, and a formula over nested prefetches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.exports.documents import Served
+from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
+from hybrid_cli.exports.live import TIMEOUT, Live, collection_in, missing_package, no_collection, one_line, unreachable
+from hybrid_cli.exports.nearest import Nearest, nearest
+from hybrid_cli.exports.tables import TIES, Tables, hits_of
+from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
+
+SPARSE = "bm25"  # name of the sparse vectors
+_LOAD = '''\
+"""Load documents.parquet into Qdrant: python load.py FOLDER|URL"""
+
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from qdrant_client import QdrantClient, models
+
+VECTORS = {vectors}  # dimensions
+target = sys.argv[1]
+client = QdrantClient(url=target) if "://" in target else QdrantClient(path=target)
+client.create_collection(
+    "documents",
+    vectors_config={{
+        name: models.VectorParams(size=size, distance=models.Distance.DOT) for name, size in VECTORS.items()
+    }},
+    sparse_vectors_config={{"bm25": models.SparseVectorParams()}},
+)
+count = 0
+for batch in pq.ParquetFile(Path(__file__).parent / "documents.parquet").iter_batches(256):
+    points = []
+    for document in batch.to_pylist():
+        vectors = {{name: document.pop(name) for name in VECTORS}}
+        sparse = models.SparseVector(indices=document.pop("indices"), values=document.pop("values"))
+        vectors |= {{"bm25": sparse}} if sparse.indices else {{}}
+        points.append(models.PointStruct(id=count, payload=document, vector=vectors))
+        count += 1
+    client.upsert("documents", points)
+print(count, "documents")
+client.close()
+'''
+_ASK = '''\
+"""Ask Qdrant the queries of queries.jsonl: python ask.py FOLDER|URL"""
+
+import json
+import sys
+from pathlib import Path
+
+from qdrant_client import QdrantClient, models
+
+target = sys.argv[1]
+client = QdrantClient(url=target) if "://" in target else QdrantClient(path=target)
+for line in (Path(__file__).parent / "queries.jsonl").open(encoding="utf-8"):
+    query = json.loads(line)
+    request = models.QueryRequest(**query["request"])  # also the body of POST /collections/documents/points/query
+    answer = client.query_points(
+        "documents", prefetch=request.prefetch, query=request.query, limit=request.limit, with_payload=["docid"]
+    )
+    for rank, point in enumerate(answer.points, 1):
+        print(query["qid"], point.payload["docid"], rank, point.score, sep="\\t")
+client.close()
+'''
+
+
+class Qdrant(Tables):
+    """Tables for `load.py`, which creates the collection."""
+
+    lexical = SPARSE
+    name = "qdrant"
+    ran = True
+
+    def scripts(self, served: Served) -> Mapping[str, str]:
+        """See `Tables`."""
+        return {"load.py": _LOAD.format(vectors=served.dims), "ask.py": _ASK}
+
+    def translate(self, fusion: Fusion) -> Translation:
+        """See `Engine`."""
+        near = nearest(fusion, ("sum", "dbsf", "rrf"), self.name)
+        of_list: dict[str, dict[str, Any]] = {"rrf": {"rrf": {"k": near.constant + 1}}, "dbsf": {"fusion": "dbsf"}}
+        inner = of_list.get(near.kind)
+        depth = fusion.documents if inner is None else near.depth  # a sum is exact over all documents
+        values: Transform = dbsf if near.kind == "dbsf" else partial(reciprocal_rank, k=near.constant)
+        return Translation(
+            "weighted sum of scores" if inner is None else f"weighted sum of {near.kind} of each list",
+            lambda query: _request(fusion, near, inner, depth, query),
+            Formula(near.weights)
+            if inner is None
+            else Formula(near.weights, (values,) * len(near.weights), near.depth),
+            differences=[*near.differences, *([] if inner is None else [TIES])],
+            load="pip install 'qdrant-client>=1.16' pyarrow\npython load.py FOLDER  # or the URL of a server",
+            ask="python ask.py FOLDER",
+        )
+
+    def connect(self, address: str) -> Live:
+        """See `Engine`."""
+        return _Collection(address)
+
+
+def _request(fusion: Fusion, near: Nearest, inner: dict[str, Any] | None, depth: int, query: Query) -> dict[str, Any]:
+    """Return the body of `query points`.
+
+    Args:
+        fusion: the fusion.
+        near: weights.
+        inner: fusion query of one list alone, which gives the normalized scores; None for raw scores.
+        depth: hits of each list.
+        query: the query; without known terms, only vectors are asked for.
+    """
+    lists: list[dict[str, Any]] = []
+    terms = []
+    for each, weight in zip(fusion.fields, near.weights, strict=True):
+        vector = query[each.name] if each.dim else {"indices": query["indices"], "values": query["values"]}
+        if each.dim is None and not len(query["indices"]):
+            continue
+        one = {"query": vector, "using": each.name, "limit": depth}
+        terms.append({"mult": [weight, f"$score[{len(lists)}]"]})
+        lists.append(one if inner is None else {"prefetch": [one], "query": inner, "limit": depth})
+    defaults = {f"$score[{number}]": 0.0 for number in range(len(lists))}
+    formula = {"formula": {"sum": terms}, "defaults": defaults}
+    return {"prefetch": lists, "query": formula, "limit": hits_of(fusion), "with_payload": ["docid", "title"]}
+
+
+class _Collection:
+    """A collection in a folder of Qdrant's local mode, or on a server."""
+
+    def __init__(self, address: str):
+        try:
+            import qdrant_client
+        except ImportError:
+            raise missing_package("qdrant", "qdrant-client") from None
+        self.address, self.name = collection_in(address)
+        self._client: QdrantClient = self._opened(qdrant_client)
+        if not self._asked(lambda: self._client.collection_exists(self.name)):
+            self.close()  # a folder has one client at a time
+            raise no_collection("qdrant", address, self.name)
+
+    def _opened(self, library: Any) -> QdrantClient:
+        if "://" in self.address:
+            return library.QdrantClient(url=self.address, timeout=int(TIMEOUT), check_compatibility=False)  # type: ignore[no-any-return]
+        if not Path(self.address, "meta.json").is_file():
+            raise unreachable("qdrant", self.address, "no folder of Qdrant's local mode")
+        return self._asked(lambda: library.QdrantClient(path=self.address))  # type: ignore[no-any-return]
+
+    def _asked(self, call: Any) -> Any:
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        try:
+            return call()
+        except ResponseHandlingException as error:
+            raise unreachable("qdrant", self.address, one_line(error)) from None
+        except (UnexpectedResponse, RuntimeError, ValueError) as error:  # such as a feature of a later version
+            problem = f"--engine qdrant:{self.address}: {one_line(error)}"
+            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+
+    def count(self) -> int:
+        """See `Live`."""
+        return int(self._asked(lambda: self._client.count(self.name, exact=True)).count)
+
+    def search(self, request: Any) -> list[tuple[str, float]]:
+        """See `Live`."""
+        from qdrant_client import models
+
+        body = models.QueryRequest(**request)
+        answer = self._asked(
+            lambda: self._client.query_points(
+                self.name, prefetch=body.prefetch, query=body.query, limit=body.limit or 10, with_payload=["docid"]
+            )
+        )
+        return [(point.payload["docid"], point.score) for point in answer.points]
+
+    def close(self) -> None:
+        """See `Live`."""
+        self._client.close()

@@ -1,0 +1,257 @@
+"""Metadata of documents, and filters of a search: exactly the hits of a search of everything, filtered afterwards."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command import hybrid, raises, refused
+
+from hybrid_cli import open_index, open_retriever
+from hybrid_cli.artifacts import read_manifest
+from hybrid_cli.collections.distributed import documents_of, read_file
+from hybrid_cli.collections.source import Document, Location
+from hybrid_cli.retrieval.filters import predicate
+from hybrid_cli.settings.data import PrepareFiles
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
+
+
+def corpus_of(path: Path) -> pl.DataFrame:
+    return pl.read_parquet(path / "corpus.parquet")
+
+
+def test_columns_of_tables_have_the_type_of_all_their_values(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(
+        "docid\ttext\tyear\tlang\tok\tshare\tzip\n"
+        "1\tone two three\t2020\tde\ttrue\t1.5\t007\n2\tfour\t\t\tFALSE\t2\t12\n"
+    )
+    done = hybrid(
+        "prepare", "files", tmp_path / "a.tsv", "--metadata", "all", "--split-passages", 2, "-o", tmp_path / "a"
+    )
+    types = {"year": "int64", "lang": "string", "ok": "boolean", "share": "float64", "zip": "string"}
+    assert done.says("columns", metadata=types, ignored=[])
+    assert read_manifest(tmp_path / "a").counts["metadata"] == types
+    assert corpus_of(tmp_path / "a").drop("title", "text").rows() == [
+        ("1#0", 2020, "de", True, 1.5, "007"),
+        ("1#1", 2020, "de", True, 1.5, "007"),
+        ("2#0", None, None, False, 2.0, "12"),
+    ]
+
+
+def test_columns_of_json_lines_keep_numbers_and_texts_apart(tmp_path: Path) -> None:
+    file, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    file.write_text(
+        '{"docid":"1","text":"x","year":2020,"share":1,"tags":["a"],"code":"7"}\n'
+        '{"docid":"2","text":"y","share":1.5,"ok":true,"none":null,"a b":1}\n'
+    )
+    done = hybrid("prepare", "files", file, "--metadata", "all", "-o", tmp_path / "a")
+    assert done.says("columns-left-out", columns=["a b", "tags"])
+    assert corpus_of(tmp_path / "a").drop("title", "text").rows(named=True) == [
+        {"docid": "1", "year": 2020, "share": 1.0, "code": "7", "ok": None, "none": None},
+        {"docid": "2", "year": None, "share": 1.5, "code": None, "ok": True, "none": None},
+    ]
+    with raises("other-type", path=file, line=1, column="tags"):
+        prepare(PrepareFiles([file], metadata=["tags"], output=tmp_path / "no"))
+    with raises("no-such-column", column="nothing"):
+        prepare(PrepareFiles([file], metadata=["nothing"], output=tmp_path / "no"))
+    other.write_text('{"docid":"3","text":"z","year":"2020"}\n')
+    with raises("other-type", path=other, line=1, column="year"):
+        prepare(PrepareFiles([file, other], metadata=["year"], output=tmp_path / "no"))
+
+
+def test_columns_of_parquet_keep_their_types_and_dates_become_texts(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "url": [1, 2],
+            "text": ["a", "b"],
+            "day": [datetime.date(2020, 1, 2), None],
+            "at": [datetime.datetime(2020, 1, 2, 3, 4, 5), None],
+            "share": [1.0, float("nan")],
+            "level": pl.Series([1, 2], dtype=pl.UInt8),
+            "kind": pl.Series(["x", "y"], dtype=pl.Categorical),
+            "list": [[1], [2]],
+        }
+    )
+    frame.write_parquet(tmp_path / "a.parquet")
+    settings = PrepareFiles(
+        [tmp_path / "a.parquet"], document_columns={"id": "url"}, metadata="all", sample=1, output=tmp_path / "a"
+    )
+    rows = corpus_of(prepare(settings)).drop("title", "text").rows()
+    all_rows = [("1", "2020-01-02", "2020-01-02T03:04:05.000000", 1.0, 1, "x"), ("2", None, None, None, 2, "y")]
+    assert len(rows) == 1
+    assert rows[0] in all_rows
+
+
+@pytest.mark.parametrize("name", ["title", "docid", "a-b", "body"])
+def test_names_that_a_filter_cannot_have_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("docid\ttext\tlong\ta-b\n1\tx\ty\tz\n")
+    code = "repeated-value" if name == "body" else "invalid-name"
+    columns = ["--document-columns", "body=long", "--metadata", name]
+    refused("prepare", "files", tmp_path / "a.tsv", *columns, "-o", tmp_path / "a", problem=code, option="metadata")
+
+
+def test_text_files_have_no_metadata(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a text")
+    refused(
+        "prepare", "files", tmp_path / "texts", "--metadata", "all", "-o", tmp_path / "a",
+        problem="option-does-not-apply", option="metadata",
+    )  # fmt: skip
+
+
+def test_metadata_comes_back_from_a_cluster() -> None:
+    rows = [Document(str(n), "", "text", Location("a.tsv", n), ("field", n, None, n > 1)) for n in (1, 2)]
+    assert list(documents_of(read_file(lambda: iter(rows)))) == rows
+
+
+# ----------------------------------------------------------------------------------------------------------- predicates
+
+SCHEMA = {"year": pl.Int64(), "lang": pl.String(), "share": pl.Float64(), "open": pl.Boolean()}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("year >=", "filter-syntax"),
+        ("", "filter-syntax"),
+        ("year = 1; drop", "filter-syntax"),
+        ("sum(year) > year", "filter-syntax"),
+        ("row_number() OVER (ORDER BY year) > 1", "filter-syntax"),
+        ("year IN (SELECT 1)", "filter-syntax"),
+        ("yeer = 2020", "no-such-column"),
+        ('lang = "de"', "no-such-column"),
+        ("year = 'x'", "other-type"),
+        ("lang > 3", "other-type"),
+        ("year IN ('x')", "other-type"),
+        ("year + 1", "other-type"),
+        ("NULL", "other-type"),
+    ],
+)
+def test_what_is_no_condition_over_the_columns_is_refused(text: str, code: str) -> None:
+    with raises(code, option="filter"):
+        predicate(text, SCHEMA)
+
+
+def test_words_in_texts_are_no_functions() -> None:
+    predicate("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
+
+
+# ---------------------------------------------------------------------------------------------------------- the searches
+
+WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test", "nurse"]
+LANGS = ["de", "en", "fr", "zh-hant", "a_b", "10%", "it's"]
+ROWS, QUERIES = 240, 7
+
+
+def documents(numbers: range, seed: int = 1) -> pl.DataFrame:
+    draw = random.Random(seed)
+    rows = [
+        {
+            "docid": f"d{number}",
+            "text": " ".join(draw.choices(WORDS, k=draw.randint(1, 30))),
+            "year": draw.choice([None, *range(2015, 2025)]),
+            "lang": draw.choice([None, *LANGS]),
+            "share": draw.choice([None, 0.0, -1.5, 0.25, 3.0, 10.0]),
+            "open": draw.choice([None, True, False]),
+        }
+        for number in numbers
+    ]
+    return pl.DataFrame(rows, schema={"docid": pl.String(), "text": pl.String(), **SCHEMA})
+
+
+def condition(draw: random.Random, depth: int = 3) -> str:
+    """Return a random condition that SQLite and polars understand."""
+    if depth and draw.random() < 0.6:
+        one, other = condition(draw, depth - 1), condition(draw, depth - 1)
+        return draw.choice([f"({one}) AND ({other})", f"({one}) OR ({other})", f"NOT ({one})", f"{one} AND {other}"])
+    column = draw.choice(list(SCHEMA))
+    literals = {"year": [str(y) for y in range(2013, 2027)] + ["2019.5"], "share": ["0", "0.25", "-2", "3.0", "7.5"],
+                "open": ["TRUE", "FALSE"], "lang": ["'" + name.replace("'", "''") + "'" for name in [*LANGS, "x"]]}  # fmt: skip
+    some = draw.choices(literals[column], k=3)
+    forms = [f"{column} {draw.choice(['=', '!=', '<>'])} {some[0]}", f"{column} IS NULL", f"{column} IS NOT NULL"]
+    forms += [f"{column} IN ({', '.join(some)})", f"{column} NOT IN ({some[0]}, {some[1]})"]
+    if column == "open":
+        forms += ["open", "NOT open"]
+    else:
+        forms += [f"{column} {draw.choice(['<', '<=', '>', '>='])} {some[0]}"] * 2
+        forms += [f"{column} {draw.choice(['', 'NOT '])}BETWEEN {some[0]} AND {some[1]}"]
+    if column == "lang":
+        pattern = draw.choice(["d%", "%e%", "_e", "a_b", "%-%", "zh%t", "10%", "%", "it''s"])
+        forms += [f"lang {draw.choice(['', 'NOT '])}LIKE '{pattern}'"] * 2
+    return draw.choice(forms)
+
+
+@dataclass
+class Library:
+    """A collection with its indexes, and the rows in SQLite."""
+
+    folder: Path
+    rows: sqlite3.Connection
+
+    def allowed(self, text: str) -> set[str]:
+        return {docid for (docid,) in self.rows.execute(f"SELECT docid FROM documents WHERE {text}")}
+
+
+def in_sqlite(frame: pl.DataFrame) -> sqlite3.Connection:
+    rows = sqlite3.connect(":memory:")
+    rows.execute("PRAGMA case_sensitive_like = ON")
+    rows.execute("CREATE TABLE documents (docid TEXT, year INTEGER, lang TEXT, share REAL, open INTEGER)")
+    rows.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", frame.select("docid", *SCHEMA).rows())
+    return rows
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Library:
+    folder = tmp_path_factory.mktemp("library")
+    frame = documents(range(ROWS))
+    frame.write_ndjson(folder / "rows.jsonl")
+    draw = random.Random(2)
+    queries = [(f"q{number}", " ".join(draw.choices(WORDS, k=3))) for number in range(QUERIES)]
+    pl.DataFrame(queries, schema=["qid", "text"], orient="row").write_csv(folder / "queries.tsv", separator="\t")
+    prepare(PrepareFiles([folder / "rows.jsonl"], metadata=list(SCHEMA), output=folder / "data"))
+    passages = PrepareFiles([folder / "rows.jsonl"], metadata=list(SCHEMA), split_passages=8, output=folder / "pieces")
+    index_bm25(folder / "data", output=folder / "bm25", threads=1)
+    index_bm25(folder / "data", output=folder / "shards", shards=2)
+    index_bm25(prepare(passages), output=folder / "bm25-pieces", threads=1)
+    encode(folder / "data", model=str(tiny_bert), output=folder / "dense")
+    compose([folder / "bm25", folder / "dense"], depth=ROWS, output=folder / "retriever")
+    return Library(folder, in_sqlite(frame))
+
+
+def by_query(hits: pl.DataFrame) -> dict[str, list[tuple[str, float]]]:
+    rows: dict[str, list[tuple[str, float]]] = {}
+    for qid, docid, score in hits.select("qid", "docid", "score").iter_rows():
+        rows.setdefault(qid, []).append((docid, score))
+    return rows
+
+
+def filtered(hits: dict[str, list[tuple[str, float]]], allowed: set[str], k: int) -> dict[str, list[tuple[str, float]]]:
+    kept = {qid: [hit for hit in some if hit[0] in allowed][:k] for qid, some in hits.items()}
+    return {qid: some for qid, some in kept.items() if some}
+
+
+@pytest.mark.parametrize("name", ["bm25", "shards", "bm25-pieces", "dense", "retriever"])
+@pytest.mark.parametrize("count", [1, QUERIES])
+def test_a_filter_returns_what_is_left_of_all_hits(library: Library, name: str, count: int) -> None:
+    """The law, for one query and for many; conditions are evaluated by SQLite."""
+    opened = open_retriever if name == "retriever" else open_index
+    index = opened(library.folder / name)
+    table = pl.read_csv(library.folder / "queries.tsv", separator="\t").head(count)
+    every = by_query(index.search(table, ROWS))
+    draw = random.Random(f"{name} {count}")
+    conditions = ["year IS NULL OR year IS NOT NULL", "year < 0", "year = 2020 AND lang = 'de' AND open"]
+    sizes = []
+    for text in [*conditions, *(condition(draw) for _ in range(97))]:
+        allowed, k = library.allowed(text), draw.choice([1, 10, ROWS])
+        assert by_query(index.search(table, k, filter=text)) == filtered(every, allowed, k), text
+        sizes.append(len(allowed))
+    assert {0, ROWS} < set(sizes)
+    assert len(set(sizes)) > 20
