@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 
 import polars as pl
 
@@ -15,18 +15,17 @@ from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import bootstrap
 from hybrid_cli.exports.engine import Formula
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_hybrid, open_sides
+from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sides
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
-from hybrid_cli.retrieval.grouped import Grouped
-from hybrid_cli.retrieval.in_memory import Answers
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import SearchOptions
 
 MEASURE, TOP = "nDCG@10", 10
 _HITS, _RESAMPLES, _CONFIDENCE = 100, 10_000, 0.95
+_PASSAGES = 20  # searched for each document of an exact sum
 
 
 @dataclass(frozen=True)
@@ -100,26 +99,16 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
         queries: qid, text.
         hits: documents per query.
     """
-    passages, grouped = SearchOptions(group=NO_GROUPS), files.stored.group != NO_GROUPS
-    exact, docids = formula.depth is None, [docids_of(index) for index in files.indexes]
+    grouped, exact = files.stored.group != NO_GROUPS, formula.depth is None
+    docids = [docids_of(index) for index in files.indexes]
     if exact and all(ids.equals(docids[0]) for ids in docids[1:]):
-        searcher = open_hybrid(files.indexes, formula.weights)
-        documents = Grouped(partial(_answers, searcher), lambda: docids[0], MAX)
-        found = (documents if grouped else searcher).search(queries, hits)
-        yield from (run.select(runs.SCHEMA.names()) for run in found)
-        return
-    depth = formula.depth or len(docids[0])
-    recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
-    retriever = Retriever(open_sides(files.indexes, passages), recipe, depth)
-    for candidates, qids in retriever.candidates(queries):
-        for run in formula.run(candidates, qids, depth if grouped else hits):
-            yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run
-
-
-def _answers(searcher: Searcher, queries: pl.DataFrame) -> Answers:
-    """Return the hits of passages; their best ones need no exact scores of pairs."""
-
-    def no_scores(pairs: pl.DataFrame) -> pl.Series:
-        raise NotImplementedError
-
-    return Answers(lambda depth: pl.concat(searcher.search(queries, depth)), no_scores)
+        depth = _PASSAGES * hits if grouped else hits
+        found: Iterable[pl.DataFrame] = open_hybrid(files.indexes, formula.weights).search(queries, depth)
+    else:
+        depth = formula.depth or len(docids[0])
+        recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
+        retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
+        blocks = (formula.run(*block, depth if grouped else hits) for block in retriever.candidates(queries))
+        found = chain.from_iterable(blocks)
+    for run in found:
+        yield (by_document(run, MAX, hits) if grouped else run).select(runs.SCHEMA.names())
