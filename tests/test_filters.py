@@ -144,7 +144,7 @@ def test_words_in_texts_are_no_functions() -> None:
     predicate("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
 
 
-# ---------------------------------------------------------------------------------------------------------- the searches
+# --------------------------------------------------------------------------------------------------------- the searches
 
 WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test", "nurse"]
 LANGS = ["de", "en", "fr", "zh-hant", "a_b", "10%", "it's"]
@@ -173,8 +173,12 @@ def condition(draw: random.Random, depth: int = 3) -> str:
         one, other = condition(draw, depth - 1), condition(draw, depth - 1)
         return draw.choice([f"({one}) AND ({other})", f"({one}) OR ({other})", f"NOT ({one})", f"{one} AND {other}"])
     column = draw.choice(list(SCHEMA))
-    literals = {"year": [str(y) for y in range(2013, 2027)] + ["2019.5"], "share": ["0", "0.25", "-2", "3.0", "7.5"],
-                "open": ["TRUE", "FALSE"], "lang": ["'" + name.replace("'", "''") + "'" for name in [*LANGS, "x"]]}  # fmt: skip
+    literals = {
+        "year": [str(year) for year in range(2013, 2027)] + ["2019.5"],
+        "share": ["0", "0.25", "-2", "3.0", "7.5"],
+        "open": ["TRUE", "FALSE"],
+        "lang": ["'" + name.replace("'", "''") + "'" for name in [*LANGS, "x"]],
+    }
     some = draw.choices(literals[column], k=3)
     forms = [f"{column} {draw.choice(['=', '!=', '<>'])} {some[0]}", f"{column} IS NULL", f"{column} IS NOT NULL"]
     forms += [f"{column} IN ({', '.join(some)})", f"{column} NOT IN ({some[0]}, {some[1]})"]
