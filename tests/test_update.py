@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -234,6 +235,28 @@ def test_a_collection_in_place_of_files(home: Home) -> None:
     call(PrepareFiles([Path("docs")], output=Path("present")))
     done = hybrid("update", "made", "present")
     assert done.says("documents-changed", added=1, replaced=0, removed=0)
+
+
+def test_metadata_and_columns_are_read_as_before(home: Home) -> None:
+    def write(years: list[int], body: str = "body") -> None:
+        rows = [json.dumps({"url": f"u{n}", body: f"salt {n}", "year": year}) for n, year in enumerate(years)]
+        Path("docs.jsonl").write_text("\n".join(rows) + "\n")
+
+    write([2001, 2002, 2003])
+    columns = {"id": "url", "text": "body"}
+    call(
+        PrepareFiles([Path("docs.jsonl")], document_columns=columns, metadata=["year"], output=Path("years/collection"))
+    )
+    home.build(Path("years/collection"), "years")
+    write([2001, 2022, 2003, 2024])
+    done = hybrid("update", "years", "docs.jsonl")
+    assert done.says("documents-changed", added=1, replaced=1, removed=0), done.err
+    query = ["search", "--index", "years/retriever", "--query", "salt", "--format", "json", "--filter"]
+    hits = json.loads(hybrid(*query, "year > 2010").out)["hits"]
+    assert {hit["docid"] for hit in hits} == {"u1", "u3"}
+    Path("docs.jsonl").write_text('{"url": "u0", "body": "salt", "year": "unknown"}\n')
+    refused = hybrid("update", "years", "docs.jsonl", "--allow-shrink")
+    assert refused.problem == "other-columns"
 
 
 def test_an_appended_index_is_updated_too(home: Home) -> None:

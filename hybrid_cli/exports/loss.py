@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import polars as pl
 
@@ -19,13 +18,13 @@ from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sid
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
+from hybrid_cli.retrieval.grouped import Grouped
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import SearchOptions
 
 MEASURE, TOP = "nDCG@10", 10
 _HITS, _RESAMPLES, _CONFIDENCE = 100, 10_000, 0.95
-_PASSAGES = 20  # searched for each document of an exact sum
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,13 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
     grouped, exact = files.stored.group != NO_GROUPS, formula.depth is None
     docids = [docids_of(index) for index in files.indexes]
     if exact and all(ids.equals(docids[0]) for ids in docids[1:]):
-        depth = _PASSAGES * hits if grouped else hits
-        found: Iterable[pl.DataFrame] = open_hybrid(files.indexes, formula.weights).search(queries, depth)
-    else:
-        depth = formula.depth or len(docids[0])
-        recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
-        retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
-        blocks = (formula.run(*block, depth if grouped else hits) for block in retriever.candidates(queries))
-        found = chain.from_iterable(blocks)
-    for run in found:
-        yield (by_document(run, MAX, hits) if grouped else run).select(runs.SCHEMA.names())
+        searcher = open_hybrid(files.indexes, formula.weights)
+        found = (Grouped(searcher, lambda: docids[0], MAX) if grouped else searcher).search(queries, hits)
+        yield from (run.select(runs.SCHEMA.names()) for run in found)
+        return
+    depth = formula.depth or len(docids[0])
+    recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
+    retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
+    for candidates, qids in retriever.candidates(queries):
+        for run in formula.run(candidates, qids, depth if grouped else hits):
+            yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run

@@ -228,6 +228,10 @@ class HybridSearcher:
         vectors = [encoder.encode_queries(texts) for encoder in self.encoders]
         return self.index.search_blocks(vectors, queries, hits, self.threads)
 
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """See `retrieval.retriever.Side`; there are no exact scores."""
+        return Answers(lambda depth: pl.concat(self.search(queries, depth)), _no_scores)
+
     def within(self, allowed: Allowed) -> HybridSearcher:
         """See `Searcher`."""
         return replace(self, index=self.index.within(allowed.mask(self.index.docids)))
@@ -380,7 +384,9 @@ def open_fused(
     return RetrieverSearcher(Retriever(sides, default_fusion(sides, manifests, shares).recipe))
 
 
-def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> Searcher:
+def open_hybrid(
+    paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None
+) -> HybridSearcher:
     """Open several indexes of one corpus for exact search by the weighted sum of their scores.
 
     Args:
