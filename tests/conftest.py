@@ -32,7 +32,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
     "test_append", "test_update", "test_sparse", "test_sparse_changes",
     "test_train_roc", "test_fuse", "test_fuse_tune", "test_vectors", "test_pretrain", "test_export",
-    "test_fusion_lists",
+    "test_engines", "test_shipped", "test_fusion_lists",
     "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
     "test_judge_terminal", "test_search", "test_concat_runs", "test_run_files", "test_models",
     "test_distill_lite", "test_judge", "test_presets", "test_reranker", "test_sharded", "test_dev_set", "test_tower",

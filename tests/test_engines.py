@@ -96,6 +96,7 @@ def test_an_exact_sum_has_the_same_ten_documents_for_every_query(
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("home", ["rich"], indirect=True)
 @pytest.mark.parametrize(
     ("engine", "method"),
     [("qdrant", "dbsf"), ("qdrant", "minmax"), ("qdrant", "rrf"), ("milvus", "rrf"), ("milvus", "minmax")],
@@ -137,6 +138,7 @@ def fusion_of_files(files: RetrieverFiles) -> Any:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("home", ["rich"], indirect=True)
 @pytest.mark.parametrize("method", [None, "minmax", "rrf", "weighted-sum"])
 def test_lancedb_fuses_its_own_bm25(home: Path, tmp_path: Path, method: str | None) -> None:
     chosen: dict[str, Any] = {} if method is None else {"method": method}

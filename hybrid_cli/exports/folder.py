@@ -110,11 +110,8 @@ def write_folder(retriever: Path, output: Path, overwrite: bool) -> Path:
             reranker = {**reranker, "model": model.name}
         replace(stored, indexes=indexes, reranker=reranker).write(work)
         counts |= made.counts
-    console.note(
-        f"export: {written.path}: {console.counted(index=len(stored.indexes))} with "
-        f"{', '.join(part.name for part in parts.values() if not part.name.startswith('indexes/'))}",
-        code="written", path=written.path,
-    )  # fmt: skip
+    copies = ", ".join(part.name for part in parts.values())
+    console.note(f"export: {written.path}: {copies}", code="written", path=written.path)
     console.note(f'  hybrid search --index {written.path} --query "..."')
     return written.path
 

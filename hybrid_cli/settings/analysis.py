@@ -376,8 +376,8 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
-        "hybrid export out/retriever --format folder --output out/shipped",
         "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
+        "hybrid export out/retriever --format folder --output out/shipped",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
