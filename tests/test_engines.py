@@ -193,7 +193,10 @@ def test_an_engine_that_cannot_be_reached_is_refused(
     refused("verify", composed, "--engine", engine, "--split", "test", problem=problem, option="engine")
 
 
-def test_the_options_of_an_engine_need_one_and_a_retriever(composed: Path, tiny: Path) -> None:
+def test_the_options_of_an_engine_need_one_and_a_retriever(
+    composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     refused("verify", composed, "--split", "test", problem="option-does-not-apply", option="split")
     refused("verify", composed, composed, "--engine", "qdrant:a", "--split", "test", problem="number-of-inputs")
     refused("verify", composed.parent / "bm25", "--engine", "qdrant:a", "--split", "test", problem="other-kind")

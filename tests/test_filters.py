@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
+import shutil
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from command import hybrid, raises, refused
 
-from hybrid_cli import open_index, open_retriever
+from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.collections.distributed import documents_of, read_file
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.retrieval.filters import predicate
 from hybrid_cli.settings.data import PrepareFiles
+from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
 
 
 def corpus_of(path: Path) -> pl.DataFrame:
@@ -144,11 +149,11 @@ def test_words_in_texts_are_no_functions() -> None:
     predicate("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
 
 
-# --------------------------------------------------------------------------------------------------------- the searches
+# ------------------------------------------------------------------------------------------------------------- searches
 
 WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test", "nurse"]
 LANGS = ["de", "en", "fr", "zh-hant", "a_b", "10%", "it's"]
-ROWS, QUERIES = 240, 7
+ROWS, QUERIES = 280, 7
 
 
 def documents(numbers: range, seed: int = 1) -> pl.DataFrame:
@@ -174,13 +179,14 @@ def condition(draw: random.Random, depth: int = 3) -> str:
         return draw.choice([f"({one}) AND ({other})", f"({one}) OR ({other})", f"NOT ({one})", f"{one} AND {other}"])
     column = draw.choice(list(SCHEMA))
     literals = {
-        "year": [str(year) for year in range(2013, 2027)] + ["2019.5"],
+        "year": [*map(str, range(2013, 2027)), "2019.5"],
         "share": ["0", "0.25", "-2", "3.0", "7.5"],
         "open": ["TRUE", "FALSE"],
         "lang": ["'" + name.replace("'", "''") + "'" for name in [*LANGS, "x"]],
     }
     some = draw.choices(literals[column], k=3)
-    forms = [f"{column} {draw.choice(['=', '!=', '<>'])} {some[0]}", f"{column} IS NULL", f"{column} IS NOT NULL"]
+    equal = draw.choice(["=", "!=", "<>"])
+    forms = [f"{column} {equal} {some[0]}", f"{column} IS NULL", f"{column} IS NOT NULL"]
     forms += [f"{column} IN ({', '.join(some)})", f"{column} NOT IN ({some[0]}, {some[1]})"]
     if column == "open":
         forms += ["open", "NOT open"]
@@ -259,3 +265,116 @@ def test_a_filter_returns_what_is_left_of_all_hits(library: Library, name: str, 
         sizes.append(len(allowed))
     assert {0, ROWS} < set(sizes)
     assert len(set(sizes)) > 20
+
+
+def test_a_list_method_fuses_the_filtered_lists(library: Library, tmp_path: Path) -> None:
+    names = ["bm25", "dense"]
+    folders = [library.folder / name for name in names]
+    fused = compose(folders, method="minmax", weights=[0.4, 0.6], depth=ROWS, output=tmp_path / "minmax")
+    table = pl.read_csv(library.folder / "queries.tsv", separator="\t")
+    for text in ("year >= 2020", "lang = 'de' AND NOT open", "year < 0"):
+        hits = [open_index(path).search(table, ROWS, filter=text) for path in folders]
+        lists = {name: run.select("qid", "docid", "rank", "score") for name, run in zip(names, hits, strict=True)}
+        wanted = fuse(lists, method="minmax", weights=[0.4, 0.6])
+        returned = open_retriever(fused).search(table, 10, filter=text)
+        assert by_query(returned) == by_query(wanted.filter(pl.col("rank") <= 10))
+
+
+def test_passages_have_the_metadata_of_their_documents_in_a_retriever(library: Library, tmp_path: Path) -> None:
+    table = pl.read_csv(library.folder / "queries.tsv", separator="\t")
+    for group in ("max", "sum2"):
+        index = open_index(library.folder / "bm25-pieces", group=group)
+        every = by_query(index.search(table, ROWS))
+        hits = index.search(table, ROWS, filter="open")
+        assert by_query(hits) == filtered(every, library.allowed("open"), ROWS)
+        assert index.search(table, 5, filter="year < 0").is_empty()
+
+
+@pytest.mark.parametrize("kind", ["sq8", "hnsw", "ivf", "pq", "opq", "binary", "hnsw-binary"])
+def test_approximate_indexes_leak_nothing_and_find_most(library: Library, kind: str, tmp_path: Path) -> None:
+    made = encode(library.folder / "dense", index_type=kind, output=tmp_path / kind)
+    table = pl.read_csv(library.folder / "queries.tsv", separator="\t")
+    index, flat = open_index(made), open_index(library.folder / "dense")
+    for text in ("year >= 2020", "year = 2020 AND open", "year < 0", "year IS NULL OR year > 0"):
+        allowed = library.allowed(text)
+        exact = by_query(flat.search(table, 10, filter=text))
+        for queries in (table, table.head(1)):
+            hits = by_query(index.search(queries, 10, filter=text))
+            for qid, some in hits.items():
+                found, wanted = {docid for docid, _ in some}, {docid for docid, _ in exact[qid]}
+                assert found <= allowed
+                assert len(found) == min(10, len(allowed))
+                if len(allowed) < ROWS / 10 and "binary" not in kind:
+                    assert found == wanted
+            common = sum(len({d for d, _ in some} & {d for d, _ in exact[qid]}) for qid, some in hits.items())
+            least = {"sq8": 0.8, "hnsw": 0.8, "ivf": 0.4}.get(kind, 0.1)
+            assert common >= least * sum(len(exact[qid]) for qid in hits)
+
+
+def run_of(library: Library, output: Path, **options: Any) -> pl.DataFrame:
+    run = search(queries=library.folder / "queries.tsv", output=output, **options)
+    return pl.read_parquet(run)
+
+
+def test_runs_are_filtered_whatever_the_search(library: Library, tmp_path: Path) -> None:
+    folder, text = library.folder, "year >= 2020 AND lang IN ('de', 'en')"
+    allowed = library.allowed(text)
+    hybrid_indexes = [folder / "dense", folder / "bm25"]
+    vectors = encode(queries=folder / "queries.tsv", model=str(read_manifest(folder / "dense").input_path("model")),
+                     output=tmp_path / "vectors")  # fmt: skip
+    calls: dict[str, dict[str, Any]] = {
+        "exact": {"index": hybrid_indexes, "exact": True, "weights": [1, 0.5]},
+        "impact-bits": {"index": folder / "bm25", "impact_bits": "8"},
+        "rm3": {"index": folder / "bm25", "rm3": True},
+        "pattern": {"index": Path(f"{folder}/shards/shard-*")},
+        "retriever": {"index": folder / "retriever"},
+    }
+    for name, options in calls.items():
+        every = by_query(run_of(library, tmp_path / f"{name}.parquet", hits=ROWS, **options))
+        hits = run_of(library, tmp_path / f"{name}-filtered.parquet", hits=9, filter=text, **options)
+        assert by_query(hits) == filtered(every, allowed, 9), name
+        assert read_manifest(tmp_path / f"{name}-filtered.parquet").options["filter"] == text
+        assert "filter" not in read_manifest(tmp_path / f"{name}.parquet").options
+        assert run_of(library, tmp_path / f"{name}-none.parquet", filter="year < 0", **options).is_empty()
+    run = search(queries=vectors, index=folder / "dense", hits=9, filter=text, output=tmp_path / "stored.parquet")
+    by_text = run_of(library, tmp_path / "texts.parquet", index=folder / "dense", hits=9, filter=text)
+    assert pl.read_parquet(run).equals(by_text)
+
+
+def test_the_command_prints_filtered_hits_and_refuses_bad_filters(library: Library) -> None:
+    retriever, query = library.folder / "retriever", ["--query", "virus vaccine", "--format", "json"]
+    done = hybrid("search", "--index", retriever, *query, "--filter", "year = 2020 AND open")
+    assert {hit["docid"] for hit in json.loads(done.out)["hits"]} == library.allowed("year = 2020 AND open")
+    assert hybrid("search", "--index", retriever, *query, "--filter", "year < 0").code == 0
+    assert hybrid("search", "--index", retriever, "--query", "virus", "--filter", "year < 0").code == 0
+    query = ["--query", "virus"]
+    refused("search", "--index", retriever, *query, "--filter", "yeer = 1", problem="no-such-column", column="yeer")
+    refused("search", "--index", retriever, *query, "--filter", "year =", problem="filter-syntax")
+    lucene = ["--index", library.folder / "bm25", "--engine", "lucene"]
+    refused("search", *lucene, *query, "--filter", "open", problem="option-does-not-apply", option="filter")
+
+
+def test_a_filter_needs_the_documents_of_the_index(library: Library, tmp_path: Path) -> None:
+    data, index = tmp_path / "data", tmp_path / "bm25"
+    shutil.copytree(library.folder / "data", data)
+    index_bm25(data, output=index, threads=1)
+    data.rename(tmp_path / "moved")
+    with raises("corpus-changed", missing=True):
+        search(index=index, query="virus", filter="open")
+    hits = search(tmp_path / "moved", index=index, query="virus", filter="open")
+    assert set(hits["docid"]) <= library.allowed("open")
+    with raises("corpus-changed"):
+        search(library.folder / "pieces", index=index, query="virus", filter="open")
+
+
+def test_a_later_corpus_replaces_the_metadata_of_an_earlier_one(library: Library, tmp_path: Path) -> None:
+    new = documents(range(200, 300), seed=9).drop("share").with_columns(open=pl.lit(True))
+    new.write_ndjson(tmp_path / "new.jsonl")
+    prepare(PrepareFiles([tmp_path / "new.jsonl"], metadata="all", output=tmp_path / "new"))
+    index = append(library.folder / "bm25", tmp_path / "new", replace=True, output=tmp_path / "bm25")
+    rows = pl.concat([documents(range(200)), new], how="diagonal")
+    later, opened = Library(tmp_path, in_sqlite(rows)), open_index(index)
+    every = by_query(opened.search(" ".join(WORDS), 500))
+    for text in ("open", "share IS NULL", "NOT open AND year >= 2020"):
+        hits = opened.search(" ".join(WORDS), 500, filter=text)
+        assert by_query(hits) == filtered(every, later.allowed(text), 500)

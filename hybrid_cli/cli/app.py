@@ -19,9 +19,10 @@ from hybrid_cli.version import __version__
 
 PLUGIN = EVERYWHERE["plugin"]
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
-PRINTERS = {  # command -> module:function that prints the result of its stage
+PRINTERS = {  # command -> module:function that prints the result of its stage, and may return an exit code
     "search": "hybrid_cli.reporting.terminal:show_hits",
     "evaluate": "hybrid_cli.reporting.evaluate:show",
+    "gate": "hybrid_cli.reporting.gate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
     "verify": "hybrid_cli.reporting.inspect:show_verified",
     "presets": "hybrid_cli.reporting.terminal:show_presets",
@@ -116,14 +117,20 @@ def _register() -> None:
         add_command(groups.get(group, app), kind, run, name)
 
 
-def run(settings: Settings) -> None:
-    """Call the stage of a settings object, and print the result of commands in `PRINTERS`."""
+def run(settings: Settings) -> int | None:
+    """Call the stage of a settings object, and print the result of commands in `PRINTERS`.
+
+    Returns:
+        The exit code of a result that is no error; None for 0.
+    """
     result = call(settings)
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")
-        getattr(import_module(module), function)(result, settings)
-    elif isinstance(result, str):  # of a command of a plugin
+        code: int | None = getattr(import_module(module), function)(result, settings)
+        return code
+    if isinstance(result, str):  # of a command of a plugin
         console.result(result)
+    return None
 
 
 _register()

@@ -126,17 +126,17 @@ def _usage(kind: type[Settings], name: str, declared: Option) -> str:
     return shown if declared.default is REQUIRED else f"[{shown}]"
 
 
-def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], None], name: str) -> None:
+def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings], int | None], name: str) -> None:
     """Register the command of a settings class.
 
     Args:
         app: application or group.
         kind: settings class; its docstring and `examples` are the help.
-        run: called with the checked settings object.
+        run: called with the checked settings object; returns the exit code, None for 0.
         name: the command's own name, without that of its group.
     """
 
-    def command(**typed: Any) -> None:
+    def command(**typed: Any) -> int | None:
         configs = typed.pop("config") or []
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
         for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
@@ -154,12 +154,14 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
             if shared["dry_run"] and getattr(settings, "output", None) is None:
                 raise option_error("dry_run", None, "needs --output", code="missing-option")
             with artifacts.dry_run(shared["dry_run"]):
-                run(settings)
+                code = run(settings)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
             size = console.size(peak * (1 if sys.platform == "darwin" else 1024))
             console.detail(f"done in {console.duration(time.monotonic() - started)}, peak memory {size}")
+            return code
         except artifacts.DryRun as stopped:
             _print_settings(stopped.output)
+            return None
         except KeyboardInterrupt as stopped:
             raise Interrupted(stopped, resumes=not _set(typed).get("interactive")) from None
 

@@ -39,8 +39,10 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(differences.any(0), p, 1.0))
 
 
-def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = Significance.seed) -> np.ndarray:
-    """Return the two-sided p-values of the sign-flip permutation test: (1 + as extreme) / (1 + permutations).
+def sign_flip(
+    differences: np.ndarray, permutations: int = 10_000, seed: int = Significance.seed, greater: bool = False
+) -> np.ndarray:
+    """Return the p-values of the sign-flip permutation test: (1 + as extreme) / (1 + permutations).
 
     Under the null hypothesis, the difference of each query is equally likely to have either sign.
 
@@ -48,20 +50,22 @@ def sign_flip(differences: np.ndarray, permutations: int = 10_000, seed: int = S
         differences: [queries, comparisons]; all comparisons share the flips.
         permutations: number of random flips.
         seed: random seed.
+        greater: one-sided: sums as high as that of the differences are extreme; by default two-sided.
     """
     count, comparisons = differences.shape
     if count < 1:
         return np.full(comparisons, np.nan)
     rng = draws.rng(seed)
     total = differences.sum(0)
-    observed = np.abs(total) - 1e-12 * np.abs(differences).sum(0)  # tolerance for the order of the summation
+    one_sided = np.asarray if greater else np.abs
+    observed = one_sided(total) - 1e-12 * np.abs(differences).sum(0)  # tolerance for the order of the summation
     extreme = np.zeros(comparisons, dtype=np.int64)
     rows = max(1, DRAWS_AT_ONCE // count)
     for begin in range(0, permutations, rows):
         size = min(rows, permutations - begin)
         bits = np.unpackbits(rng.integers(0, 256, (size, (count + 7) // 8), dtype=np.uint8), axis=1, count=count)
         # sum of s*d with s = 1 - 2*bit
-        extreme += (np.abs(total - 2 * (bits.astype(np.float64) @ differences)) >= observed).sum(0)
+        extreme += (one_sided(total - 2 * (bits.astype(np.float64) @ differences)) >= observed).sum(0)
     return (extreme + 1) / (permutations + 1)
 
 

@@ -28,7 +28,18 @@ from hybrid_cli.lexical.index import LexicalIndex
 
 Rows: TypeAlias = npt.NDArray[np.int32]
 _BATCH = 2048  # documents, and queries, at once
-_TAKEN = {"docid", "title", "text", "contents", "document", "impacts", "indices", "terms", "values"}  # by other fields
+_TAKEN = {
+    "docid",
+    "title",
+    "text",
+    "bm25",
+    "contents",
+    "document",
+    "impacts",
+    "indices",
+    "terms",
+    "values",
+}  # by other fields
 
 
 @dataclass(frozen=True)

@@ -128,13 +128,6 @@ class Lucene(Engine):
         )
 
 
-def _metadata(kind: pl.DataType) -> dict[str, Any]:
-    """Return the type of a field that filters and aggregations read."""
-    if kind == pl.String:
-        return {"type": "keyword", "ignore_above": _LONGEST}
-    return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
-
-
 class _Index:
     """An index on a server."""
 
@@ -153,6 +146,13 @@ class _Index:
 
     def close(self) -> None:
         """See `Live`."""
+
+
+def _metadata(kind: pl.DataType) -> dict[str, Any]:
+    """Return the type of a field that filters and aggregations read."""
+    if kind == pl.String:
+        return {"type": "keyword", "ignore_above": _LONGEST}
+    return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
 
 
 LOAD = """\

@@ -43,7 +43,7 @@ index.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
 client.create_collection("documents", schema=schema, index_params=index, consistency_level="Strong")
 count = 0
 for batch in pq.ParquetFile(Path(__file__).parent / "documents.parquet").iter_batches(256):
-    rows = batch.to_pylist()
+    rows = [{{name: value for name, value in row.items() if value is not None}} for row in batch.to_pylist()]
     for row in rows:
         row["bm25"] = dict(zip(row.pop("indices"), row.pop("values"))) or {{NO_TERM: 1.0}}
     count += client.insert("documents", rows)["insert_count"]

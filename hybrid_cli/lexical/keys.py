@@ -92,18 +92,15 @@ def search(
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
-            rows, tfs = matrix.rows[postings], matrix.tfs[postings]
-            if allowed is not None:
-                kept = allowed[rows]
-                rows, tfs = rows[kept], tfs[kept]
-            tfs = tfs.astype(np.float32)
+            rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
             rows_of_queries.append(rows)
             one = np.float32(1)
             shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
         rows, positions = np.unique(np.concatenate(rows_of_queries), return_inverse=True)
         sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
         scores = sums.astype(np.float32)
-        rows, scores = rows[scores >= SMALLEST], scores[scores >= SMALLEST]
+        kept = scores >= SMALLEST if allowed is None else (scores >= SMALLEST) & allowed[rows]
+        rows, scores = rows[kept], scores[kept]
         keys = (scores.view(np.uint32).astype(np.uint64) << HALF) | (LOWEST - order[rows].astype(np.uint64))
         if len(keys) > hits:
             keys = np.partition(keys, len(keys) - hits)[len(keys) - hits :]

@@ -11,6 +11,7 @@ import polars as pl
 from hybrid_cli import console, runs
 from hybrid_cli.artifacts import Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.readers.qrels import MACHINE, raters_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.storage import Kind
@@ -62,6 +63,22 @@ def judgments_of(qrels: Path, paths: Mapping[str, Path]) -> pl.DataFrame:
     if lineage.passage_length(qrels) is None:
         return judgments
     return judgments_for(judgments, ((name, runs.open_run(path).first_docids) for name, path in paths.items()))
+
+
+def machine_raters(qrels: Path) -> dict[str, int]:
+    """Return the machines that gave grades in a file of judgments, with their numbers of judgments."""
+    return {rater: count for rater, count in raters_of(qrels).items() if rater.startswith(MACHINE)}
+
+
+def warn_machine(qrels: Path) -> None:
+    """Warn about judgments of a machine where those of people are expected."""
+    if raters := machine_raters(qrels):
+        count = sum(raters.values())
+        console.warn(
+            f"{qrels}: {console.counted(judgment=count)} by {', '.join(raters)}, not by people; `evaluate --machine` "
+            "corrects their bias with judgments of people",
+            code="machine-judgments", path=qrels, judgments=count, raters=list(raters),
+        )  # fmt: skip
 
 
 def missing_split(command: str, collection: Path | None, split: str | None, runs: Sequence[Path]) -> Split | None:

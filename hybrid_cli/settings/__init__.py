@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Inspect, Judge, Report, Verify
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report, Verify
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.composing import Compose, Update
@@ -57,6 +57,7 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Rerank,
     ConcatRuns,
     Evaluate,
+    Gate,
     Report,
     Inspect,
     Verify,

@@ -19,9 +19,19 @@ from hybrid_cli.evaluation.options import (
     SignificanceTest,
 )
 from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.common import MEASURE, Budgeted, MayWrite, NameOrPath, ReadsFiles, Seeded, Writes, as_names
+from hybrid_cli.settings.common import (
+    MEASURE,
+    Budgeted,
+    MayWrite,
+    NameOrPath,
+    Overwrites,
+    ReadsFiles,
+    Seeded,
+    Writes,
+    as_names,
+)
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, redeclare, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Engine = Literal[  # search engines, in `exports.engines`
@@ -128,7 +138,7 @@ class Evaluate(MayWrite, Comparison):
 
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
-    over seeds. `--aggregate` prints means over collections.
+    over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
     """
 
     command = "evaluate"
@@ -140,6 +150,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
         "hybrid evaluate out/clear.parquet",
+        "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
@@ -179,6 +190,11 @@ class Evaluate(MayWrite, Comparison):
         "first.",
         panel=STUDIES, recorded=False
     )  # fmt: skip
+    machine: Path | None = option(
+        None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
+        "these correct.", panel=STUDIES,
+        applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, output=None)
+    )  # fmt: skip
     roc_against: str | None = option(
         None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
         panel=STUDIES, applies=when(over_seeds=True)
@@ -188,6 +204,53 @@ class Evaluate(MayWrite, Comparison):
 
     def _has_several_runs(self) -> bool:
         return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
+
+
+@dataclass(frozen=True)
+class GateInputs(Overwrites, Comparison):
+    """The comparison behind `gate`: of one run, which may be searched first."""
+
+    command = "gate"
+
+
+@dataclass(frozen=True)
+class Gate(ReadsFiles, Budgeted):
+    """Check that retrieval quality has not dropped since a baseline, for continuous integration.
+
+    Searches the queries and compares every value with the baseline, a small JSON file to commit. Exit code 1: a drop
+    beyond --max-drop is significant (one-sided sign-flip test, p < .05, Holm over the measures); the ten queries that
+    lost most are printed with their hits before and after. Exit code 3: the queries or judgments are not those of the
+    baseline. Exit code 0: no evidence of a drop; the smallest drop that the queries can detect is printed.
+    """
+
+    command = "gate"
+    panel = ANALYSIS
+    examples = (
+        "hybrid gate out/retriever data/mine --split test --baseline quality.json --write",
+        "hybrid gate out/retriever data/mine --split test --baseline quality.json --max-drop .02",
+        "hybrid gate out/run.parquet --measure nDCG@10,R@100 --baseline quality.json --format json",
+    )
+
+    system: Path = argument(REQUIRED, "A retriever, the folder of `auto`, an index, or a run.")
+    collection: Path | None = argument(
+        None, "Collection with the judgments; by default that of the indexes or the run."
+    )
+    _: KW_ONLY
+    baseline: Path = option(REQUIRED, "JSON file with the values of the baseline.")
+    write: bool = option(False, "Write the baseline, or renew it, and print how the means change.")
+    split: str | None = redeclare(Comparison, "split")
+    qrels: Path | None = option(None, "Qrels in place of the collection.", excluded=when(collection=GIVEN))
+    queries: Path | None = redeclare(Comparison, "queries")
+    corpus: Path | None = redeclare(Comparison, "corpus")
+    measure: Sequence[str] = _measure_option(
+        (), "Measures in the spelling of trec_eval or ir_measures.", "--measure", "-m", parse=MEASURE,
+        shown="those of the baseline, or nDCG@10"
+    )  # fmt: skip
+    max_drop: float = option(
+        0.01, "Tolerance: drop of a mean that passes.", minimum=0, maximum=1, applies=when(write=False), panel=TESTS
+    )
+    form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format")
+    summary: Path | None = option(None, "Markdown file that the result is appended to.")
 
 
 @dataclass(frozen=True)
@@ -313,8 +376,8 @@ class Export(Budgeted, Writes):
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
-        "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
         "hybrid export out/retriever --format folder --output out/shipped",
+        "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")

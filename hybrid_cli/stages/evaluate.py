@@ -10,9 +10,11 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.opening.judged import warn_machine
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.complement import Texts, complement
+from hybrid_cli.reporting.machine_labels import MachineLabels, machine_labels
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
@@ -24,11 +26,12 @@ from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate:
+def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate | MachineLabels:
     """Measure runs.
 
     Returns:
-        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`, else `Summary`.
+        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`,
+        `MachineLabels` with `machine`, else `Summary`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
@@ -39,11 +42,15 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
         return _evaluated(with_searched(settings, Path(folder), call))
 
 
-def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds:
+def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds | MachineLabels:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
+    if settings.machine is None and plan.qrels is not None:
+        warn_machine(plan.qrels)
     too_high = reused(plan.runs, plan.qrels)
     for reuse in too_high:
         reuse.warn()
+    if settings.machine is not None:
+        return machine_labels(plan, settings.machine)
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import lineage
+from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
 from hybrid_cli.opening.provenance import corpora_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.names import name_and_path, short_names
 from hybrid_cli.settings import Evaluate, Judge, MineNegatives, Report, Search, Settings
-from hybrid_cli.settings.analysis import Comparison
+from hybrid_cli.settings.analysis import Comparison, GateInputs
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.storage import Kind
 
-C = TypeVar("C", Evaluate, Report)
+C = TypeVar("C", Evaluate, GateInputs, Report)
 Call = Callable[[Settings], Any]  # calls the stage of a settings object
 
 RETRIEVER = "retriever"  # in the folder of `auto`
+_INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX, Kind.SHARDS)
 _BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
 
 
 def with_searched(settings: C, folder: Path, call: Call) -> C:
-    """Search the retrievers of a comparison for its queries; return settings with their runs among the inputs.
+    """Search the retrievers and indexes of a comparison for its queries; return settings with their runs as inputs.
 
     Args:
-        settings: settings of `evaluate` or `report`.
+        settings: settings of `evaluate`, `gate` or `report`.
         folder: folder of the runs, which are named after the retrievers.
         call: calls the stage of a settings object.
     """
     settings = _with_judgments(settings)
     given = [(text, name_and_path(str(text))) for text in (*settings.inputs, *settings.retriever)]
-    retrievers = {path: retriever_at(path) for _, (_, path) in given} | {
+    retrievers = {path: searchable_at(path) for _, (_, path) in given} | {
         path: retriever_at(path) or path for path in settings.retriever
     }
     searched = [path for path, retriever in retrievers.items() if retriever is not None]
@@ -61,6 +62,14 @@ def retriever_at(path: Path) -> Path | None:
     return next((folder for folder in (path, path / RETRIEVER) if is_retriever(folder)), None)
 
 
+def searchable_at(path: Path) -> Path | None:
+    """Return a retriever, that of the folder of `auto`, or an index; None for any other path."""
+    if (retriever := retriever_at(path)) is not None:
+        return retriever
+    made = artifacts.find_manifest(path) if path.is_dir() else None
+    return path if made is not None and made.kind in _INDEXES else None
+
+
 def _with_judgments(settings: C) -> C:
     """Return settings with the collection or the split that was left out; see `opening.judged`.
 
@@ -70,7 +79,7 @@ def _with_judgments(settings: C) -> C:
     paths = [*(name_and_path(str(text))[1] for text in settings.inputs), *settings.retriever]
     if settings.qrels is not None or not paths:
         return settings
-    known_kinds = [_is_run(path) or retriever_at(path) is not None for path in paths]
+    known_kinds = [_is_run(path) or searchable_at(path) is not None for path in paths]
     alone = known_kinds[0] and not any(
         path.is_dir() for path, known in zip(paths, known_kinds, strict=True) if not known
     )
@@ -80,9 +89,8 @@ def _with_judgments(settings: C) -> C:
         return settings if known is None else settings.changed(split=known.name)
     if known is not None:
         return settings.changed(inputs=[known.collection, *settings.inputs], split=known.name)
-    retriever = retriever_at(paths[0])
-    files = None if retriever is None else RetrieverFiles.read(retriever)
-    collection = None if files is None else collection_of(corpora_of(files.manifests))
+    searched = searchable_at(paths[0])
+    collection = None if searched is None else collection_of(corpora_of(_manifests(searched)))
     if collection is None:
         problem = f"{paths[0]}: the collection of its queries is not recorded, or has changed; pass it, or --qrels"
         raise InputError(problem, code="missing-option", option="qrels", path=paths[0])
@@ -100,8 +108,13 @@ def _is_run(path: Path) -> bool:
     return made is not None and made.kind == Kind.RUN
 
 
+def _manifests(searched: Path) -> Sequence[Sequence[Manifest]]:
+    """Return the manifests of the indexes of a retriever, or of an index."""
+    return RetrieverFiles.read(searched).manifests if is_retriever(searched) else manifests_of([searched])
+
+
 def _queries(settings: Comparison, retriever: Path) -> Path:
-    """Return the queries that a retriever is searched for: of `--queries`, the collection, the runs or the indexes."""
+    """Return the queries that a system is searched for: of `--queries`, the collection, the runs or the indexes."""
     if settings.queries is not None:
         return settings.queries
     judged = settings.qrels or Path(settings.inputs[0])
@@ -110,8 +123,7 @@ def _queries(settings: Comparison, retriever: Path) -> Path:
     runs = (path for text in settings.inputs if _is_run(path := name_and_path(str(text))[1]))
     if (queries := next(filter(None, map(lineage.texts_of, runs)), None)) is not None:
         return queries
-    manifests = RetrieverFiles.read(retriever).manifests
-    return queries_of_judgments(settings.command, judged, corpora_of(manifests))
+    return queries_of_judgments(settings.command, judged, corpora_of(_manifests(retriever)))
 
 
 def searched_sides(

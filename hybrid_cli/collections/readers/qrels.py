@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -12,8 +13,9 @@ from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chose
 from hybrid_cli.collections.readers.text_files import checked_id, lines
 from hybrid_cli.collections.source import Judgment, Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import DOCIDS, QIDS, plain_suffix
+from hybrid_cli.input_files import DOCIDS, QIDS, is_parquet, plain_suffix
 
+MACHINE = "machine:"  # begins the name of a rater that is no person
 JudgmentRow = tuple[Location, str, str, int]
 QRELS = Layout(
     "--qrels-columns",
@@ -65,6 +67,17 @@ def has_header(path: Path) -> bool:
     """Return whether the first line of a text has the usual name of a column, and no grade at its end."""
     fields = _split(next((line for _, line in lines(path)), "0"))
     return not _GRADE.fullmatch(fields[-1].strip()) and any(map(QRELS.reveals, fields))
+
+
+def raters_of(path: Path) -> Counter[str]:
+    """Return the raters of a text without a header, with their numbers of judgments.
+
+    The second of four columns names the rater, as in `qid RATER docid relevance`; most tools write 0 there. trec_eval
+    and our readers of grades ignore it.
+    """
+    if not path.is_file() or is_parquet(path) or not is_delimited(path) or has_header(path):
+        return Counter()
+    return Counter(fields[1] for _, line in lines(path) if len(fields := _split(line)) == 4)
 
 
 def split_judgments(qrels: Mapping[str, Path]) -> Iterator[Judgment]:
