@@ -171,7 +171,7 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     Path("typed").mkdir()
     corpus.write_parquet("typed/corpus.parquet")
-    for engine in ("parquet", "vespa", "opensearch", "elasticsearch"):
+    for engine in ENGINES:
         words = ["export", "whole", "--dense", "dense", "--format", engine, "--collection", "typed/corpus.parquet"]
         done = hybrid(*words, "--output", f"typed/{engine}")
         assert done.code == 0, done.err

@@ -19,6 +19,7 @@ from hybrid_cli.exports.live import Live
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import FusionRecipe, Rule, Transform, unchanged, weighted_sum
 from hybrid_cli.indexes.shards import Advance
+from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.runs import ranked
 from hybrid_cli.storage import disk
@@ -73,7 +74,7 @@ class Fusion:
     group: Group = NO_GROUPS
     hits: int = 10
     documents: int = 0
-    language: str = "en"
+    language: str = BM25Options.language
     shares: tuple[float, ...] | None = None
 
     @property

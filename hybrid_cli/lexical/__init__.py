@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from hybrid_cli.lexical.options import BM25Options
+
 if TYPE_CHECKING:
     from hybrid_cli.lexical.analysis import LazyAnalyzer
 
 __all__ = ["analyze"]
 
 
-def analyze(texts: Sequence[str], language: str = "en") -> list[list[str]]:
+def analyze(texts: Sequence[str], language: str = BM25Options.language) -> list[list[str]]:
     """Return the terms of each text as `index-bm25 --language` indexes them, for BM25 in another program.
 
     English needs no Java, except for long lists and other scripts.
