@@ -9,17 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from command import Done, hybrid, raises, refused
 from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
+from hybrid_cli import artifacts
 from hybrid_cli.collections.judgments import Judgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import machine_judges
 from hybrid_cli.workflows.machine_judges import (
     BadAnswerError,
@@ -393,3 +398,49 @@ def test_a_command_that_answers_for_another_query_is_not_believed() -> None:
     with pytest.raises(BadAnswerError):
         judge.grade(QUESTION, "k" * 64)
     judge.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ reranker
+
+
+@pytest.fixture(scope="module")
+def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker with random weights."""
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("reranker") / "reranker"
+    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
+    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
+        model.save(work)
+    return folder
+
+
+def test_a_reranker_gives_grades_as_often_as_people(here: Path, server: Server, reranker: Path) -> None:
+    judged(server, output="all.tsv")  # the pool
+    pairs = [(row[0], row[2]) for row in lines_of(Path("all.tsv"))]
+    people = {pair: (0, 0, 1, 3)[number % 4] for number, pair in enumerate(pairs)}
+    Path("human.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{value}\n" for (qid, docid), value in people.items()))
+    words = ["judge", "tiny", "--split", "test", *RUNS, "--reranker", reranker, "--output", "machine.tsv"]
+    done = hybrid(*words, "--qrels", "human.tsv")
+    assert done.code == 0, done.err
+    counts = Counter(int(row[3]) for row in lines_of(Path("machine.tsv")))
+    expected = Counter(people.values())
+    assert all(abs(counts[grade] - expected[grade]) <= 2 for grade in range(4)), (counts, expected)
+    assert lines_of(Path("machine.tsv"))[0][1] == "machine:reranker"
+    for text in ("", "t1\t0\tdense\t1\n"):
+        Path("few.tsv").write_text(text)
+        assert hybrid(*words[:-1], "few-machine.tsv", "--qrels", "few.tsv").code == 2
+    Path("zero.tsv").write_text("".join(f"{qid}\t0\t{docid}\t0\n" for qid, docid in people))
+    assert hybrid(*words, "--qrels", "zero.tsv").is_problem("too-few-judgments", option="qrels")
+
+
+def test_a_judge_that_ranked_the_hits_is_warned_about(here: Path, server: Server, reranker: Path) -> None:
+    queries, corpus = "tiny/queries.test.parquet", "tiny"
+    words = ["rerank", RUNS[0], "--model", reranker, "--queries", queries, "--collection", corpus, "--device", "cpu"]
+    assert hybrid(*words, "--top-k", 4, "--output", "reranked.parquet").code == 0
+    judged(server, output="all.tsv")
+    values = {(row[0], row[2]): number % 2 for number, row in enumerate(lines_of(Path("all.tsv")))}
+    Path("human.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{value}\n" for (qid, docid), value in values.items()))
+    words = ["judge", "tiny", "--split", "test", "reranked.parquet", "--reranker", reranker, "--qrels", "human.tsv"]
+    assert hybrid(*words, "--output", "machine.tsv").says("judge-ranks", model="reranker")
+    words[4] = RUNS[1]
+    assert not hybrid(*words, "--output", "other.tsv").says("judge-ranks")
