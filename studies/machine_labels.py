@@ -119,7 +119,8 @@ def table(rows: pl.DataFrame) -> str:
     )  # fmt: skip
     lines = ["| Machine | Queries of people | Coverage, least (mean) | People alone, least (mean) | Width of means "
              "| Width of differences |", "|---|--:|--:|--:|--:|--:|"]  # fmt: skip
-    for kind, count, *cells in figures.iter_rows():
+    kinds = [*ERRORS, *BIASES]
+    for kind, count, *cells in sorted(figures.iter_rows(), key=lambda row: (kinds.index(row[0]), row[1])):
         least, mean, least_people, mean_people, ratio, ratio_difference = cells
         lines.append(
             f"| {kind} | {count} | {least:.1%} ({mean:.1%}) | {least_people:.1%} ({mean_people:.1%}) | {ratio:.2f} "
