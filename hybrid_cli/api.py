@@ -17,7 +17,7 @@ from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, metadata_of, refuse_other_corpora, warn_lost
-from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher
+from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher, with_probability
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of
 from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
@@ -55,25 +55,32 @@ class Index:
     documents: TextStore | None
     parts: Sequence[Sequence[Manifest]] = ()
 
-    def search(self, queries: Queries, k: int = 10, filter: str | None = None) -> pl.DataFrame:
+    def search(
+        self, queries: Queries, k: int = 10, filter: str | None = None, min_probability: float | None = None
+    ) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
         Args:
             queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
             k: documents per query.
             filter: condition over the metadata of documents, such as `year >= 2020 AND lang = 'de'`.
+            min_probability: least probability of a hit of a calibrated retriever. A query without hits has no row.
 
         Returns:
             qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
-            `bm25_score`, null where the index does not return the document; title and text if the corpus is known. Of
-            an index of passages, the hits are documents, and `passage` is the best passage, which gives title and text.
+            `bm25_score`, null where the index does not return the document; of a calibrated retriever, `probability`;
+            title and text if the corpus is known. Of an index of passages, the hits are documents, and `passage` is the
+            best passage, which gives title and text.
             In the order of the queries.
 
         Raises:
-            InputError: `k` is no whole number from 1 on, a query is no text, or no condition over known columns.
+            InputError: `k` is no whole number from 1 on, a query is no text, no condition over known columns, or hits
+                have no probabilities.
         """
         k, table = checked_depth(k), queries_table(queries)
         searcher = self.searcher if filter is None else self._within(filter)
+        if min_probability is not None:
+            searcher = with_probability(searcher, min_probability)
         search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
         hits = pl.concat(search(table, k)) if len(table) else runs.empty()
         if self.documents is None:
@@ -93,7 +100,7 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
 
     Args:
         path: folder of the retriever, or its URL.
-        options: `device` and `threads`.
+        options: `device`, `threads` and `min_probability`.
 
     Raises:
         InputError: no retriever, or an index of it is gone or was built again.

@@ -47,6 +47,13 @@ GOLDEN: dict[str, dict[str, float]] = {
     "borda": {"y": (3 + 4) / 4, "x": (4 + 2) / 4, "w": (1 + 3) / 4, "z": (2 + 1) / 4},
     "isr": {"y": 2 * (1 / 4 + 1), "x": 2 * (1 + 1 / 9), "w": 1 / 4, "z": 1 / 9},
     "rbc": {"y": 0.2 * (0.8 + 1), "x": 0.2 * (1 + 0.64), "w": 0.2 * 0.8, "z": 0.2 * 0.64},
+    # medians 8 and 2.5, deviations 2.054805 and 0.849837; a missing document is neutral
+    "log-odds": {
+        "y": 1 / (1 + math.exp(-(0 + 0.588348) / math.sqrt(2))),
+        "w": 0.5,
+        "x": 1 / (1 + math.exp(-(0.973329 - 1.765045) / math.sqrt(2))),
+        "z": 1 / (1 + math.exp(1.459993 / math.sqrt(2))),
+    },
 }
 
 

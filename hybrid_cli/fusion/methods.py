@@ -103,6 +103,12 @@ def rank_bias(score: pl.Expr, rank: pl.Expr, phi: float = 0.8) -> pl.Expr:
     return (1 - phi) * pl.lit(phi).pow(rank - 1)
 
 
+def log_odds(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
+    """Return (s - median) / standard deviation: log odds of a sigmoid likelihood. A single hit or equal scores: 0."""
+    varied = of_query(score.max()) > of_query(score.min())
+    return _where(varied, (score - of_query(score.median())) / of_query(score.std(ddof=0)), 0.0, score)
+
+
 def _where(usable: pl.Expr, value: pl.Expr, otherwise: float | pl.Expr, score: pl.Expr) -> pl.Expr:
     """Return `value` if `usable` is true, else `otherwise`; null if the score is null."""
     return pl.when(score.is_not_null()).then(pl.when(usable).then(value).otherwise(otherwise))
@@ -121,6 +127,7 @@ TRANSFORMS: dict[str, Transform] = {
     "rrf": reciprocal_rank,
     "isr": inverse_square_rank,
     "rbc": rank_bias,
+    "log-odds": log_odds,
 }
 
 
@@ -150,6 +157,12 @@ def times_lists(values: Sequence[pl.Expr], weights: Sequence[float], present: Se
     return weighted_sum(values, weights, present) * _count(
         [here for here, w in zip(present, weights, strict=True) if w]
     )
+
+
+def log_odds_conjunction(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
+    """Return sigmoid(sqrt(n) sum w v / sum w) of n lists: the probability of combined log odds (Bayesian BM25)."""
+    evidence = math.sqrt(len(weights)) * weighted_mean(values, weights, present)
+    return 1 / (1 + (-evidence).exp())
 
 
 def mean_of_known(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
@@ -243,6 +256,7 @@ _BUILT_IN: dict[str, Method] = {
     "borda": Method("borda", weighted_sum, "ignore", fixed=True),
     "isr": Method("isr", times_lists, "zero", fixed=True),
     "rbc": Method("rbc", weighted_sum, "zero", fixed=True),
+    "log-odds": Method("log-odds", log_odds_conjunction, "ignore", fixed=True),
     "combsum": Method("minmax", weighted_sum, "zero"),
     "combmnz": Method("minmax", times_lists, "zero"),
     "combanz": Method("minmax", mean_of_known, "ignore"),

@@ -239,9 +239,15 @@ class HybridSearcher:
 
 @dataclass(frozen=True)
 class RetrieverSearcher:
-    """Several indexes and their fusion."""
+    """Several indexes and their fusion.
+
+    Attributes:
+        retriever: the open indexes.
+        min_probability: least probability of a hit; None for all hits.
+    """
 
     retriever: Retriever
+    min_probability: float | None = None
 
     @classmethod
     def open(cls, files: RetrieverFiles, options: SearchOptions | None = None) -> RetrieverSearcher:
@@ -252,7 +258,7 @@ class RetrieverSearcher:
             options: device and threads; defaults if None.
 
         Raises:
-            InputError: an index, or the reranker, cannot be opened.
+            InputError: an index, or the reranker, cannot be opened; or hits have no probabilities.
         """
         stored, options = files.stored, options or SearchOptions()
         reranker = None
@@ -265,19 +271,22 @@ class RetrieverSearcher:
             options = options.changed(group=stored.group)
         sides = open_sides(files.indexes, options).values()
         named = dict(zip(files.names, sides, strict=True))
-        return cls(Retriever(named, stored.recipe, stored.depth, reranker))
+        calibration = files.calibration if options.group == stored.group else None
+        retriever = Retriever(named, stored.recipe, stored.depth, reranker, calibration)
+        retriever.check_probability(options.min_probability)
+        return cls(retriever, options.min_probability)
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """See `Searcher`."""
-        return self.retriever.runs(queries, hits)
+        return self.retriever.runs(queries, hits, self.min_probability)
 
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries at a time, with rank and score in each index."""
-        return self.retriever.explained(queries, hits)
+        return self.retriever.explained(queries, hits, self.min_probability)
 
     def within(self, allowed: Allowed) -> RetrieverSearcher:
         """See `Searcher`."""
-        return RetrieverSearcher(self.retriever.within(allowed))
+        return replace(self, retriever=self.retriever.within(allowed))
 
 
 def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None) -> Searcher:
@@ -295,6 +304,19 @@ def open_searcher(path: Path, options: SearchOptions | None = None, shards: Sequ
     if is_retriever(path):
         return RetrieverSearcher.open(RetrieverFiles.read(path), options)
     return open_index(path, options, shards)
+
+
+def with_probability(searcher: Searcher, min_probability: float) -> RetrieverSearcher:
+    """Return a searcher that drops hits with a lower probability.
+
+    Raises:
+        InputError: the hits have no probabilities.
+    """
+    if not isinstance(searcher, RetrieverSearcher):
+        problem = "min_probability: one index gives no probabilities; pass a retriever of `compose --calibrate`"
+        raise InputError(problem, code="not-calibrated")
+    searcher.retriever.check_probability(min_probability)
+    return RetrieverSearcher(searcher.retriever, min_probability)
 
 
 def open_index(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import storage
+from hybrid_cli import console, storage
 from hybrid_cli.artifacts import Manifest, lineage, read_manifest
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
@@ -17,6 +17,7 @@ from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
 from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.passages import NO_GROUPS, Group
+from hybrid_cli.retrieval.calibration import Calibration
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -35,6 +36,7 @@ class StoredRetriever:
         scaled_by: the queries that the scales are of, in words.
         reranker: `model` (a name, or a path relative to the folder), `fingerprint` and `depth`; None without one.
         tuning: evidence of the tuned weights, as `fuse --tune` writes it; None for untuned ones.
+        calibration: probabilities of hits, the fields of `retrieval.calibration.Calibration`; None without.
         generation: number of the state of the documents; `update` writes the next one.
         changed: numbers of documents `added`, `replaced` and `removed` by `update` since weights and scales were
             chosen; None without an update.
@@ -53,6 +55,7 @@ class StoredRetriever:
     scaled_by: str | None = None
     reranker: Mapping[str, str | int] | None = None
     tuning: Mapping[str, Any] | None = None
+    calibration: Mapping[str, Any] | None = None
     generation: int = 1
     changed: Mapping[str, int] | None = None
 
@@ -163,6 +166,18 @@ class RetrieverFiles:
     def names(self) -> list[str]:
         """Return the short name of each index, the same in every generation."""
         return short_names(self.first_indexes)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The probabilities of hits; None without; warn if documents have changed since they were learned."""
+        if self.stored.calibration is None:
+            return None
+        if self.stored.changed is not None:
+            console.warn(
+                f"{self.folder}: documents have changed since its probabilities were learned; compose it again with "
+                "--calibrate", code="stale-calibration", path=self.folder, **self.stored.changed,
+            )  # fmt: skip
+        return make_typed(Calibration, dict(self.stored.calibration), self.folder / layout.RETRIEVER)
 
     def of_kind(self, kind: Kind) -> list[Path]:
         """Return the lexical or the dense indexes."""

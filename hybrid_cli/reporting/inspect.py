@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError
 from hybrid_cli.reporting import tables
+from hybrid_cli.reporting.calibration import show_calibration
 from hybrid_cli.reporting.engine import Agreement, show_agreement
 from hybrid_cli.reporting.tables import Table
 from hybrid_cli.settings import Inspect, Verify
@@ -117,6 +118,9 @@ def _show_retriever(described: Description) -> None:
     if stored["changed"]:
         changes = {name: f"{number:,} documents" for name, number in stored["changed"].items()}
         _pairs("updates since weights and scales were chosen", {"generation": str(stored["generation"]), **changes})
+    if stored["calibration"]:
+        tables.heading("probabilities of hits")
+        show_calibration(stored["calibration"])
     evidence = {name: value for name, value in (stored["tuning"] or {}).items() if isinstance(value, str | int | float)}
     _pairs("tuning", {name.replace("_", " "): _number(value) for name, value in evidence.items()})
 

@@ -36,16 +36,17 @@ def show_hits(result: Any, settings: Search) -> None:
         for query, hits in [(settings.query, result)] if settings.query is not None else result:
             if heads:
                 console.result(f"query: {console.one_line(query)}")
-            show(query, hits.rows(named=True))
+            show(query, hits.rows(named=True), settings.min_probability)
 
 
-def _show_json(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
+def _show_json(query: str, hits: Sequence[Mapping[str, Any]], least: float | None) -> None:
     def plain(hit: Mapping[str, Any]) -> dict[str, Any]:
         shown = {name: value for name, value in hit.items() if not name.endswith(("_rank", "_score"))}
         sides = {part: {name: hit[f"{name}_{part}"] for name in _sides(hit)} for part in ("rank", "score")}
         return shown | ({"ranks": sides["rank"], "scores": sides["score"]} if sides["rank"] else {})
 
-    console.result_json({"query": query, "hits": list(map(plain, hits))})
+    answerable = {} if least is None else {"answerable": bool(hits)}
+    console.result_json({"query": query, **answerable, "hits": list(map(plain, hits))})
 
 
 def _sides(hit: Mapping[str, Any]) -> list[str]:
@@ -53,13 +54,14 @@ def _sides(hit: Mapping[str, Any]) -> list[str]:
     return [name.removesuffix("_rank") for name in hit if name.endswith("_rank")]
 
 
-def _show_text(query: str, hits: Sequence[Mapping[str, Any]]) -> None:
+def _show_text(query: str, hits: Sequence[Mapping[str, Any]], least: float | None) -> None:
     if not hits:
-        console.result("no hits")
+        console.result("no hits" if least is None else f"no hits with a probability of at least {least:g}")
     marked = match_words(query)
     for hit in hits:
         ranks = [f"{name} {hit[f'{name}_rank'] or '-'}" for name in _sides(hit)]
-        details = ", ".join([f"{hit['score']:.4f}", *ranks])
+        likely = [f"probability {hit['probability']:.2f}"] if "probability" in hit else []
+        details = ", ".join([f"{hit['score']:.4f}", *likely, *ranks])
         title = hit.get("title")
         _show_wrapped(
             f"{hit['rank']:2}. ", f"{title}  [{hit['docid']}: {details}]" if title else f"{hit['docid']}  [{details}]"

@@ -20,6 +20,7 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.retrieval.calibration import FIRST, Calibration
 from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.in_memory import Answers, Queries, checked_depth, queries_table
 from hybrid_cli.retrieval.numbered import Candidates, NumberedSide
@@ -96,12 +97,14 @@ class Retriever:
         recipe: method, weights and the rule for documents that a side does not return.
         depth: hits of each side that are fused.
         reranker: rescores the first fused hits; None for none.
+        calibration: gives the hits probabilities; None for none.
     """
 
     sides: Mapping[str, Side]
     recipe: FusionRecipe
     depth: int = HITS
     reranker: RerankStep | None = None
+    calibration: Calibration | None = None
 
     @classmethod
     def of(
@@ -134,38 +137,69 @@ class Retriever:
                 problem, code="number-of-weights", value=len(self.recipe.weights), expected=len(self.sides)
             )
 
-    def search(self, queries: Queries, k: int = 10) -> pl.DataFrame:
+    def search(self, queries: Queries, k: int = 10, min_probability: float | None = None) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
         Args:
             queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
             k: documents per query.
+            min_probability: least probability of a hit, for a calibrated retriever; None for all hits.
 
         Returns:
             qid, docid, rank (from 1), score, and for each side its rank and score of the document, such as `bm25_rank`
             and `bm25_score`. The rank is null if the side does not return the document, and so is the score, unless the
-            rule for missing documents is `exact`.
+            rule for missing documents is `exact`. If the retriever is calibrated, `probability` that the document is
+            relevant.
 
         Raises:
-            InputError: `k` is no whole number from 1 on, or a query is no text.
+            InputError: `k` is no whole number from 1 on, a query is no text, or `min_probability` without calibration.
         """
         k, table = checked_depth(k), queries_table(queries)
-        return pl.concat(list(self.explained(table, k)) or [_nothing(list(self.sides))])
+        return pl.concat(list(self.explained(table, k, min_probability)) or [self._nothing()])
 
     def within(self, allowed: Allowed) -> Retriever:
         """Return the same retriever whose hits are documents that a filter keeps."""
         return replace(self, sides={name: side.within(allowed) for name, side in self.sides.items()})
 
-    def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+    def explained(
+        self, queries: pl.DataFrame, hits: int, min_probability: float | None = None
+    ) -> Iterator[pl.DataFrame]:
         """Yield the hits of some queries at a time, with the columns of `search`."""
+        self.check_probability(min_probability)
         for block in self._blocks(queries):
-            run = pl.concat([runs.empty(), *self._fused(block, queries, hits)], how="diagonal")
+            depth = hits if self.calibration is None else max(hits, FIRST)
+            run = pl.concat([runs.empty(), *self._fused(block, queries, depth)], how="diagonal")
             if block.passages is not None and "passage" not in run.columns:  # without hits
                 run = run.with_columns(passage=pl.lit(None, pl.String))
-            yield run.hstack(block.explain(run))
+            run = run.hstack(block.explain(run))
+            if self.calibration is not None:
+                likely = self.calibration.probabilities(run, list(self.sides))
+                run = run.with_columns(probability=likely).filter(pl.col("rank") <= hits)
+            if min_probability is not None:
+                run = run.filter(pl.col("probability") >= min_probability)
+                run = run.with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
+            yield run
 
-    def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+    def check_probability(self, min_probability: float | None) -> None:
+        """Refuse a probability outside [0, 1], or one of a retriever that is not calibrated.
+
+        Raises:
+            InputError: see above.
+        """
+        if min_probability is None:
+            return
+        if not 0 <= min_probability <= 1:
+            problem = f"min_probability {min_probability}: needs a number from 0 to 1"
+            raise InputError(problem, code="out-of-range", option="min_probability", value=min_probability)
+        if self.calibration is None:
+            problem = "the hits have no probabilities; calibrate the retriever: hybrid compose INDEXES --calibrate"
+            raise InputError(f"{problem} --qrels COLLECTION --split dev --output RETRIEVER", code="not-calibrated")
+
+    def runs(self, queries: pl.DataFrame, hits: int, min_probability: float | None = None) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
+        if min_probability is not None:
+            yield from (run.select(runs.SCHEMA.names()) for run in self.explained(queries, hits, min_probability))
+            return
         for block in self._blocks(queries):
             for run in self._fused(block, queries, hits):
                 yield run.select(runs.SCHEMA.names())
@@ -193,6 +227,12 @@ class Retriever:
             return (1.0,) * len(self.sides)
         scores = pl.concat(blocks)
         return tuple(float(np.std(scores[f"score_{number}"].to_numpy())) or 1.0 for number in range(len(self.sides)))
+
+    def _nothing(self) -> pl.DataFrame:
+        """Return hits of no query."""
+        columns = [pl.lit(None, kind).alias(f"{name}_{part}") for name in self.sides for part, kind in _PARTS.items()]
+        columns += [] if self.calibration is None else [pl.lit(None, pl.Float64).alias("probability")]
+        return runs.empty().with_columns(columns)
 
     @cached_property
     def _numbered(self) -> list[NumberedSide] | None:
@@ -258,12 +298,6 @@ class Retriever:
         if self.recipe.missing != "exact":
             return returned, [returned], passages
         return returned, list(lists.complete([returned], qids, [answer.score for answer in answers])), passages
-
-
-def _nothing(names: list[str]) -> pl.DataFrame:
-    """Return hits of no query."""
-    columns = [pl.lit(None, kind).alias(f"{name}_{part}") for name in names for part, kind in _PARTS.items()]
-    return runs.empty().with_columns(columns)
 
 
 _PARTS = {"rank": pl.Int32(), "score": pl.Float32()}

@@ -33,6 +33,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         "hybrid compose out/bm25 out/dense --tune --qrels data/mine --split dev --output out/retriever",
         "hybrid compose out/bm25 out/dense --tune --qrels judgments.tsv --output out/retriever",
         "hybrid compose out/bm25 out/dense --weights @out/weights.json --output out/retriever",
+        "hybrid compose out/bm25 out/dense --calibrate --qrels data/mine --split dev --output out/retriever",
     )
 
     indexes: Sequence[Path] = argument(REQUIRED, "Lexical and dense indexes of one corpus.")
@@ -63,7 +64,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     queries: Path | None = option(
         None, "Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.",
         panel=SCALE, shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
-        applies=(when(method=None, tune=False), when(tune=True))
+        applies=(when(method=None, tune=False), when(tune=True), when(calibrate=True))
     )  # fmt: skip
     split: str | None = option(
         None, "Split of the collection in `--queries` or `--qrels`.", recorded=False,
@@ -74,9 +75,13 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         False, "Search the queries of `--qrels`, and choose method and weights on them.", panel=TUNING,
         excluded=(when(weights=GIVEN), when(method=GIVEN))
     )  # fmt: skip
+    calibrate: bool = option(
+        False, "Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.",
+        panel=TUNING
+    )  # fmt: skip
     qrels: Path | None = option(
-        None, "Qrels, or a collection with `--split`, whose judged queries tune the fusion.", panel=TUNING,
-        applies=when(tune=True), needed=when(tune=True)
+        None, "Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.",
+        panel=TUNING, applies=(when(tune=True), when(calibrate=True)), needed=(when(tune=True), when(calibrate=True))
     )  # fmt: skip
     measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
 

@@ -135,6 +135,10 @@ class SearchOptions(OnDevice, Threaded):
         "(`mean`), or are the hits (`none`).", shown="max for a collection made with --split-passages",
         applies=when(exact=False), recorded=False
     )  # fmt: skip
+    min_probability: float | None = option(
+        None, "Drop hits with a lower probability; of a retriever with `compose --calibrate`.", minimum=0, maximum=1,
+        applies=when(index_kind=RETRIEVER), shown="all hits"
+    )  # fmt: skip
     engine: Engine = _lexical_option(
         "matrix", "Impact matrix, or Lucene.", applies=when(index_kind="a lexical index", exact=False)
     )

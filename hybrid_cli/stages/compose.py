@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest
@@ -17,20 +21,23 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.opening.default_fusion import default_fusion, default_shares
-from hybrid_cli.opening.judged import queries_of_judgments
+from hybrid_cli.opening.judged import judgments_of, queries_of_judgments
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.opening.provenance import check_systems, corpora_of, group_of, refuse_other_corpora
 from hybrid_cli.opening.searcher import open_sides
 from hybrid_cli.opening.stored_retriever import (
+    RetrieverFiles,
     StoredRetriever,
     manifests_of,
     named_indexes,
     refuse_shards,
 )
+from hybrid_cli.reporting.calibration import show_calibration
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
+from hybrid_cli.workflows.calibration import judged_folds, learned
 
 _TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
 _NOT_EVIDENCE = (
@@ -61,10 +68,11 @@ def compose(settings: Compose) -> Path:
     output = artifacts.output_of(settings, Kind.RETRIEVER, _inputs(settings, queries))
     if output.up_to_date:
         return output.path
+    recipes: list[FusionRecipe] = []
     if path := weights_path(settings.weights):
         fusion = _of_file(settings, path, manifests)
     elif settings.tune:
-        fusion = _tuned(settings, manifests, queries)
+        fusion, recipes = _tuned(settings, manifests, queries)
     elif settings.method is not None:
         recipe = FusionRecipe(
             settings.method, (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing,
@@ -72,7 +80,7 @@ def compose(settings: Compose) -> Path:
         )  # fmt: skip
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
-        fusion = _scaled(settings, manifests, queries)
+        fusion = _scaled(settings, manifests, None if settings.calibrate else queries)
     group = group_of(settings.group, manifests)
     stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), group=group, **fusion)
     if settings.reranker is not None:
@@ -81,6 +89,10 @@ def compose(settings: Compose) -> Path:
         stored = replace(stored, reranker=named_reranker(settings.reranker, settings.rerank_depth, output.target))
     if stored.missing == "exact":
         refuse_shards(settings.indexes)
+    if settings.calibrate and queries is not None:
+        files = RetrieverFiles(output.target, stored, settings.indexes, manifests)
+        calibration = learned(settings, files, queries, _qrels(settings), recipes)
+        stored = replace(stored, calibration=asdict(calibration))
     with output.folder() as (work, counts):
         stored.write(work)
         counts |= {"indexes": len(stored.indexes), "method": stored.method, "weights": list(stored.weights)}
@@ -102,6 +114,10 @@ def _queries(settings: Compose, manifests: Sequence[Sequence[Manifest]]) -> Path
     return queries_of_judgments("compose", qrels, corpora_of(manifests))
 
 
+def _qrels(settings: Compose) -> Path:
+    return collections.qrels_path(settings.qrels or Path(), _split_of_qrels(settings))
+
+
 def _split_of_qrels(settings: Compose) -> str | None:
     return settings.split if settings.qrels is not None and settings.qrels.is_dir() else None
 
@@ -111,7 +127,7 @@ def _inputs(settings: Compose, queries: Path | None) -> dict[str, Path | artifac
     if queries is not None:
         inputs["queries"] = queries
     if settings.qrels is not None:
-        inputs["qrels"] = collections.qrels_path(settings.qrels, _split_of_qrels(settings))
+        inputs["qrels"] = _qrels(settings)
     if settings.reranker is not None:
         inputs["reranker"] = model_input(settings.reranker)
     return inputs | weights_file(settings.weights)
@@ -150,8 +166,14 @@ def _evidence(tuned: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tuned.items() if name not in _NOT_EVIDENCE}
 
 
-def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: Path | None) -> dict[str, Any]:
-    """Search the judged queries in every index, and tune the fusion of the runs as `fuse --tune` does."""
+def _tuned(
+    settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: Path | None
+) -> tuple[dict[str, Any], list[FusionRecipe]]:
+    """Search the judged queries in every index, and tune the fusion of the runs as `fuse --tune` does.
+
+    Returns:
+        The fields of the retriever, and with `--calibrate` the fusion that is tuned without each fold of the queries.
+    """
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):
@@ -168,9 +190,24 @@ def _tuned(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: 
             measure=settings.measure, depth=settings.depth, output=weights, seed=settings.seed,
             threads=settings.threads,
         )  # fmt: skip
-        call(fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse)
+        fuse = fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse
+        call(fuse)
         tuned = read_tuned(weights)
-        return _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
+        content = _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
+        return content, _tuned_by_fold(settings, fuse, runs) if settings.calibrate else []
+
+
+def _tuned_by_fold(settings: Compose, fuse: Fuse, runs: Sequence[Path]) -> list[FusionRecipe]:
+    """Return the fusion that is tuned without each fold of the judged queries; its tables are not printed."""
+    qrels, recipes = _qrels(settings), []
+    judgments = judgments_of(qrels, {path.stem: path for path in runs})
+    for number, fold in enumerate(judged_folds(qrels, settings.seed)):
+        others, weights = (fuse.output.with_name(f"{number}{ending}") for ending in (".parquet", ".json"))
+        judgments.filter(~pl.col("qid").is_in(pl.Series(fold).implode())).write_parquet(others)
+        with console.quiet(), contextlib.redirect_stdout(io.StringIO()):
+            call(fuse.changed(qrels=others, split=None, output=weights))
+        recipes.append(stored_recipe(weights, read_tuned(weights)["runs"], {}))
+    return recipes
 
 
 def _scaled(settings: Compose, manifests: Sequence[Sequence[Manifest]], queries: Path | None) -> dict[str, Any]:
@@ -207,3 +244,5 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
     parts = [f"{weight:g} {name}" for name, weight in zip(short_names(settings.indexes), weights, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
     console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each")
+    if stored.calibration is not None:
+        show_calibration(stored.calibration)

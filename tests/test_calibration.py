@@ -1,0 +1,281 @@
+"""Probabilities of hits: right on left-out queries, equal for any number of hits; and searches that return nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from command import Notices, hybrid, raises, refused
+
+from hybrid_cli import open_index, open_retriever, runs
+from hybrid_cli.evaluation.reliability import calibration_error, reliability, risk_at_coverage
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
+from hybrid_cli.retrieval.calibration import Calibration, Prior, calibrate, prior_of, random_parts
+from hybrid_cli.settings import PreparePythonDocs
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
+
+SIDES = ["bm25", "dense"]
+PRIOR = prior_of(["lexical", "dense"])
+
+
+# ------------------------------------------------------------------------------------------------------ on made-up hits
+
+
+def made_up(queries: int, seed: int, chance: bool = False) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return hits whose relevance follows their score, or with `chance` nothing, and the judgments."""
+    drawn = np.random.default_rng(seed)
+    hits, judged = [], []
+    for query in range(queries):
+        scores = np.sort(drawn.normal(size=(30, 2)).sum(1))[::-1]
+        likely = np.full(30, 0.1) if chance else 1 / (1 + np.exp(4 - 2 * scores))
+        relevant = drawn.random(30) < likely
+        rows = {
+            "qid": [f"q{query}"] * 30,
+            "docid": [f"d{n}" for n in range(30)],
+            "rank": np.arange(1, 31, dtype=np.int32),
+        }
+        for side in SIDES:
+            noisy = scores + drawn.normal(size=30)
+            ranks = (-noisy).argsort().argsort() + 1
+            rows |= {f"{side}_rank": ranks.astype(np.int32), f"{side}_score": noisy}
+        hits.append(pl.DataFrame(rows | {"score": scores}))
+        judged.append(
+            pl.DataFrame({"qid": rows["qid"], "docid": rows["docid"], "relevance": relevant.astype(np.int32)})
+        )
+    return pl.concat(hits), pl.concat(judged)
+
+
+def learned(hits: pl.DataFrame, qrels: pl.DataFrame, prior: Prior = PRIOR) -> Calibration:
+    return calibrate(hits, qrels, random_parts(hits, 1), SIDES, 30, prior, 1)
+
+
+def test_the_calibration_error_is_the_mean_distance_of_probability_and_share() -> None:
+    likely = np.repeat([0.2, 0.8], 50)
+    relevant = np.concatenate([np.arange(50) < 10, np.arange(50) < 20]).astype(float)
+    bins = reliability(likely, relevant, 2)
+    assert [value for each in bins for value in each] == pytest.approx([0.2, 0.2, 50, 0.8, 0.4, 50])
+    assert calibration_error(bins) == pytest.approx(0.2)
+    assert reliability(np.zeros(0), np.zeros(0)) == []
+    assert calibration_error([]) == 0
+    assert len(reliability(np.array([0.5, 0.6]), np.ones(2))) == 2
+
+
+def test_the_risk_is_that_of_the_most_confident_queries() -> None:
+    assert risk_at_coverage(np.array([0.1, 0.9, 0.5]), np.array([0.0, 1.0, 0.0])).tolist() == pytest.approx(
+        [0, 1 / 2, 2 / 3]
+    )
+
+
+def test_probabilities_are_right_on_other_queries() -> None:
+    calibration = learned(*made_up(200, 0))
+    hits, qrels = made_up(200, 1)
+    likely = calibration.probabilities(hits, SIDES)
+    assert ((likely > 0) & (likely < 1)).all()
+    first = (hits["rank"] <= 10).to_numpy()
+    relevant = qrels["relevance"].to_numpy().astype(float)
+    assert calibration_error(reliability(likely[first], relevant[first])) < 0.1  # a fifth of queries is assumed empty
+    assert calibration.error < 0.05
+    assert (calibration.queries, calibration.relevant > 0) == (200, True)
+
+
+def test_a_higher_score_of_all_sides_is_more_probable() -> None:
+    hits, qrels = made_up(200, 0)
+    calibration = learned(hits, qrels)
+    one = hits.filter(pl.col("qid") == "q0")
+    better = one.with_columns(
+        pl.col("score", "bm25_score", "dense_score") + pl.when(pl.col("rank") == 1).then(1).otherwise(0)
+    )
+    assert calibration.probabilities(better, SIDES)[0] > calibration.probabilities(one, SIDES)[0]
+
+
+def test_judgments_by_chance_teach_nothing_about_left_out_queries() -> None:
+    """If left-out queries leaked into the fit, their hits would be sorted by relevance."""
+    calibration = learned(*made_up(100, 3, chance=True))
+    lowest, highest = calibration.bins[0], calibration.bins[-1]
+    assert highest[1] - lowest[1] < 0.1
+    assert calibration.error < 0.06
+
+
+def test_the_judgments_of_a_fold_do_not_change_its_own_probabilities() -> None:
+    hits, qrels = made_up(40, 4)
+    folds = random_parts(hits, 1)
+    other = qrels.with_columns(
+        relevance=pl.when(pl.col("qid").is_in(list(folds[0].qids))).then(1 - pl.col("relevance")).otherwise("relevance")
+    )
+    alone = [fold for fold in folds if fold is not folds[0]]
+    rest = qrels.filter(~pl.col("qid").is_in(list(folds[0].qids)))
+    same = [calibrate(hits, judged, alone, SIDES, 30, PRIOR, 1).coefficients for judged in (qrels, other)]
+    assert same[0] == pytest.approx(same[1])
+    assert same[0] != pytest.approx(calibrate(hits, qrels, folds, SIDES, 30, PRIOR, 1).coefficients)
+    assert len(rest) < len(qrels)
+
+
+def test_few_queries_stay_near_the_prior() -> None:
+    few, many = (learned(*made_up(number, 5)).coefficients for number in (5, 300))
+    distance = [np.abs(np.array(coefficients) - PRIOR.means).sum() for coefficients in (few, many)]
+    assert distance[0] < distance[1]
+    left_out = prior_of(["lexical", "dense"], ["scifact"])
+    assert not np.allclose(left_out.means, PRIOR.means)
+    swapped = prior_of(["dense", "lexical"])
+    assert (swapped.means[4:6] == PRIOR.means[6:8]).all()
+    assert not prior_of(["dense"]).means.any()
+
+
+def test_bad_judgments_are_refused() -> None:
+    hits, qrels = made_up(10, 0)
+    with raises("no-relevant-hits", value=10):
+        learned(hits, qrels.with_columns(relevance=pl.lit(0, pl.Int32)))
+    with raises("too-few-queries", value=3, limit=5):
+        learned(*made_up(3, 0))
+    with raises("too-few-queries", value=0):
+        learned(hits, qrels.with_columns(qid=pl.lit("other")))
+
+
+# ------------------------------------------------------------------------------------------------- on a real collection
+
+
+@pytest.fixture(scope="module")
+def docs(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The docstrings of a package, both indexes, and their calibrated retriever."""
+    folder = tmp_path_factory.mktemp("calibration")
+    few = {"train": 1, "dev": 60, "test": 40}
+    prepare(PreparePythonDocs(package=["rich"], only=True, sample=250, sample_queries=few, output=folder / "rich"))
+    index_bm25(folder / "rich", output=folder / "bm25")
+    encode(folder / "rich", model=str(tiny_bert), output=folder / "dense")
+    compose(sides(folder), calibrate=True, qrels=folder / "rich", split="dev", output=folder / "calibrated")
+    return folder
+
+
+def sides(folder: Path) -> list[Path]:
+    return [folder / "bm25", folder / "dense"]
+
+
+def test_a_retriever_stores_what_it_learned(docs: Path) -> None:
+    stored = read_retriever(docs / "calibrated").calibration
+    assert stored is not None
+    assert stored["error"] < 0.06
+    assert stored["queries"] == pl.read_parquet(docs / "rich/qrels.dev.parquet")["qid"].n_unique()
+    shown = hybrid("inspect", docs / "calibrated")
+    assert shown.code == 0
+    assert "Expected calibration error" in shown.out
+    untuned = compose(sides(docs), output=docs / "plain")
+    assert read_retriever(untuned).calibration is None
+    query = "print text in a table"
+    plain, likely = (open_retriever(path).search(query, 20) for path in (untuned, docs / "calibrated"))
+    assert likely.drop("probability").equals(plain)
+    assert likely["probability"].is_between(0, 1).all()
+
+
+def test_the_probability_of_a_hit_does_not_depend_on_the_number_of_hits_or_queries(docs: Path) -> None:
+    queries = pl.read_parquet(docs / "rich/queries.test.parquet").select("qid", "text")
+    retriever = open_retriever(docs / "calibrated")
+    many = retriever.search(queries, 30)
+    few = pl.concat(retriever.search(queries[row], 3) for row in range(len(queries)))
+    np.testing.assert_allclose(many.filter(pl.col("rank") <= 3)["probability"], few["probability"], atol=0.01)
+    relevant = many.join(pl.read_parquet(docs / "rich/qrels.test.parquet"), on=["qid", "docid"], how="left")
+    first = relevant.filter(pl.col("rank") <= 10)
+    grades = (first["relevance"].fill_null(0) > 0).to_numpy().astype(float)
+    assert calibration_error(reliability(first["probability"].to_numpy(), grades)) < 0.1
+
+
+def test_hits_below_the_least_probability_are_dropped(docs: Path, tmp_path: Path) -> None:
+    retriever = open_retriever(docs / "calibrated")
+    queries = pl.read_parquet(docs / "rich/queries.test.parquet").select("qid", "text")
+    whole = retriever.search(queries, 30)
+    least = float(whole["probability"].quantile(0.98) or 0)
+    kept = whole.filter(pl.col("probability") >= least)
+    expected = kept.select("qid", "docid", rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"))
+    found = retriever.search(queries, 30, min_probability=least)
+    assert found.select("qid", "docid", "rank").equals(expected)
+    assert found["qid"].n_unique() < len(queries), "some queries have no hit"
+    assert open_retriever(docs / "calibrated", min_probability=least).search(queries, 30).equals(found)
+    run = search(
+        docs / "rich", split="test", index=docs / "calibrated", hits=30, min_probability=least,
+        output=tmp_path / "run.parquet",
+    )  # fmt: skip
+    assert runs.read_run(run).select("qid", "docid", "rank").equals(expected)
+    assert retriever.search(queries, 30, min_probability=0).drop("rank").equals(whole.drop("rank"))
+
+
+def test_a_query_without_an_answer_has_no_hits(docs: Path) -> None:
+    words = ["search", "--index", docs / "calibrated", "--query", "zebra soup"]
+    unsure = hybrid(*words, "--min-probability", "1", "--format", "json")
+    assert json.loads(unsure.out) == {"query": "zebra soup", "answerable": False, "hits": []}
+    assert hybrid(*words, "--min-probability", "1").code == 0
+    sure = json.loads(hybrid(*words, "--min-probability", "0", "--format", "json").out)
+    assert sure["answerable"] is True
+    assert all(0 < hit["probability"] < 1 for hit in sure["hits"])
+    assert "answerable" not in json.loads(hybrid(*words, "--format", "json").out)
+    nothing = open_retriever(docs / "calibrated").search(["zebra soup", "table"], min_probability=1.0)
+    assert len(nothing) == 0
+    assert {"qid", "docid", "probability"} <= set(nothing.columns)
+
+
+def test_probabilities_of_a_retriever_without_calibration_are_refused(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = compose(sides(docs), method="rrf", output=tmp_path / "plain")
+    monkeypatch.chdir(tmp_path)
+    words = ["--min-probability", "0.5"]
+    refused("search", "--index", plain, "--query", "table", *words, problem="not-calibrated")
+    refused("search", docs / "rich", "--split", "test", "--index", plain, "--output", "run.parquet", *words,
+            problem="not-calibrated")  # fmt: skip
+    refused("search", "--index", docs / "bm25", "--query", "table", *words, problem="option-does-not-apply")
+    refused("search", "--index", docs / "calibrated", "--query", "table", "--min-probability", "2",
+            problem="out-of-range")  # fmt: skip
+    refused("search", "--index", docs / "calibrated", "--query", "table", "--group", "max", *words,
+            problem="not-calibrated")  # fmt: skip
+    refused("compose", docs / "bm25", "--calibrate", "--output", "new", problem="missing-option")
+    with raises("not-calibrated"):
+        open_index(docs / "bm25").search("table", min_probability=0.5)
+    with raises("out-of-range"):
+        open_retriever(docs / "calibrated").search("table", min_probability=1.5)
+
+
+def test_judgments_without_a_relevant_document_are_refused(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queries = pl.read_parquet(docs / "rich/queries.dev.parquet")["qid"].head(8)
+    Path("zeros.tsv").write_text("".join(f"{qid}\trich.table\t0\n" for qid in queries))
+    Path("few.tsv").write_text("".join(f"{qid}\trich.table\t1\n" for qid in queries[:3]))
+    given: list[Any] = ["compose", *sides(docs), "--calibrate", "--queries", docs / "rich/queries.dev.parquet"]
+    refused(*given, "--qrels", "zeros.tsv", "--output", "new", problem="no-relevant-hits")
+    refused(*given, "--qrels", "few.tsv", "--output", "new", problem="too-few-queries", value=3)
+
+
+@pytest.mark.parametrize("fusion", [{"tune": True}, {"method": "minmax"}, {"method": "rrf", "missing": "zero"}])
+def test_every_fusion_is_calibrated(docs: Path, tmp_path: Path, fusion: dict[str, Any]) -> None:
+    """Tuned weights are chosen without the fold whose hits are fitted; lists without a document have no score of it."""
+    retriever = compose(
+        sides(docs), calibrate=True, qrels=docs / "rich", split="dev", output=tmp_path / "new", **fusion
+    )
+    stored = read_retriever(retriever)
+    assert stored.calibration is not None
+    assert stored.calibration["error"] < 0.08
+    assert (stored.tuning is not None) == ("tune" in fusion)
+    assert len(open_retriever(retriever).search("table", 5)["probability"].drop_nulls()) == 5
+
+
+def test_one_index_is_calibrated(docs: Path, tmp_path: Path) -> None:
+    retriever = compose([docs / "bm25"], calibrate=True, qrels=docs / "rich", split="dev", output=tmp_path / "one")
+    assert open_retriever(retriever).search("table", 5)["probability"].is_between(0, 1).all()
+
+
+def test_an_update_makes_probabilities_stale(docs: Path, notices: Notices) -> None:
+    files = RetrieverFiles.read(docs / "calibrated")
+    assert files.calibration is not None
+    assert not notices.count("stale-calibration")
+    updated = replace(files, stored=replace(files.stored, changed={"added": 5, "replaced": 0, "removed": 1}))
+    assert updated.calibration == files.calibration
+    assert notices.says("stale-calibration", path=docs / "calibrated", added=5)
+    assert notices.count("stale-calibration") == 1
