@@ -3,8 +3,8 @@
     python studies/judging_evidence.py NAME=COLLECTION:SPLIT=RETRIEVER ... --output measured/judging-evidence.csv
     python studies/judging_evidence.py --output measured/judging-evidence.csv     # prints the table of the page
 
-Each of 300 draws takes 100 judged queries of a collection (all, if it has fewer) and judges them in the given order until
-`Evidence` decides. All judgments of the collection count, not only those of a pool. `false` is the share of wrong
+Each of 300 draws takes 100 judged queries of a collection (all, if it has fewer) and judges them in the given order
+until `Evidence` decides. All judgments of the collection count, not only those of a pool. `false` is the share of wrong
 decisions after each difference got a random sign.
 """
 

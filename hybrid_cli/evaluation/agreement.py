@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,24 @@ class Agreement:
             "kappa_of_relevance": self.kappa_of_relevance, "grades": list(self.grades),
             "confusion": self.confusion.tolist(),
         }  # fmt: skip
+
+
+def conflicts(judgments: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return the pairs of query and document to which people give different grades.
+
+    Args:
+        judgments: name of a person -> qid, docid, relevance.
+
+    Returns:
+        qid, docid, and the grade of each person (null without one), in the order of the first judgments of each pair.
+    """
+    key = ["qid", "docid"]
+    every = pl.concat([frame.select(key) for frame in judgments.values()]).unique(maintain_order=True)
+    for name, frame in judgments.items():
+        graded = frame.select(*key, pl.col("relevance").alias(name))
+        every = every.join(graded, on=key, how="left", maintain_order="left")
+    names = list(judgments)
+    return every.filter(pl.min_horizontal(names) < pl.max_horizontal(names))
 
 
 def _kappa(first: np.ndarray, second: np.ndarray, weights: str | None = None) -> float | None:

@@ -7,11 +7,12 @@ from hybrid_cli.reporting import complement, tables
 from hybrid_cli.reporting.aggregate import Aggregate
 from hybrid_cli.reporting.machine_labels import MachineLabels
 from hybrid_cli.reporting.over_seeds import OverSeeds
+from hybrid_cli.reporting.people import PeopleAgreement
 from hybrid_cli.reporting.robustness import Robustness
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.settings.analysis import Evaluate
 
-Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels
+Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement
 
 
 def show(result: Result, settings: Evaluate) -> None:

@@ -121,10 +121,10 @@ class Comparison(Budgeted, Seeded):
         return runs > 1 or self.complement is not None
 
 
-_SINGLE = when(aggregate=False)  # one collection
-_DRAWS = (when(over_seeds=False, aggregate=False), when(baseline=GIVEN))
+_SINGLE = when(aggregate=False, agreement=False)  # one collection
+_DRAWS = (when(over_seeds=False, aggregate=False, agreement=False), when(baseline=GIVEN))
 _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
-_TEXTS = (when(measured=ACC, aggregate=False), when(complement=GIVEN))
+_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN))
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
         "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
+        "hybrid evaluate --agreement anna.tsv ben.tsv",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
@@ -164,25 +165,27 @@ class Evaluate(MayWrite, Comparison):
     seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
     queries: Path | None = inherited(applies=_TEXTS)
     corpus: Path | None = inherited(applies=_TEXTS)
-    complement: tuple[str, str] | None = inherited(applies=when(robustness=False, over_seeds=False, aggregate=False))
+    complement: tuple[str, str] | None = inherited(
+        applies=when(robustness=False, over_seeds=False, aggregate=False, agreement=False)
+    )
     show_queries: int = inherited(applies=when(complement=GIVEN, form=("table", "json", "markdown")))
     condensed: bool = _measure_option(
         False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        applies=when(complement=None, aggregate=False)
+        applies=when(complement=None, aggregate=False, agreement=False)
     )  # fmt: skip
-    retriever: Sequence[Path] = inherited(applies=when(aggregate=False))
+    retriever: Sequence[Path] = inherited(applies=_SINGLE)
     overlap_with: str | None = option(
         None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
         applies=_SINGLE, recorded=False
     )  # fmt: skip
     robustness: bool = option(
         False, "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.", panel=STUDIES,
-        applies=when(over_seeds=False, complement=None, aggregate=False)
+        applies=when(over_seeds=False, complement=None, aggregate=False, agreement=False)
     )  # fmt: skip
     over_seeds: bool = option(
         False, "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
         "--baseline then names rows; its default is none.", panel=STUDIES,
-        applies=when(robustness=False, complement=None, aggregate=False)
+        applies=when(robustness=False, complement=None, aggregate=False, agreement=False)
     )  # fmt: skip
     aggregate: bool = option(
         False,
@@ -190,10 +193,14 @@ class Evaluate(MayWrite, Comparison):
         "first.",
         panel=STUDIES, recorded=False
     )  # fmt: skip
+    agreement: bool = option(
+        False, "Inputs are judgments of several people: prints the agreement of every two, and their conflicts.",
+        panel=STUDIES, recorded=False, excluded=when(aggregate=True)
+    )  # fmt: skip
     machine: Path | None = option(
         None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
         "these correct.", panel=STUDIES,
-        applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, output=None)
+        applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None)
     )  # fmt: skip
     roc_against: str | None = option(
         None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
@@ -462,7 +469,8 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         needed=when(retriever=None)
     )  # fmt: skip
     runs: Sequence[NameOrPath] = argument(
-        (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).", needed=when(retriever=None),
+        (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).",
+        needed=when(retriever=None, adjudicate=()),
         excluded=when(retriever=GIVEN)
     )  # fmt: skip
     _: KW_ONLY
@@ -485,6 +493,10 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     order: Literal["disagreement", "random"] = option(
         "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
     )
+    adjudicate: Sequence[Path] = option(
+        (), "Judgments of several people: only hits that they grade differently are shown.", metavar="FILE,...",
+        recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN)), applies=when(judge=PERSON)
+    )  # fmt: skip
     rater: str | None = option(
         None, "Name of the person, for the second column of the output.", parse=_rater, applies=when(judge=PERSON)
     )

@@ -16,6 +16,7 @@ from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.machine_labels import MachineLabels, machine_labels
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
+from hybrid_cli.reporting.people import PeopleAgreement, people_agreement
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
@@ -26,18 +27,20 @@ from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate | MachineLabels:
+def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement:
     """Measure runs.
 
     Returns:
         `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`,
-        `MachineLabels` with `machine`, else `Summary`.
+        `MachineLabels` with `machine`, `PeopleAgreement` with `agreement`, else `Summary`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
     if settings.aggregate:
         return aggregate(settings)
+    if settings.agreement:
+        return people_agreement([Path(path) for path in settings.inputs])
     with tempfile.TemporaryDirectory() as folder:
         return _evaluated(with_searched(settings, Path(folder), call))
 

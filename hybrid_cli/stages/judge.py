@@ -14,6 +14,7 @@ from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import SKIPPED, Judgments
 from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.fusion import fuse
@@ -31,6 +32,7 @@ from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import MORE, QUIT, View
 from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, JudgedTexts, JudgingSession
+from hybrid_cli.reporting.people import judgments_of_people
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
@@ -68,7 +70,10 @@ def judge(settings: Judge) -> Path:
     if settings.values()["judge"] == MACHINE:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *_at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
-    pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
+    if settings.adjudicate:
+        pooled = _conflicts(settings, texts)
+    else:
+        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
     judgments = Judgments(settings.output, settings.rater)
     try:
@@ -80,7 +85,7 @@ def judge(settings: Judge) -> Path:
     finally:
         judgments.close()
     _note(session)
-    if session.judged():
+    if session.judged() and not settings.adjudicate:
         _note_evidence(session, others)
         _note_next(settings, named, files, queries)
     return settings.output
@@ -114,7 +119,24 @@ def _corpora(settings: Judge, files: RetrieverFiles | None) -> list[Path]:
 
 def _pools(settings: Judge, opened: Sequence[Run], texts: JudgedTexts) -> list[Pool]:
     """Return the pools of the queries in the collection, the next first."""
-    pooled = pools(opened, settings.depth, settings.seed, settings.order == "random")
+    return _known(pools(opened, settings.depth, settings.seed, settings.order == "random"), texts)
+
+
+def _conflicts(settings: Judge, texts: JudgedTexts) -> list[Pool]:
+    """Return the hits that several people grade differently, by query.
+
+    Raises:
+        InputError: fewer than two files, or no conflict.
+    """
+    differing = conflicts(judgments_of_people(settings.adjudicate)).group_by("qid", maintain_order=True)
+    pooled = [Pool(str(qid), tuple(rows["docid"]), 0.0) for (qid,), rows in differing]
+    if not pooled:
+        raise InputError("--adjudicate: the people agree on every common hit", code="no-conflicts", option="adjudicate")
+    return _known(pooled, texts)
+
+
+def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:
+    """Return the pools of queries in the collection; refuse ids that a qrels file cannot store."""
     known = [pool for pool in pooled if pool.qid in texts.queries]
     if not known:
         raise InputError(
