@@ -57,7 +57,7 @@ class PeopleAgreement:
         """Return the number of conflicts, and the command that settles them."""
         if not len(self.differing):
             return ["No conflicts."]
-        files = " ".join(map(str, self.paths))
+        files = ",".join(map(str, self.paths))
         return [
             f"{console.counted(conflict=len(self.differing))}; to settle: hybrid judge COLLECTION --adjudicate {files} "
             "--output settled.tsv"
