@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.opening.exact import index_kinds
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, metadata_of, refuse_other_corpora, warn_lost
 from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher, with_probability
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of, retriever_at
 from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
@@ -99,7 +99,7 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
     """Open a retriever that `hybrid compose` or `hybrid auto` wrote.
 
     Args:
-        path: folder of the retriever, or its URL.
+        path: folder of the retriever or of `auto`, or its URL.
         options: `device`, `threads` and `min_probability`.
 
     Raises:
@@ -108,7 +108,7 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
     folder = _local(path)[0]
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
-    files = RetrieverFiles.read(folder)
+    files = RetrieverFiles.read(retriever_at(folder) or folder)
     return Index(RetrieverSearcher.open(files, settings), _documents(files.manifests), files.manifests)
 
 

@@ -183,11 +183,12 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     assert (after.weights, after.scales, after.shares) == (before.weights, before.scales, before.shares)
     shown = hybrid("search", "--index", "made/retriever", "--query", "walrus", "--format", "json")
     assert "a walrus" in shown.out
+    assert hybrid("search", "--index", "made", "--query", "walrus", "--format", "json").out == shown.out
     assert [path.name for path in old.indexes] == ["bm25", "dense"]
     assert all(path.exists() for path in old.indexes)
     from hybrid_cli import open_retriever
 
-    assert {"bm25_rank", "dense_score"} <= set(open_retriever("made/retriever").search("salt").columns)
+    assert {"bm25_rank", "dense_score"} <= set(open_retriever("made").search("salt").columns)
     measured = hybrid("evaluate", "--retriever", "made", "--split", "test")
     assert measured.code == 0, measured.err
     assert hybrid("inspect", "made/retriever").out.count("1 documents") == 3

@@ -21,6 +21,8 @@ from hybrid_cli.retrieval.calibration import Calibration
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.storage import Kind, disk, layout
 
+OF_AUTO = "retriever"  # in the folder of `auto`
+
 
 @dataclass(frozen=True)
 class StoredRetriever:
@@ -95,6 +97,11 @@ def is_retriever(path: Path) -> bool:
     """Test whether a path is a folder that `compose` wrote."""
     made = storage.find_record(path) if path.is_dir() else None
     return made is not None and made.kind == Kind.RETRIEVER
+
+
+def retriever_at(path: Path) -> Path | None:
+    """Return a retriever, or that of the folder of `auto`; None for any other path."""
+    return next((folder for folder in (path, path / OF_AUTO) if is_retriever(folder)), None)
 
 
 def read_retriever(folder: Path) -> StoredRetriever:

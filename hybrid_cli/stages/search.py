@@ -45,7 +45,7 @@ from hybrid_cli.opening.searcher import (
     stored_queries,
 )
 from hybrid_cli.opening.sharded import index_manifest, shards_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, retriever_at
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.filters import Allowed
@@ -71,7 +71,7 @@ def search(settings: Search) -> Any:
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
-    if retrievers := [path for path in settings.indexes if is_retriever(path)]:
+    if retrievers := [folder for path in settings.indexes if (folder := retriever_at(path)) is not None]:
         return _in_retriever(settings, retrievers[0])
     shards = [shards_of(path) for path in settings.indexes]
     parts = [[index_manifest(shard) for shard in paths] for paths in shards]
@@ -133,6 +133,7 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
         reason = f"{folder} is a retriever, which is searched alone and has a fusion of its own"
         option = "exact" if settings.exact else "index"
         raise option_error(option, settings.indexes if option == "index" else None, reason, code="conflicting-options")
+    settings = settings.changed(index=folder)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(folder)
     allowed = _allowed(settings, files.manifests)

@@ -11,7 +11,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.errors import path_error
 from hybrid_cli.opening.sharded import index_manifest
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.settings import Update
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
@@ -25,7 +25,6 @@ from hybrid_cli.workflows.generations import (
     rows_of,
     write_generation,
 )
-from hybrid_cli.workflows.retrievers import retriever_at
 from hybrid_cli.workflows.updates import Change, write_change, write_sharded_change
 
 

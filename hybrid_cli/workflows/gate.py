@@ -16,13 +16,12 @@ from hybrid_cli.evaluation.baseline import HITS, Baseline
 from hybrid_cli.evaluation.gate import deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, retriever_at
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.settings.analysis import GateInputs
 from hybrid_cli.settings.conversion import json_value
-from hybrid_cli.workflows.retrievers import retriever_at
 
 SHOWN = 10  # queries that lost most
 _TEXT_CHARACTERS = 200

@@ -12,7 +12,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
 from hybrid_cli.opening.provenance import corpora_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of, retriever_at
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.names import name_and_path, short_names
 from hybrid_cli.settings import Evaluate, Judge, MineNegatives, Report, Search, Settings
@@ -23,7 +23,6 @@ from hybrid_cli.storage import Kind
 C = TypeVar("C", Evaluate, GateInputs, Report)
 Call = Callable[[Settings], Any]  # calls the stage of a settings object
 
-RETRIEVER = "retriever"  # in the folder of `auto`
 _INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX, Kind.SHARDS)
 _BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
 
@@ -55,11 +54,6 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
         inputs.append(f"{name}={run}")
     known = settings.qrels is not None and bool(searched)  # the runs record the queries
     return settings.changed(inputs=inputs, retriever=(), **({"queries": None} if known else {}))
-
-
-def retriever_at(path: Path) -> Path | None:
-    """Return a retriever, or that of the folder of `auto`; None for any other path."""
-    return next((folder for folder in (path, path / RETRIEVER) if is_retriever(folder)), None)
 
 
 def searchable_at(path: Path) -> Path | None:
