@@ -96,14 +96,18 @@ def test_columns_of_parquet_keep_their_types_and_dates_become_texts(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["title", "docid", "a-b", "body"])
-def test_names_that_a_filter_cannot_have_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_a_filter_cannot_have_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tsv").write_text("docid\ttext\tlong\ta-b\n1\tx\ty\tz\n")
     code = "repeated-value" if name == "body" else "invalid-name"
     columns = ["--document-columns", "body=long", "--metadata", name]
     refused("prepare", "files", tmp_path / "a.tsv", *columns, "-o", tmp_path / "a", problem=code, option="metadata")
 
 
-def test_text_files_have_no_metadata(tmp_path: Path) -> None:
+def test_text_files_have_no_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("a text")
     refused(

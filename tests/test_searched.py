@@ -188,7 +188,8 @@ def test_an_artifact_of_another_kind_is_not_called_a_run_of_another_corpus(
         lambda: report([made / "data", other, run], split="test", output=tmp_path / "r.html"),
         lambda: mine_negatives(made / "data", split="test", sources=[f"run:{other}:2"], output=tmp_path / "x.parquet"),
     ]
-    for use in uses:
+    searched = uses[2:5:2] if name == "bm25" else []  # `evaluate` and `report` search an index
+    for use in (use for use in uses if use not in searched):
         with raises("other-kind", path=name, expected="run"):
             use()
 

@@ -127,7 +127,7 @@ def test_all_functions_of_the_console_are_known() -> None:
         "plain", "escape", "one_line", "shorten", "json_text", "styled",  # texts
         "note", "warn", "heard", "error", "trace", "detail", "log", "forecast", "progress", "prompt",  # stderr, log
         "result", "result_json", "stdout", "table",  # stdout
-        "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line", "asks",
+        "quiet", "set_quiet", "set_verbose", "log_to", "counted", "duration", "size", "read_line", "asks",
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ _NEAR: Mapping[str, Sequence[Kind]] = {  # normalization -> kinds, the nearest f
     "l2": ("l2", "minmax", "dbsf", "rrf"),
     "zscore": ("zscore", "minmax", "dbsf", "rrf"),
     "dbsf": ("dbsf", "zscore", "minmax", "rrf"),
+    "log-odds": ("minmax", "dbsf", "rrf"),
     "rrf": ("rrf",),
     "rank": ("rrf",),
     "borda": ("rrf",),
@@ -35,6 +36,7 @@ _RULES = {  # other rules than the weighted sum
     "combmax": "takes the largest value",
     "combmin": "takes the smallest value",
     "combmed": "takes the median",
+    "log-odds": "adds the log-odds of probabilities",
 }
 
 

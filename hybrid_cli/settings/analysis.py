@@ -470,7 +470,7 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     )  # fmt: skip
     runs: Sequence[NameOrPath] = argument(
         (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).",
-        needed=when(retriever=None, adjudicate=()),
+        needed=when(retriever=None, adjudicate=None),
         excluded=when(retriever=GIVEN)
     )  # fmt: skip
     _: KW_ONLY
@@ -493,8 +493,8 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     order: Literal["disagreement", "random"] = option(
         "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
     )
-    adjudicate: Sequence[Path] = option(
-        (), "Judgments of several people: only hits that they grade differently are shown.", metavar="FILE,...",
+    adjudicate: Sequence[Path] | None = option(
+        None, "Judgments of several people: only hits that they grade differently are shown.", metavar="FILE,...",
         recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN)), applies=when(judge=PERSON)
     )  # fmt: skip
     rater: str | None = option(

@@ -70,8 +70,8 @@ def judge(settings: Judge) -> Path:
     if settings.values()["judge"] == MACHINE:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *_at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
-    if settings.adjudicate:
-        pooled = _conflicts(settings, texts)
+    if settings.adjudicate is not None:
+        pooled = _conflicts(settings.adjudicate, texts)
     else:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
@@ -85,7 +85,7 @@ def judge(settings: Judge) -> Path:
     finally:
         judgments.close()
     _note(session)
-    if session.judged() and not settings.adjudicate:
+    if session.judged() and settings.adjudicate is None:
         _note_evidence(session, others)
         _note_next(settings, named, files, queries)
     return settings.output
@@ -122,13 +122,13 @@ def _pools(settings: Judge, opened: Sequence[Run], texts: JudgedTexts) -> list[P
     return _known(pools(opened, settings.depth, settings.seed, settings.order == "random"), texts)
 
 
-def _conflicts(settings: Judge, texts: JudgedTexts) -> list[Pool]:
+def _conflicts(paths: Sequence[Path], texts: JudgedTexts) -> list[Pool]:
     """Return the hits that several people grade differently, by query.
 
     Raises:
         InputError: fewer than two files, or no conflict.
     """
-    differing = conflicts(judgments_of_people(settings.adjudicate)).group_by("qid", maintain_order=True)
+    differing = conflicts(judgments_of_people(paths)).group_by("qid", maintain_order=True)
     pooled = [Pool(str(qid), tuple(rows["docid"]), 0.0) for (qid,), rows in differing]
     if not pooled:
         raise InputError("--adjudicate: the people agree on every common hit", code="no-conflicts", option="adjudicate")
