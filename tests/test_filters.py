@@ -345,7 +345,10 @@ def test_runs_are_filtered_whatever_the_search(library: Library, tmp_path: Path)
     assert pl.read_parquet(run).equals(by_text)
 
 
-def test_the_command_prints_filtered_hits_and_refuses_bad_filters(library: Library) -> None:
+def test_the_command_prints_filtered_hits_and_refuses_bad_filters(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     retriever, query = library.folder / "retriever", ["--query", "virus vaccine", "--format", "json"]
     done = hybrid("search", "--index", retriever, *query, "--filter", "year = 2020 AND open")
     assert {hit["docid"] for hit in json.loads(done.out)["hits"]} == library.allowed("year = 2020 AND open")
