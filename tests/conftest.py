@@ -137,6 +137,23 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker with random weights, seeded."""
+    import torch
+
+    from hybrid_cli import artifacts
+    from hybrid_cli.encoders.cross_encoder import CrossEncoder
+    from hybrid_cli.storage import Kind
+
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("reranker") / "reranker"
+    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
+    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
+        model.save(work)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
     """Runs of BM25, of a trained encoder and of both, with their inputs."""
     from report_study import make

@@ -15,6 +15,7 @@ from command import Notices, hybrid, raises, refused
 from hybrid_cli import open_index, open_retriever, runs
 from hybrid_cli.evaluation.reliability import calibration_error, reliability, risk_at_coverage
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.calibration import Calibration, Prior, calibrate, prior_of, random_parts
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
@@ -166,7 +167,7 @@ def test_a_retriever_stores_what_it_learned(docs: Path) -> None:
     assert stored["queries"] == pl.read_parquet(docs / "rich/qrels.dev.parquet")["qid"].n_unique()
     shown = hybrid("inspect", docs / "calibrated")
     assert shown.code == 0
-    assert "Expected calibration error" in shown.out
+    assert figure(stored["error"]) in shown.out
     untuned = compose(sides(docs), output=docs / "plain")
     assert read_retriever(untuned).calibration is None
     query = "print text in a table"

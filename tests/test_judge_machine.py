@@ -16,15 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import torch
 from command import Done, hybrid, raises, refused
 from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
-from hybrid_cli import artifacts
 from hybrid_cli.collections.judgments import Judgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import machine_judges
 from hybrid_cli.workflows.machine_judges import (
     BadAnswerError,
@@ -401,17 +397,6 @@ def test_a_command_that_answers_for_another_query_is_not_believed() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ reranker
-
-
-@pytest.fixture(scope="module")
-def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reranker with random weights."""
-    torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("reranker") / "reranker"
-    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
-    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
-        model.save(work)
-    return folder
 
 
 def test_a_reranker_gives_grades_as_often_as_people(here: Path, server: Server, reranker: Path) -> None:

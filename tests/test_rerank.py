@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from command import Notices, Refusal, hybrid, raises, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,17 +30,6 @@ from hybrid_cli.storage import Kind
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPTIONS: dict[str, Any] = {"dtype": "fp32", "device": "cpu", "threads": 1}
-
-
-@pytest.fixture(scope="module")
-def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reranker with random weights."""
-    torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("reranker") / "reranker"
-    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
-    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
-        model.save(work)
-    return folder
 
 
 def scored(reranker: Path, run: pl.DataFrame, queries: dict[str, str]) -> pl.DataFrame:

@@ -11,10 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
-from hybrid_cli.exports.live import NAME, Live, missing_package, no_collection, one_line, unreachable
+from hybrid_cli.exports.live import NAME, Live, missing_package, no_collection, one_line, refusal, unreachable
 from hybrid_cli.exports.nearest import nearest
 from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import Transform, minmax, reciprocal_rank
@@ -173,8 +173,7 @@ class _Table:
             search = search.vector(list(request["vector"])).text(request["terms"]).distance_type("dot").rerank(ranker)
             hits = search.limit(request["candidates"]).select(["docid"]).to_list()
         except (ValueError, RuntimeError, OSError) as error:
-            problem = f"--engine lancedb:{self.address}: {one_line(error)}"
-            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+            raise refusal("lancedb", self.address, one_line(error)) from None
         return [(hit["docid"], hit["_relevance_score"]) for hit in hits[: request["limit"]]]
 
     def close(self) -> None:

@@ -63,6 +63,12 @@ def unreachable(engine: str, address: str, reason: str) -> InputError:
     return InputError(problem, code="engine-unreachable", option="engine", value=address)
 
 
+def refusal(engine: str, address: str, reason: str) -> InputError:
+    """Return the error about a request that an engine refuses, such as for a feature of a later version."""
+    problem = f"--engine {engine}:{address}: {reason}"
+    return InputError(problem, code="engine-refused", option="engine", value=address)
+
+
 def no_collection(engine: str, address: str, name: str) -> InputError:
     """Return the error about a collection that is not in an engine."""
     problem = (
@@ -104,8 +110,8 @@ class Server:
                 said = error.read().decode("utf-8", "replace")
             if error.code == 404:
                 raise no_collection(self.engine, self.address, self.name) from None
-            problem = f"--engine {self.engine}:{self.address}: HTTP {error.code}: {one_line(said or error.reason)}"
-            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+            reason = f"HTTP {error.code}: {one_line(said or error.reason)}"
+            raise refusal(self.engine, self.address, reason) from None
         except ValueError as error:
             raise unreachable(self.engine, self.address, f"no JSON in the answer: {one_line(error)}") from None
         except (OSError, HTTPException) as error:

@@ -7,10 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
-from hybrid_cli.exports.live import TIMEOUT, Live, collection_in, missing_package, no_collection, one_line, unreachable
+from hybrid_cli.exports.live import (
+    TIMEOUT,
+    Live,
+    collection_in,
+    missing_package,
+    no_collection,
+    one_line,
+    refusal,
+    unreachable,
+)
 from hybrid_cli.exports.nearest import nearest
 from hybrid_cli.exports.tables import TIES, Tables, both, hits_of
 from hybrid_cli.fusion.methods import reciprocal_rank
@@ -160,8 +168,7 @@ class _Collection:
         except (self._library.MilvusException, RuntimeError, ValueError) as error:
             if connects:
                 raise unreachable("milvus", self.address, one_line(error)) from None
-            problem = f"--engine milvus:{self.address}: {one_line(error)}"
-            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+            raise refusal("milvus", self.address, one_line(error)) from None
 
     def count(self) -> int:
         """See `Live`."""

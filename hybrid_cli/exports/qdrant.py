@@ -7,10 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_cli.errors import InputError
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
-from hybrid_cli.exports.live import TIMEOUT, Live, collection_in, missing_package, no_collection, one_line, unreachable
+from hybrid_cli.exports.live import (
+    TIMEOUT,
+    Live,
+    collection_in,
+    missing_package,
+    no_collection,
+    one_line,
+    refusal,
+    unreachable,
+)
 from hybrid_cli.exports.nearest import Nearest, nearest
 from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
@@ -161,8 +169,7 @@ class _Collection:
         except ResponseHandlingException as error:
             raise unreachable("qdrant", self.address, one_line(error)) from None
         except (UnexpectedResponse, RuntimeError, ValueError) as error:  # such as a feature of a later version
-            problem = f"--engine qdrant:{self.address}: {one_line(error)}"
-            raise InputError(problem, code="engine-refused", option="engine", value=self.address) from None
+            raise refusal("qdrant", self.address, one_line(error)) from None
 
     def count(self) -> int:
         """See `Live`."""

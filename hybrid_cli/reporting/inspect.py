@@ -116,7 +116,7 @@ def _show_retriever(described: Description) -> None:
     names = ("method", "normalize", "missing", "depth", "scaled_by")
     _pairs("fusion", {name.replace("_", " "): str(stored[name]) for name in names if stored[name] is not None})
     if stored["changed"]:
-        changes = {name: f"{number:,} documents" for name, number in stored["changed"].items()}
+        changes = {name: console.counted(document=number) for name, number in stored["changed"].items()}
         _pairs("updates since weights and scales were chosen", {"generation": str(stored["generation"]), **changes})
     if stored["calibration"]:
         tables.heading("probabilities of hits")

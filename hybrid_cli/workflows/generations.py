@@ -289,7 +289,6 @@ def _of_passages(qrels: pl.DataFrame, collection: Path) -> pl.DataFrame:
 
 def next_generation(current: CurrentDocuments, files: RetrieverFiles, sources: Sequence[Path]) -> int:
     """Return the number of the next generation: one without files, or that of an equal update that was killed."""
-    fingerprints = [storage.fingerprint(source) for source in sources]
     for number in count(files.stored.generation + 1):
         paths = [generation(path, files.stored.generation, number) for path in (current.collection, *files.indexes)]
         if not any(path.exists() for path in paths):
@@ -297,7 +296,8 @@ def next_generation(current: CurrentDocuments, files: RetrieverFiles, sources: S
         made = artifacts.find_manifest(paths[0]) if paths[0].exists() else None
         if made is None or made.options.get(PREVIOUS) != current.manifest.fingerprint:
             continue
-        if [made.inputs[role]["fingerprint"] for role in _roles(sources)] == fingerprints:
+        recorded = [made.inputs[role]["fingerprint"] for role in _roles(sources)]
+        if recorded == [storage.fingerprint(source) for source in sources]:
             return number
     raise AssertionError  # `count` has no end
 

@@ -48,6 +48,7 @@ from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
 from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Append, Delete, Encode, Update, VectorIndex
+from hybrid_cli.settings.common import OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -301,6 +302,11 @@ def _change_lexical(change: Change, work: Path, settings: Command, total: int) -
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
 
 
+def _model_and_device(settings: Command) -> tuple[str | None, str]:
+    """Return the encoder in place of that of an index, if the command can name one, and its device."""
+    return getattr(settings, "model", None), getattr(settings, "device", OnDevice.device)
+
+
 def _change_learned(change: Change, work: Path, settings: Command, total: int) -> dict[str, Any]:
     """Write the index of learned weights after a change into `work`, and return its counts.
 
@@ -311,11 +317,10 @@ def _change_learned(change: Change, work: Path, settings: Command, total: int) -
 
     counts, options = change.manifest.counts, change.manifest.options
     if total:
-        assert not isinstance(settings, Delete)
-        model = getattr(settings, "model", None)
-        encoder = encoder_of(change.index, change.manifest, model, settings.device)
+        model, device = _model_and_device(settings)
+        encoder = encoder_of(change.index, change.manifest, model, device)
         recipe = Encode(
-            change.added, output=work, shard_size=options["shard_size"], device=settings.device,
+            change.added, output=work, shard_size=options["shard_size"], device=device,
             batch_tokens=getattr(settings, "batch_tokens", None),
         )  # fmt: skip
         texts = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
@@ -337,8 +342,7 @@ def _change_dense(change: Change, output: artifacts.Output, settings: Command, k
     index, count = open_dense(change.index), int(kept.sum()) + total
     encoder = None
     if total:
-        assert not isinstance(settings, Delete)
-        encoder = query_encoder(index, getattr(settings, "model", None), settings.device, of_documents=True)
+        encoder = query_encoder(index, *_model_and_device(settings), of_documents=True)
     recipe = _recipe(index, change.manifest, getattr(settings, "batch_tokens", None))
     check_recipe(recipe, index.dim, count, output.partial, 4 * index.dim * total)
     with output.folder() as (work, counts):
