@@ -21,6 +21,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"stages", "api"},
+    {"server"},
     {"workflows", "exports"},
     {"reporting"},
     {"opening"},
@@ -52,8 +53,12 @@ ONLY_IN = {
     "fcntl": (),
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
+    "starlette": ("server",),
+    "uvicorn": ("stages/serve",),
+    "prometheus_client": ("server",),
+    "mcp": ("server/mcp_tools",),
 }
-APPLICATION = ("artifacts", "opening", "settings", "stages", "cli", "reporting", "workflows", "exports")
+APPLICATION = ("artifacts", "opening", "settings", "stages", "cli", "reporting", "workflows", "exports", "server")
 LIBRARY = (
     "collections",
     "encoders",
