@@ -1,0 +1,1 @@
+"""The served page and its API: see `hybrid serve`."""
