@@ -16,11 +16,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import BaseRoute, Route
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.server import answers
+from hybrid_cli.server import answers, pages
 from hybrid_cli.server.security import LOOPBACK, Guard, Refused, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -41,7 +40,7 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     """
     settings = state.settings
     routes: list[BaseRoute] = [
-        Route("/", _page),
+        *pages.routes(),
         Route("/api/info", _handler(state, _information)),
         Route("/api/search", _handler(state, _search), methods=["GET", "POST"]),
         Route("/api/columns", _handler(state, _columns)),
@@ -52,7 +51,6 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
         Route("/health", _handler(state, _health)),
         Route("/metrics", _metrics(state)),
         Route("/openapi.yaml", _openapi),
-        Mount("/static", StaticFiles(packages=[("hybrid_cli.server", "static")])),
     ]
     lifespans: list[Callable[[], contextlib.AbstractAsyncContextManager[Any]]] = []
 
@@ -175,16 +173,9 @@ def _metrics(state: State) -> Callable[[Request], Awaitable[Response]]:
     return metrics
 
 
-async def _page(request: Request) -> Response:
-    return Response(_source("static/index.html"), media_type="text/html")
-
-
 async def _openapi(request: Request) -> Response:
-    return Response(_source("openapi.yaml"), media_type="application/yaml")
-
-
-def _source(name: str) -> bytes:
-    return files("hybrid_cli.server").joinpath(name).read_bytes()
+    text = files("hybrid_cli.server").joinpath("openapi.yaml").read_bytes()
+    return Response(text, media_type="application/yaml")
 
 
 # -------------------------------------------------------------------------------------------------------------- values
