@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -52,7 +53,13 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
         Route("/metrics", _metrics(state)),
         Route("/openapi.yaml", _openapi),
     ]
-    lifespans: list[Callable[[], contextlib.AbstractAsyncContextManager[Any]]] = []
+    lifespans: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
+    if find_spec("mcp") is not None:
+        from hybrid_cli.server import mcp_tools
+
+        server = mcp_tools.tools(state)
+        routes += mcp_tools.routes(server)
+        lifespans.append(lambda: mcp_tools.lifespan(server))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

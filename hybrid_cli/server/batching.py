@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+
+from hybrid_cli.threads import ThreadPool
 
 WINDOW = 0.005  # seconds in which further queries may join a batch
 MOST = 32  # queries of a batch
@@ -31,7 +32,7 @@ class Batches:
 
     def __init__(self, answer: Callable[[Any, Sequence[str]], Sequence[Any]], workers: int):
         self._answer = answer
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="search")
+        self._pool = ThreadPool(workers)
         self._waiting: dict[Hashable, _Waiting] = {}
         self._running: dict[tuple[Hashable, str], asyncio.Future[Any]] = {}
 
@@ -66,28 +67,17 @@ class Batches:
                 texts = list(waiting.queries)[:MOST]
                 asked = {text: waiting.queries.pop(text) for text in texts}
                 waiting.alone = len(texts) == 1 and not waiting.queries
-                try:
-                    results = await loop.run_in_executor(self._pool, self._answer, key, texts)
-                except Exception as error:
-                    for text, future in asked.items():
-                        _settle(future, error=error)
-                        self._running.pop((key, text), None)
-                else:
-                    for (text, future), result in zip(asked.items(), results, strict=True):
-                        _settle(future, result)
-                        self._running.pop((key, text), None)
+                done = asyncio.ensure_future(loop.run_in_executor(self._pool, self._answer, key, texts))
+                await asyncio.wait([done])
+                error = done.exception()
+                for number, (text, future) in enumerate(asked.items()):
+                    self._running.pop((key, text), None)
+                    if error is None:
+                        future.set_result(done.result()[number])
+                    else:
+                        future.set_exception(error)
+                        future.exception()  # is read, also if nobody waits any more
         finally:
             waiting.running = False
             if self._waiting.get(key) is waiting:
                 del self._waiting[key]
-
-
-def _settle(future: asyncio.Future[Any], result: Any = None, error: Exception | None = None) -> None:
-    """Give a result to all that wait for it; nobody may wait any more."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-        return
-    future.set_exception(error)
-    future.exception()  # is read, also if nobody waits

@@ -213,7 +213,8 @@ class Guard:
         }  # fmt: skip
         if self.log_queries:
             line["query"] = scope["query_string"].decode("latin-1")
-        print(json.dumps(line, ensure_ascii=False), file=self.log, flush=True)
+        self.log.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self.log.flush()
 
 
 def _equal(given: str, secret: str) -> bool:
