@@ -520,7 +520,10 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     guidelines: Path | None = _machine_option(
         None, "Text file with further rules for the model.", applies=when(llm=GIVEN)
     )
-    timeout: float = _machine_option(TIMEOUT, "Seconds to wait for an answer.", above=0, applies=when(llm=GIVEN))
+    timeout: float = _machine_option(
+        TIMEOUT, "Seconds to wait for an answer of the server or command.", above=0,
+        applies=(when(llm=GIVEN), when(program=GIVEN))
+    )  # fmt: skip
     concurrency: int = _machine_option(4, "Calls at a time.", minimum=1, maximum=256, applies=when(llm=GIVEN))
     max_calls: int | None = _machine_option(
         None, "Most calls of the server, retries included.", minimum=1, applies=when(llm=GIVEN)
