@@ -217,6 +217,20 @@ def test_a_query_without_an_answer_has_no_hits(docs: Path) -> None:
     assert {"qid", "docid", "probability"} <= set(nothing.columns)
 
 
+def test_a_run_in_which_all_hits_are_improbable_is_empty(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["search", docs / "rich", "--split", "test", "--index", docs / "calibrated", "--min-probability", "1"]
+    done = hybrid(*words, "--output", "none.parquet")
+    assert done.says("written", hits=0), done.err
+    assert runs.read_run(Path("none.parquet")).is_empty()
+    studied = hybrid("evaluate", docs / "rich", "--split", "test", "none.parquet", "--answerable", "--format", "json")
+    (found,) = json.loads(studied.out)["runs"]
+    assert (found["answered"], found["risk_area"], set(found["risks"].values())) == (0, None, {None})
+    refused("evaluate", docs / "rich", "--split", "test", "none.parquet", problem="other-queries")
+
+
 def test_probabilities_of_a_retriever_without_calibration_are_refused(
     docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,16 @@ def test_few_queries_of_both_are_tuned_on_the_grades_of_people(truth: Grades, no
     assert made | {"manifest": None} == tuned("few.json") | {"manifest": None}
 
 
+def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: Notices) -> None:
+    write("machine.tsv", dict.fromkeys(truth, 0), "machine:m")
+    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
+    assert notices.says("one-grade", grade=0)
+    assert made["machine_weight"] == 0
+    assert {name: made[name] for name in ("weights", "score", "held_out", "evidence")} == {
+        name: few[name] for name in ("weights", "score", "held_out", "evidence")
+    }
+
+
 def test_queries_that_no_run_or_no_machine_has_are_left_out(truth: Grades, notices: Notices) -> None:
     known = {pair: grade for pair, grade in truth.items() if pair[0] != "q3"}
     write("machine.tsv", known | {("z1", "d1"): 1}, "machine:m")
