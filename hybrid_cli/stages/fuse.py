@@ -377,9 +377,11 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         content = tuned.content() | {"no_prior": reason}
         sides = lineage.sides(job.runs)
         baseline = sides[1] if sides else content["best_single"]
-        verdict = Verdict.of(settings.measure, (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair))
+        gains = tuned.gains_by_people
+        compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
+        verdict = Verdict.of(settings.measure, *compared, gains[baseline])
         content |= {"verdict": None if lineage.pseudo_queries(judged) else verdict.content()}
-        looks = [Evidence.of(name, gains).content() for name, gains in tuned.gains_by_people.items()]
+        looks = [Evidence.of(name, values).content() for name, values in gains.items()]
         content |= {"evidence": [] if lineage.pseudo_queries(judged) else looks}
         content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(content, queries=queries, trials=len(tuned.table.choices))
