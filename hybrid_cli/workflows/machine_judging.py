@@ -19,7 +19,16 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import read_bytes
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
-from hybrid_cli.workflows.machine_judges import HIGHEST, BadAnswerError, Judge, Question, SpentError, key_of
+from hybrid_cli.workflows.machine_judges import (
+    HIGHEST,
+    LONGEST_TEXT,
+    BadAnswerError,
+    ChatJudge,
+    Judge,
+    Question,
+    SpentError,
+    key_of,
+)
 
 _BAD_IN_A_ROW = 10  # answers without a grade, after which none is expected
 Pair = tuple[str, str]  # qid, docid
@@ -117,6 +126,12 @@ class MachineSession:
             + (f"; {known:,} answers are known" if known else ""),
             code="forecast", calls=len(waiting), tokens=tokens, known=known,
         )  # fmt: skip
+        cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
+        if cut and isinstance(self.judge, ChatJudge):
+            console.note(
+                f"judge: the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}",
+                code="truncated-documents", count=len(cut), limit=LONGEST_TEXT,
+            )  # fmt: skip
 
     def ask(self, concurrency: int) -> None:
         """Ask for the missing grades, `concurrency` at a time.
@@ -138,6 +153,9 @@ class MachineSession:
                         self._take(future, *running.pop(future))
                         advance(1)
                     self._start(pool, left, running, concurrency)
+            except BaseException:
+                self.judge.close()  # a command may not answer the last question
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
