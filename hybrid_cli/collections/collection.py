@@ -379,8 +379,12 @@ def read_queries(file: Path) -> pl.DataFrame:
     return frame
 
 
-def read_qrels(file: Path) -> pl.DataFrame:
-    """Read judgments from a Parquet, JSON lines, CSV or text file; see `judgment_rows`.
+def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
+    """Read judgments from a Parquet, JSON lines, CSV or text file, or a journal of `judge`; see `judgment_rows`.
+
+    Args:
+        file: file of judgments.
+        of_machine: the grades of machines in a journal.
 
     Returns:
         qid, docid (strings), relevance (int32), in the order of the file, without exact repetitions.
@@ -394,7 +398,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
             _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
-        frame = _of_rows((row[1:] for row in judgment_rows(file)), _QRELS)
+        frame = _of_rows((row[1:] for row in judgment_rows(file, of_machine)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
         raise InputError(f"{file}: no judgments; pass a file with some", code="no-judgments", path=file)

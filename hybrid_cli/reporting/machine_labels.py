@@ -134,12 +134,13 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
     if raters := machine_raters(plan.qrels):
         problem = f"has judgments of {', '.join(raters)}; needs those of people"
         raise InputError(f"{plan.qrels}: {problem}", code="machine-judgments", path=plan.qrels, raters=list(raters))
-    people, of_machine = judgments_of(plan.qrels, plan.runs), judgments_of(machine, plan.runs)
+    people = judgments_of(plan.qrels, plan.runs)
+    of_machine = judgments_of(machine, plan.runs, of_machine=True)
     common = set(people["qid"]) & set(of_machine["qid"])
     _check(common, people, of_machine, machine)
     values = {"people": measure(plan)[0]}
     with console.quiet():
-        values["machine"] = measure(replace(plan, qrels=machine))[0]
+        values["machine"] = measure(replace(plan, qrels=machine, by_machine=True))[0]
     others = [qid for qid in of_machine["qid"].unique(maintain_order=True) if qid not in common]
     both = [qid for qid in people["qid"].unique(maintain_order=True) if qid in common]
     estimates = []

@@ -43,7 +43,7 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
-from hybrid_cli.opening.judged import judgments_of, missing_split, warn_machine
+from hybrid_cli.opening.judged import judgments_of, missing_split, warn_raters
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
@@ -74,7 +74,7 @@ def fuse(settings: Fuse) -> Path:
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None:
         refuse_other_judgments(job.runs.values(), settings.qrels)
-        warn_machine(settings.qrels)
+        warn_raters(settings.qrels)
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)

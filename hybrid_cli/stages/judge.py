@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +11,8 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.judgments import SKIPPED, Judgments
+from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
+from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
@@ -30,8 +30,9 @@ from hybrid_cli.opening.provenance import (
 )
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.reporting import judging, keyboard
-from hybrid_cli.reporting.judging import MORE, QUIT, View
-from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, JudgedTexts, JudgingSession
+from hybrid_cli.reporting.judging import QUIT
+from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession
+from hybrid_cli.reporting.judging_terminal import Judging
 from hybrid_cli.reporting.people import judgments_of_people
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
@@ -75,18 +76,20 @@ def judge(settings: Judge) -> Path:
     else:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
-    judgments = Judgments(settings.output, settings.rater)
+    settles = settings.adjudicate is not None and is_journal(settings.output)
+    judgments = open_judgments(settings.output, settings.rater, settles)
+    compared = ComparedRuns(opened, lineage.dense_side(named), settings.measure)
+    asked = Judging(JudgingSession(judgments, pooled, settings.stop_after), texts, compared)
     try:
-        session = JudgingSession.of(settings, opened, lineage.dense_side(named), judgments, texts, pooled)
         if keyboard.is_interactive():
-            _in_terminal(session)
+            asked.in_terminal()
         else:
-            _from_lines(session, iter(console.read_line, ""))
+            _from_lines(asked, iter(console.read_line, ""))
     finally:
         judgments.close()
-    _note(session)
-    if session.judged() and settings.adjudicate is None:
-        _note_evidence(session, others)
+    _note(settings, asked)
+    if asked.session.judged() and settings.adjudicate is None:
+        _note_evidence(asked, others)
         _note_next(settings, named, files, queries)
     return settings.output
 
@@ -170,7 +173,7 @@ def _by_machine(
     machine_judging.refuse_people(settings.output)
     artifacts.lock_growing(settings.output)
     machine = _machine(settings, texts)
-    journal = machine_judging.Journal(machine_judging.journal_path(settings.output))
+    journal = Journal.growing(machine_judging.journal_path(settings.output))
     try:
         if machine.name in _rankers(paths, files):
             console.warn(
@@ -230,32 +233,16 @@ def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def _in_terminal(session: JudgingSession) -> None:
-    """Show one hit at a time, and read keys."""
-    shown: list[View] = []
-    with judging.alternate_screen(), keyboard.keys(lambda: judging.draw(shown[-1]) if shown else None) as key:
-        notice, page, before = "", 0, None
-        while (hit := session.hit()) is not None:
-            page, before = (page, hit) if hit == before else (0, hit)
-            view = session.view(*hit)
-            shown[:] = [replace(view, notice=notice, page=page)]
-            judging.draw(shown[-1])
-            pressed = key()
-            if pressed in (QUIT, keyboard.END):
-                break
-            notice, page = ("", page + 1) if pressed == MORE else (session.answer(pressed, *hit), page)
-
-
-def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
+def _from_lines(asked: Judging, lines: Iterable[str]) -> None:
     """Print one hit at a time, and read one answer per line."""
     count = 0
     source = enumerate(lines, 1)
-    while (hit := session.hit()) is not None:
-        judging.show_plain(session.view(*hit))
+    while (hit := asked.session.hit()) is not None:
+        judging.show_plain(asked.view(*hit))
         number, line = next(((number, line.strip()) for number, line in source if line.strip()), (0, QUIT))
         if line == QUIT:
             break
-        if notice := session.answer(line, *hit):
+        if notice := asked.answer(line, *hit):
             problem = f"standard input, line {number}: {notice}; answers are {judging.ANSWERS}"
             raise InputError(problem, code="not-an-answer", line=number, value=line)
         count += 1
@@ -265,17 +252,18 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         )
 
 
-def _note_evidence(session: JudgingSession, others: Sequence[Path]) -> None:
+def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
     """Print how probably the hybrid beats each run, so far: that of a retriever, or min-max of two runs."""
+    compared, judged = asked.compared, asked.session.judged()
     if others:
         fused = runs.open_run(others[0])
-    elif len(session.opened) == 2:
-        fused = session.fused()
+    elif len(compared.opened) == 2:
+        fused = compared.fused(judged)
     else:
         return
-    for evidence in session.evidence(fused):
+    for evidence in compared.evidence(fused, judged):
         console.note(
-            f"judge: {evidence_sentence('hybrid', session.settings.measure, evidence)}",
+            f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}",
             code="evidence", **evidence.content(),
         )  # fmt: skip
 
@@ -311,28 +299,27 @@ def _tuning(settings: Judge, files: RetrieverFiles, queries: Path) -> Compose:
     return tuning
 
 
-def _note(session: JudgingSession) -> None:
-    """Print the number of judgments, and the command that uses them."""
+def _note(settings: Judge, asked: Judging) -> None:
+    """Print the number of judgments, and whether more are possible."""
+    session = asked.session
     grades = session.judgments.grades.values()
-    skipped = sum(grade is SKIPPED for grade in grades)
-    judged = len(session.judged())
-    status = judging.status(judged, session.settings.stop_after, session.weight())
+    skipped, judged = sum(grade is SKIPPED for grade in grades), session.judged()
+    weight = asked.compared.weight(judged)
     count = len(grades) - skipped
     console.note(
-        f"judge: {session.settings.output}: {console.counted(judgment=count)}"
+        f"judge: {settings.output}: {console.counted(judgment=count)}"
         + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
-        + f"; {status}",
-        code="judged", path=session.settings.output, judgments=count, queries=judged, skipped=skipped,
-        weight=session.weight(),
+        + f"; {judging.status(len(judged), session.stop_after, weight)}",
+        code="judged", path=settings.output, judgments=count, queries=len(judged), skipped=skipped, weight=weight,
     )  # fmt: skip
     if session.exhausted():
         console.note(
             "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)",
-            code="all-judged",
-            option="depth",
-        )
-    elif judged >= session.settings.stop_after:
+            code="all-judged", option="depth",
+        )  # fmt: skip
+    elif len(judged) >= session.stop_after:
+        more = len(judged) + 10
         console.note(
-            f"judge: enough queries are judged; --stop-after {judged + 10} continues",
-            code="enough-judged", option="stop_after", value=judged + 10,
+            f"judge: enough queries are judged; --stop-after {more} continues",
+            code="enough-judged", option="stop_after", value=more,
         )  # fmt: skip
