@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Done, Refusal, hybrid, raises, refusal
-from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
+from judging import DOCIDS, FIRST, QIDS, SECOND, Dying, Killed, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import lineage
@@ -182,32 +181,6 @@ def test_all_pages_of_a_text_are_reachable() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- kills
-
-
-class Killed(BaseException):
-    """Ends the process."""
-
-
-class Dying(disk.Disk):
-    """A disk on which the process dies at operation `last`; a write may reach the file in part."""
-
-    def __init__(self, last: int, part: float):
-        self.count, self.last, self.part = 0, last, part
-
-    def _step(self) -> bool:
-        self.count += 1
-        return self.count == self.last
-
-    def write(self, file: io.FileIO, data: memoryview) -> int:
-        if self._step():
-            os.write(file.fileno(), data[: int(len(data) * self.part)])
-            raise Killed
-        return super().write(file, data)
-
-    def sync(self, descriptor: int) -> None:
-        if self._step():
-            raise Killed
-        super().sync(descriptor)
 
 
 def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
