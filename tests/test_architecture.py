@@ -21,6 +21,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"stages", "api"},
+    {"server"},
     {"workflows", "exports"},
     {"reporting"},
     {"opening"},
@@ -52,8 +53,12 @@ ONLY_IN = {
     "fcntl": (),
     "ray": ("cluster",),
     "onnxruntime": ("encoders/int8",),
+    "starlette": ("server",),
+    "uvicorn": ("stages/serve",),
+    "prometheus_client": ("server",),
+    "mcp": ("server/mcp_tools",),
 }
-APPLICATION = ("artifacts", "opening", "settings", "stages", "cli", "reporting", "workflows", "exports")
+APPLICATION = ("artifacts", "opening", "settings", "stages", "server", "cli", "reporting", "workflows", "exports")
 LIBRARY = (
     "collections",
     "encoders",
@@ -386,7 +391,8 @@ def test_input_files_are_opened_in_one_place() -> None:
     """Elsewhere, only files of hybrid and of the system are opened; a pipe, a device or a socket is refused."""
     allowed = {
         "input_files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
-        "lexical/jvm", "lexical/lucene", "perturbations/wordnet", "plugins", "reporting/charts", "reporting/page",
+        "lexical/jvm", "lexical/lucene", "perturbations/wordnet", "plugins", "reporting/colours", "reporting/page",
+        "server/pages", "server/app", "stages/serve",
         "stages/doctor", "artifacts/output", "storage/disk", "artifacts/unfinished", "cli/streams",
             "workflows/machine_judges",  # the answer of a server
     }  # fmt: skip

@@ -1,26 +1,20 @@
-"""Colors, chart specifications, and PNG files of charts."""
+"""Chart specifications and style, and PNG files of charts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
 
+from hybrid_cli.reporting.colours import COLOURS, RUN_COLOURS, Scheme
 from hybrid_cli.storage import disk
 
 Rows = Sequence[Mapping[str, Any]]
-Scheme = Literal["light", "dark"]
 
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
-RUN_COLOURS = 10
-
-# background, text, lines; `mark`: background of query terms; `good`, `bad`: flags; run-0, ...: colors of the runs
-COLOURS: Mapping[Scheme, Mapping[str, str]] = json.loads(files(__package__).joinpath("colours.json").read_text("utf-8"))
 _PNG_WIDTH, _PNG_WIDE = 380, 640  # pixels, before scaling
 _PNG_SCALE = 3
 
@@ -132,16 +126,6 @@ def chart_config(scheme: Scheme, *, legend: bool) -> dict[str, Any]:
             "outline": {"color": colours["quiet"], "strokeDash": [4, 3]},
         },
     }
-
-
-def style_sheet() -> str:
-    """Return the colors as CSS variables; dark colors apply if the reader's system prefers them."""
-
-    def variables(scheme: Scheme) -> str:
-        return " ".join(f"--{name}: {value};" for name, value in COLOURS[scheme].items())
-
-    night = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables('dark')} }} }}"
-    return f":root {{ color-scheme: light dark; {variables('light')} }}\n{night}\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------- PNG

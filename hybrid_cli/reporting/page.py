@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
+from hybrid_cli.reporting.colours import COLOURS, RUN_COLOURS, style_sheet
 from hybrid_cli.reporting.tables import Table, figure, with_sign
 
 
@@ -109,7 +110,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
     content = {
         "specs": {figure.name: {**figure.spec, "datasets": {}, "description": figure.title} for figure in figures},
         "datasets": {name: rows for figure in figures for name, rows in figure.spec["datasets"].items()},
-        "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in charts.COLOURS},
+        "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in COLOURS},
     }
     # in JavaScript, `<\/` in a string or pattern is `</`, which would end the script element
     scripts = [text.replace("</script", "<\\/script") for text in (_vega(), _source("page.js"))] if figures else []
@@ -123,7 +124,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         sections=sections,
         colours={run: _colour(number) for number, run in enumerate(runs)},
         colour=_colour,
-        style=Markup(charts.style_sheet() + _source("page.css")),
+        style=Markup(style_sheet() + _source("static/common.css") + _source("page.css")),
         scripts=[Markup(script) for script in scripts],
         allowed=[_digest(script) for script in scripts],
         content=Markup(as_data(content)),
@@ -133,7 +134,7 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
 
 
 def _colour(number: int) -> str:
-    return f"var(--run-{number % charts.RUN_COLOURS})"
+    return f"var(--run-{number % RUN_COLOURS})"
 
 
 def as_data(content: Any) -> str:
