@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, memory, storage
+from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
@@ -355,7 +356,7 @@ def queries_in_corpus(path: Path, split: str | None = None) -> int:
 
 
 def read_queries(file: Path) -> pl.DataFrame:
-    """Read queries from a Parquet, JSON lines, CSV or tab-separated file; see `query_rows`.
+    """Read queries from a Parquet, JSON lines, CSV or tab-separated file (see `query_rows`), or those of a journal.
 
     Returns:
         qid, text (strings), answers (list of strings, or null), in the order of the file.
@@ -370,6 +371,8 @@ def read_queries(file: Path) -> pl.DataFrame:
             if "answers" not in present:
                 frame = frame.with_columns(pl.lit(None).alias("answers"))
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
+    elif is_journal(file):
+        frame = _of_rows(((qid, text, None) for qid, text in Journal(file).queries.items()), _QUERIES)
     else:
         frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
     if frame.is_empty():
