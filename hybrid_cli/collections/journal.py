@@ -119,6 +119,7 @@ class Journal:
         ids: ids of all lines.
         keys: key -> grade of a machine.
         queries: qid -> text of the queries whose text is known.
+        count: number of lines.
     """
 
     def __init__(self, path: Path):
@@ -132,10 +133,10 @@ class Journal:
         self.ids: set[str] = set()
         self.keys: dict[str, int] = {}
         self.queries: dict[str, str] = {}
-        self._count = 0
+        self.count = 0
         self._file: disk.Growing | None = None
         for number, line in enumerate(byte_lines(path) if path.exists() else (), 1):
-            self._count = number
+            self.count = number
             if not line.strip():
                 continue
             try:
@@ -175,8 +176,8 @@ class Journal:
         if added:
             self._file.add("".join(answer.line() for answer in added))
             for answer in added:
-                self._count += 1
-                self._take(self._count, answer)
+                self.count += 1
+                self._take(self.count, answer)
 
     def close(self) -> None:
         """Close the file."""
@@ -226,6 +227,19 @@ class Journal:
         chosen = [item for item in graded if _is_machine(item[1].rater)] if of_machine or not of_people else of_people
         last = {answer.pair: (number, answer) for number, answer in sorted(chosen, key=_settling)}
         return dict(sorted(last.items(), key=lambda item: item[1][0]))
+
+    def of_people(self) -> dict[Pair, int | None]:
+        """Return the grades of people that count, and `SKIPPED` for the hits that they only skip."""
+        skipped = {
+            pair: SKIPPED
+            for (rater, _), answers in self.standing.items()
+            if not _is_machine(rater)
+            for pair, held in answers.items()
+            if held and not held[-1][1].later
+        }
+        return skipped | {
+            pair: answer.grade for pair, (_, answer) in self.counted().items() if not _is_machine(answer.rater)
+        }
 
     def conflicts(self) -> int:
         """Return the number of hits to which people give different grades that no adjudication settles."""

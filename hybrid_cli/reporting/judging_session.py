@@ -53,7 +53,7 @@ class JudgedTexts:
                 passages = collection.passages_of(corpus, split).iter_rows()
                 self._documents |= {id_of_row: (title, parts) for id_of_row, title, parts in passages}
         title, parts = self._documents[docid]
-        return title, _best_first(parts, query)
+        return title, best_first(parts, query)
 
     def documents(self, docids: pl.Series) -> dict[str, tuple[str, str]]:
         """Return docid -> title and text of the documents that the corpora have."""
@@ -73,7 +73,7 @@ class JudgedTexts:
             )  # fmt: skip
 
 
-def _best_first(passages: Sequence[str], query: str) -> str:
+def best_first(passages: Sequence[str], query: str) -> str:
     """Return passages as one text: the one with most words of a query first, and the others in their order."""
     asked = _words(query)
     best = max(range(len(passages)), key=lambda number: len(asked & _words(passages[number])))
@@ -150,6 +150,16 @@ class ComparedRuns:
                 lambda judged: evaluate_positions(judged, [self.measure])["value"].to_numpy(),
             )  # fmt: skip
         return self.values[key]
+
+
+def at_weights(opened: Mapping[str, Run]) -> list[Run]:
+    """Return min-max fusions of two runs at several weights, so that a pool favours no weight."""
+    from hybrid_cli.fusion import fuse
+
+    if len(opened) != 2:
+        return []
+    tables = {name: run.table() for name, run in opened.items()}
+    return [Run.of(fuse(tables, "minmax", (1 - weight, weight))) for weight in (0.25, 0.5, 0.75)]
 
 
 def judged_queries(pools: Iterable[Pool], grades: Mapping[Pair, int | None]) -> JudgedQueries:

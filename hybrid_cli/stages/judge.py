@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,32 +16,36 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
-from hybrid_cli.fusion import fuse
 from hybrid_cli.input_files import read_text
 from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.provenance import (
     check_corpus,
     corpora_of,
     existing_paths,
-    group_of,
     refuse_other_corpus,
     warn_lost,
 )
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
+from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.judging import QUIT
-from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession
+from hybrid_cli.reporting.judging_session import (
+    QUERIES_AT_ONCE,
+    ComparedRuns,
+    JudgedTexts,
+    JudgingSession,
+    at_weights,
+)
 from hybrid_cli.reporting.judging_terminal import Judging
 from hybrid_cli.reporting.people import judgments_of_people
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
+from hybrid_cli.settings import Evaluate, Fuse, Judge
 from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.workflows import machine_judges, machine_judging
 from hybrid_cli.workflows.machine_judges import Question
-from hybrid_cli.workflows.retrievers import searched_sides
+from hybrid_cli.workflows.retrievers import searched_sides, tuning
 
 
 @stage(Judge)
@@ -69,7 +72,7 @@ def judge(settings: Judge) -> Path:
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
     if settings.values()["judge"] == MACHINE:
-        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *_at_weights(opened)], texts)
+        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     if settings.adjudicate is not None:
         pooled = _conflicts(settings.adjudicate, texts)
@@ -156,14 +159,6 @@ def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:
 
 
 # ------------------------------------------------------------------------------------------------------------- machine
-
-
-def _at_weights(opened: Mapping[str, Run]) -> list[Run]:
-    """Return min-max fusions of two runs at several weights, so that a pool favours no weight."""
-    if len(opened) != 2:
-        return []
-    tables = {name: run.table() for name, run in opened.items()}
-    return [Run.of(fuse(tables, "minmax", (1 - weight, weight))) for weight in (0.25, 0.5, 0.75)]
 
 
 def _by_machine(
@@ -273,30 +268,14 @@ def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles
     if len(named) == 1:
         command = command_line(Evaluate(settings.runs or [*named.values()], qrels=settings.output))
     elif files is not None:
-        command = command_line(_tuning(settings, files, queries))
+        command = command_line(tuning(files, settings.output, queries, settings.measure))
     else:
         indexes = lineage.searched_indexes(named.values())
         exact = bool(indexes) and all(lineage.texts_of(path) is not None for path in named.values())
         weights = settings.output.with_name(f"{settings.output.stem}-weights.json")
-        tuning = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
-        command = command_line(tuning.changed(index=indexes) if exact else tuning)
+        fuse = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
+        command = command_line(fuse.changed(index=indexes) if exact else fuse)
     console.note(f"judge: to use the judgments:\n{command}", code="next-command", command=command)
-
-
-def _tuning(settings: Judge, files: RetrieverFiles, queries: Path) -> Compose:
-    """Return the settings that compose the indexes of a retriever again, tuned on the judgments."""
-    stored, folder = files.stored, Path(os.path.normpath(files.folder))
-    tuning = Compose(
-        files.indexes, tune=True, qrels=settings.output, queries=queries, measure=settings.measure,
-        output=folder.with_name(f"{folder.name}-tuned"),
-    )  # fmt: skip
-    if stored.depth != tuning.depth:
-        tuning = tuning.changed(depth=stored.depth)
-    if stored.group != group_of(None, files.manifests):
-        tuning = tuning.changed(group=stored.group)
-    if stored.reranker is not None:
-        tuning = tuning.changed(reranker=reranker_path(folder, stored.reranker), rerank_depth=stored.reranker["depth"])
-    return tuning
 
 
 def _note(settings: Judge, asked: Judging) -> None:
