@@ -40,7 +40,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 _DEPTH = 5  # hits pooled from each system
 _HITS = 100  # hits of each system that measures and fusions read
-_MOST_QUERIES = 500  # queries that are searched for the pools
+_MOST_QUERIES = 200  # queries that are searched for the pools
 _BATCH = 16  # queries that are searched at a time, so that other requests are answered meanwhile
 _PATIENCE = 1.0  # seconds until a request is answered although the pools are not ready
 _LONGEST = 4000  # characters of a query
@@ -133,15 +133,17 @@ class Searched:
     runs: list[Run]
 
     @classmethod
-    def of(cls, live: Live, queries: pl.DataFrame, measure: str, before: Searched | None = None) -> Searched:
-        """Search queries (qid, text) in every column, and add them to the hits `before`."""
-        tables = {} if before is None else dict(before.tables)
-        for system in live.systems:
-            parts = [
-                live.search(queries[begin : begin + _BATCH], _HITS, system).select(_RUN)
-                for begin in range(0, len(queries), _BATCH)
-            ]
-            tables[system] = pl.concat([*([tables[system]] if system in tables else []), *parts])
+    def of(
+        cls, live: Live, queries: pl.DataFrame, measure: str, before: Searched | None = None,
+        done: Callable[[int], None] = lambda queries: None,
+    ) -> Searched:  # fmt: skip
+        """Search queries (qid, text) in every column, and add them to the hits `before`; report the number searched."""
+        parts = {system: [] if before is None else [before.tables[system]] for system in live.systems}
+        for begin in range(0, len(queries), _BATCH):
+            for system in live.systems:
+                parts[system].append(live.search(queries[begin : begin + _BATCH], _HITS, system).select(_RUN))
+            done(begin + _BATCH)
+        tables = {system: pl.concat(frames) for system, frames in parts.items()}
         runs = {system: Run.of(table) for system, table in tables.items()}
         sides = {name: runs[name] for name in live.sides}
         dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
@@ -160,11 +162,13 @@ class Judging:
         state: the open retriever and the options of the server.
         journal: all answers.
         guidelines: Markdown; None without.
+        preparing: queries that are searched so far, and all.
     """
 
     state: State
     journal: Journal
     guidelines: str | None
+    preparing: tuple[int, int] = (0, 0)
     _searched: Searched | None = None
     _sessions: dict[str, JudgingSession] = field(default_factory=dict)
     _verdict: tuple[int, Json] = field(default_factory=lambda: (-1, {}))
@@ -190,9 +194,13 @@ class Judging:
         searched = self._searched
         if searched is None or searched.live is not live:
             queries = self._chosen_queries()
-            new = Searched.of(live, queries, self.state.settings.measure)
+            self.preparing = 0, len(queries)
+            new = Searched.of(
+                live, queries, self.state.settings.measure,
+                done=lambda done: setattr(self, "preparing", (min(done, len(queries)), len(queries))),
+            )  # fmt: skip
             with self._lock:
-                self._searched, self._sessions, searched = new, {}, new
+                self._searched, self._sessions, self._verdict, searched = new, {}, (-1, {}), new
         return searched
 
     @property
@@ -238,7 +246,7 @@ class Judging:
             query = pl.DataFrame({"qid": [qid], "text": [text]})
             new = Searched.of(searched.live, query, self.state.settings.measure, searched)
             with self._lock:
-                self._searched, self._sessions = new, {}
+                self._searched, self._sessions, self._verdict = new, {}, (-1, {})
         session = self.session(rater)
         session.pools.sort(key=lambda pool: pool.qid != qid)
         return self.content(rater)
@@ -440,7 +448,8 @@ class _Work:
         async def answer(request: Request) -> JSONResponse:
             work = await handle(self._judging, request)
             if not await self._is_ready():
-                return JSONResponse({"preparing": True})
+                done, queries = self._judging.preparing
+                return JSONResponse({"preparing": True, "done": done, "queries": queries})
             return JSONResponse(await run_in_threadpool(work))
 
         return answer
