@@ -235,8 +235,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     else if (name === "next" || name === "previous") turn(name === "next" ? 1 : -1);
     else if (name === "match") toMatch();
     else if (name === "marks") mark(!own.marks);
-    else if (name === "guidelines" && rules) rules.open = !rules.open;
-    else if (name === "list") list.open = !list.open;
+    else if (name === "guidelines" && rules) own.keep({ guidelines: (rules.open = !rules.open) });
+    else if (name === "list") own.keep({ list: (list.open = !list.open) });
     else if (name === "help") help();
   }
 
