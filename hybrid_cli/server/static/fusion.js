@@ -102,7 +102,7 @@ const RULES = {
 
 const method = (normalize, rule, missing, label) => ({ normalize, rule, missing, label });
 export const METHODS = {
-  "weighted-sum": method("none", "sum", "exact", "sum of exact scores"),
+  "weighted-sum": method("none", "sum", "exact", "exact sum"),
   minmax: method("minmax", "mean", "zero", "mean of min-max scores"),
   zscore: method("zscore", "sum", "min", "sum of z-scores"),
   rrf: method("rrf", "sum", "zero", "reciprocal ranks (RRF)"),
