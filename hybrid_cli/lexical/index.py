@@ -364,6 +364,25 @@ class LexicalIndex:
         scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(bags))
         return scores
 
+    def term_scores(self, text: str, docid: str) -> pl.DataFrame:
+        """Return the parts of the score of a document for a query: term, boost (in the query) and score.
+
+        Args:
+            text: text of the query.
+            docid: id of the document.
+
+        Raises:
+            InputError: the document is not in the index.
+        """
+        bag = self.bags([text])
+        alone = Bags(np.arange(len(bag.terms) + 1), bag.terms, bag.boosts)
+        row = self.ids.positions(pl.Series([docid]), "the lexical index has no document")
+        scores = self.score_rows(np.arange(len(alone)), np.repeat(row, len(alone)), alone)
+        terms = self.impacts.postings.terms.gather(bag.terms)
+        return pl.DataFrame({"term": terms, "boost": bag.boosts, "score": scores}).sort(
+            "score", "term", descending=[True, False]
+        )
+
     @property
     def ids(self) -> runs.SortedIds:
         """Ids in string order, with their rows."""

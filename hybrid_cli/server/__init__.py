@@ -1,1 +1,1 @@
-"""The served page and its API: see `hybrid serve`."""
+"""`hybrid serve`: a page, an API and MCP tools over an open retriever."""

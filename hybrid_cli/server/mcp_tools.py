@@ -1,0 +1,134 @@
+"""Tools for programs that speak the Model Context Protocol: search, documents and explanations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BaseModel
+from starlette.routing import BaseRoute
+
+from hybrid_cli.errors import HybridError
+from hybrid_cli.server import answers
+from hybrid_cli.server.state import State
+from hybrid_cli.version import __version__
+
+PATH = "/mcp"
+_MOST_HITS = 100
+
+
+class Hit(BaseModel):
+    """A document of a search."""
+
+    docid: str
+    rank: int
+    score: float
+    title: str | None
+    text: str | None
+    scores: dict[str, float | None]
+    probability: float | None = None
+
+
+class Hits(BaseModel):
+    """The hits of a query; `formula` says how the scores of the indexes are fused."""
+
+    query: str
+    formula: str
+    hits: list[Hit]
+
+
+class Document(BaseModel):
+    """A document with its metadata."""
+
+    docid: str
+    title: str | None
+    text: str
+    metadata: dict[str, Any]
+
+
+class Explanation(BaseModel):
+    """A part of a score, and the parts that it is made of."""
+
+    value: float | None
+    description: str
+    details: list[Explanation]
+
+
+def tools(state: State) -> MCPServer[Any]:
+    """Return the server of the tools of a retriever."""
+    live = state.live
+    about = f"Search of {live.documents:,} documents ({live.name}) by {', '.join(live.sides)} and their fusion."
+    server: MCPServer[Any] = MCPServer(live.name, instructions=about, version=__version__, log_level="WARNING")
+
+    @server.tool(structured_output=True)
+    async def search(query: str, k: int = 10, filter: str | None = None) -> Hits:
+        """Search the documents.
+
+        Args:
+            query: a question, or key words.
+            k: number of documents, from 1 to 100.
+            filter: condition over the metadata of documents in the syntax of SQL, such as `year >= 2020`.
+        """
+        if not query.strip() or not 1 <= k <= _MOST_HITS:
+            raise ToolError(f"needs a query, and k from 1 to {_MOST_HITS}")
+        with _tool_errors():
+            found = await state.hits(query, k, state.live.main, filter or None, False)
+        hits = [Hit(**hit | hit["doc"]) for hit in found]
+        return Hits(query=query, formula=answers.formula(state.live), hits=hits)
+
+    @server.tool(structured_output=True)
+    async def get_document(docid: str) -> Document:
+        """Return title, text and metadata of a document.
+
+        Args:
+            docid: id of a hit.
+        """
+        with _tool_errors():
+            return Document(**await asyncio.to_thread(answers.document, state.live, docid))
+
+    @server.tool(structured_output=True)
+    async def explain(query: str, docid: str) -> Explanation:
+        """Explain the score of a document for a query, also of a document that is no hit.
+
+        Args:
+            query: text of the query.
+            docid: id of the document.
+        """
+        with _tool_errors():
+            found = await asyncio.to_thread(answers.explained, state.live, query, docid)
+        return Explanation(**found["explanation"])
+
+    return server
+
+
+@contextmanager
+def _tool_errors() -> Iterator[None]:
+    """Answer an error of the user as the result of a tool."""
+    try:
+        yield
+    except HybridError as error:
+        raise ToolError(str(error)) from None
+
+
+def routes(server: MCPServer[Any]) -> list[BaseRoute]:
+    """Return the route of the tools; every request is complete in itself."""
+    checked_before = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # by `security.Guard`
+    app = server.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=checked_before
+    )
+    return list(app.routes)
+
+
+def lifespan(server: MCPServer[Any]) -> AbstractAsyncContextManager[None]:
+    """Return the context in which the route answers."""
+    return server.session_manager.run()
+
+
+def serve_stdio(state: State) -> None:
+    """Answer on standard input and output until the input ends."""
+    asyncio.run(tools(state).run_stdio_async())

@@ -1,0 +1,192 @@
+"""State of the server: the open retriever, its batches of queries, and figures for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from hybrid_cli import console
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import HybridError
+from hybrid_cli.opening.judged import collection_of
+from hybrid_cli.opening.provenance import corpora_of
+from hybrid_cli.opening.stored_retriever import retriever_at
+from hybrid_cli.server import answers
+from hybrid_cli.server.batching import Batches
+from hybrid_cli.server.live import Live
+from hybrid_cli.settings import Serve
+from hybrid_cli.storage import layout
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_WATCH_SECONDS = 1.0
+_WARM_UP = "warm up"  # a query that loads the model and compiles the kernels
+_JUDGED_DEPTH = 100  # hits of each side for the live measure
+_MOST_JUDGED = 500  # queries of the live measure
+
+
+class Metrics:
+    """Figures of a server; no label has a text of a user."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Histogram(
+            "hybrid_request_seconds", "Time of a request.", ("path", "status"), buckets=_SECONDS, registry=self.registry
+        )
+        self.steps = Histogram(
+            "hybrid_step_seconds", "Time of a step of a batch of queries: query (analysis or encoding), hits, scores.",
+            ("side", "step"), buckets=_SECONDS, registry=self.registry
+        )  # fmt: skip
+        self.batches = Histogram(
+            "hybrid_batch_queries", "Queries that were answered together.", buckets=(1, 2, 4, 8, 16, 32),
+            registry=self.registry
+        )  # fmt: skip
+        self.reloads = Counter("hybrid_reloads", "Retrievers opened after a change.", registry=self.registry)
+        self.generation = Gauge("hybrid_generation", "Generation of the documents.", registry=self.registry)
+
+    def observe(self, side: str, step: str, seconds: float) -> None:
+        """Count a step of a side."""
+        self.steps.labels(side, step).observe(seconds)
+
+
+@dataclass
+class State:
+    """What the handlers of requests share.
+
+    Attributes:
+        settings: options of `serve`.
+        live: the open retriever; replaced as a whole.
+        token: secret of programs; of the page too, where the server has one.
+        tune: writes the tuned retriever from a file of judgments, for the page; see `stages.serve`.
+    """
+
+    settings: Serve
+    live: Live
+    metrics: Metrics
+    token: str
+    tune: Callable[[Live, Path], Path] | None = None
+    started: float = field(default_factory=time.time)
+    _judged: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, settings: Serve, token: str, tune: Callable[[Live, Path], Path] | None = None) -> State:
+        """Open the retriever, and search it once.
+
+        Raises:
+            InputError: it cannot be opened.
+        """
+        metrics = Metrics()
+        state = cls(settings, _open(settings, metrics), metrics, token, tune)
+        metrics.generation.set(state.live.files.stored.generation)
+        return state
+
+    def __post_init__(self) -> None:
+        self.batches = Batches(self._answer, workers=2)
+
+    async def hits(self, text: str, k: int, system: str, condition: str | None, explain: bool) -> list[dict[str, Any]]:
+        """Return the hits of one query, which is answered together with others."""
+        return list(await self.batches.get((self.live, k, system, condition, explain), text))
+
+    def _answer(self, key: tuple[Live, int, str, str | None, bool], texts: Sequence[str]) -> Sequence[Any]:
+        live, k, system, condition, explain = key
+        self.metrics.batches.observe(len(texts))
+        return answers.hits(live, texts, k, system, condition, explain)
+
+    # ------------------------------------------------------------------------------------------------------- judgments
+
+    @property
+    def collection(self) -> Path | None:
+        """Return the collection of the queries: the given one, or that of the indexes."""
+        return self.settings.collection or collection_of(corpora_of(self.live.files.manifests))
+
+    @property
+    def queries(self) -> pl.DataFrame:
+        """Return the queries of the collection, or of its split (qid, text); none without queries."""
+        collection, split = self.collection, self.settings.split
+        empty = pl.DataFrame(schema={"qid": pl.String, "text": pl.String})
+        if collection is None:
+            return empty
+        names = [split] if split is not None else collections.splits(collection)
+        tables = [collections.read_queries(collections.queries_path(collection, name)) for name in names]
+        return pl.concat([empty, *(table.select("qid", "text") for table in tables)]).unique("qid", maintain_order=True)
+
+    def qrels(self) -> pl.DataFrame:
+        """Return the judgments of people: of the split, and of the file of judgments, which replace them."""
+        frames = [pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32})]
+        collection, split = self.collection, self.settings.split
+        if collection is not None and split is not None and collections.is_judged(collection, split):
+            frames.append(collections.read_qrels(collections.qrels_path(collection, split)))
+        if (path := self.settings.judgments) is not None and path.exists() and path.stat().st_size:
+            frames.append(collections.read_qrels(path))
+        return pl.concat(frames, how="diagonal").unique(["qid", "docid"], keep="last", maintain_order=True)
+
+    def judged(self) -> dict[str, Any]:
+        """Return the candidates and grades of the judged queries, from which the page computes its live measure."""
+        live, qrels = self.live, self.qrels()
+        queries = self.queries.join(qrels, on="qid", how="semi", maintain_order="left").head(_MOST_JUDGED)
+        known = {qid: each for qid, each in self._judged.items() if each["live"] is live}
+        new = queries.filter(~pl.col("qid").is_in(list(known)))
+        if len(new):
+            table = live.candidates(new, depth=_JUDGED_DEPTH)
+            columns = [[f"{name}_{part}" for name in live.sides] for part in ("score", "rank")]
+            for (qid,), part in table.partition_by("qid", as_dict=True, maintain_order=True).items():
+                scores, ranks = ([part[name].to_list() for name in names] for names in columns)
+                known[str(qid)] = {"live": live, "docids": part["docid"].to_list(), "scores": scores, "ranks": ranks}
+        self._judged = known
+        empty: list[list[float]] = [[] for _ in live.sides]
+        found = []
+        grades = qrels.partition_by("qid", as_dict=True)
+        for qid, text in queries.iter_rows():
+            each = known.get(qid, {"docids": [], "scores": empty, "ranks": empty})
+            own = dict(grades[qid,].select("docid", "relevance").iter_rows())
+            parts = {name: each[name] for name in ("docids", "scores", "ranks")}
+            found.append({"qid": qid, "text": text, "grades": own, **parts})
+        return {"measure": self.settings.measure, "depth": _JUDGED_DEPTH, "queries": found}
+
+    # ----------------------------------------------------------------------------------------------------------- watch
+
+    async def watch(self) -> None:
+        """Open the retriever again whenever it has changed; searches that have begun end with the former one."""
+        before = _signature(self.settings)
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            now = _signature(self.settings)
+            if now is None or now == before:
+                continue
+            before = now
+            try:
+                live = await asyncio.to_thread(_open, self.settings, self.metrics)
+            except (HybridError, OSError) as error:
+                console.warn(
+                    f"serve: the retriever has changed, but: {error}; it is served as before", code="not-reloaded"
+                )
+                before = None
+                continue
+            self.live = live
+            self.metrics.reloads.inc()
+            self.metrics.generation.set(live.files.stored.generation)
+            console.note(f"serve: {live.name}: opened again after a change", code="reloaded")
+
+
+def _open(settings: Serve, metrics: Metrics) -> Live:
+    live = Live.open(settings.retriever, settings.compare, settings.search_options(), metrics.observe)
+    for system in live.systems:
+        live.search(answers.table_of([_WARM_UP]), 1, system)
+        live.search(answers.table_of([_WARM_UP] * 8), 1, system)  # another path than that of few queries
+    return live
+
+
+def _signature(settings: Serve) -> tuple[int, int, int] | None:
+    """Return what changes when the retriever is written again; None while it is being replaced."""
+    folder = retriever_at(settings.retriever) if settings.retriever.exists() else None
+    try:
+        stat = (folder / layout.RETRIEVER).stat() if folder is not None else settings.retriever.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size

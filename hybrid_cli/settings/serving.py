@@ -1,0 +1,73 @@
+"""Settings of `serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+from hybrid_cli.settings.common import MEASURE, OnDevice, ReadsFiles, Threaded
+from hybrid_cli.settings.fusion import FUSION
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, when
+from hybrid_cli.settings.retrieval import SearchOptions
+
+JUDGING, SAFETY, PROGRAMS = "Judging", "Access", "Programs"
+
+
+@dataclass(frozen=True)
+class Serve(OnDevice, Threaded, ReadsFiles):
+    """Serve a page, an API and MCP tools on a retriever.
+
+    The page shows BM25, dense and hybrid hits side by side, explains every score, re-ranks while the weight is moved,
+    and collects judgments. It works offline. The server listens on this machine only; with another `--host`, it asks
+    for the token that is printed at the start.
+    """
+
+    command = "serve"
+    panel = FUSION
+    examples = (
+        "hybrid serve out/retriever",
+        "hybrid serve out/retriever --collection data/mine --split dev --judgments judgments.jsonl --open",
+        "hybrid serve out/retriever --compare out/other-retriever --port 8081",
+        "hybrid serve out/retriever --host 0.0.0.0 --allow-host search.example.org",
+        "hybrid serve out/retriever --mcp-stdio",
+    )
+
+    retriever: Path = argument(REQUIRED, "Retriever, the folder of `auto`, or an index.")
+    _: KW_ONLY
+    compare: Sequence[Path] = option((), "Further retrievers, shown in columns next to it.", metavar="RETRIEVER,...")
+    watch: bool = option(False, "Open the retriever again when it has changed, as after `hybrid update`.")
+    collection: Path | None = option(
+        None, "Collection with queries to judge and compare.", panel=JUDGING, shown="that of the indexes"
+    )
+    split: str | None = option(None, "Split of the collection.", panel=JUDGING)
+    judgments: Path | None = option(
+        None, "Journal of judgments (.jsonl), which the page and `hybrid judge` extend.", panel=JUDGING
+    )
+    guidelines: Path | None = option(
+        None, "Markdown file with rules for the people who judge.", panel=JUDGING, applies=when(judgments=GIVEN)
+    )
+    measure: str = option("nDCG@10", "Measure of the page.", parse=MEASURE, panel=JUDGING)
+    host: str = option("127.0.0.1", "Address to listen on.", panel=SAFETY)
+    port: int = option(8080, "Port; 0 for a free one.", minimum=0, maximum=65535, panel=SAFETY)
+    open: bool = option(False, "Open the page in the browser.")
+    allow_host: Sequence[str] = option(
+        (), "Further names of this server in requests, as behind a proxy.", panel=SAFETY, metavar="NAME,..."
+    )
+    timeout: float = option(30.0, "Seconds until a request ends without an answer.", above=0, panel=SAFETY)
+    access_log: Path | None = option(None, "File for a JSON line per request, without texts of queries.", panel=SAFETY)
+    log_queries: bool = option(False, "Log the texts of queries too.", panel=SAFETY, applies=when(access_log=GIVEN))
+    mcp_stdio: bool = option(
+        False, "Serve MCP tools on standard input and output in place of the page.", panel=PROGRAMS
+    )
+    mcp_judge: bool = option(
+        False,
+        "Give MCP clients a tool that stores judgments.",
+        panel=PROGRAMS,
+        needed=(),
+        applies=when(judgments=GIVEN),
+    )
+
+    def search_options(self) -> SearchOptions:
+        """Return the options of opening the retriever."""
+        return SearchOptions(device=self.device, threads=self.threads)

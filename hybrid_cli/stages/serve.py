@@ -1,0 +1,115 @@
+"""`serve`: a page, an API and MCP tools on a retriever."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from hybrid_cli import console
+from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.settings import Serve
+from hybrid_cli.stages import stage
+
+TOKEN = "HYBRID_TOKEN"  # environment variable
+_LEAST_TOKEN = 16  # characters
+_PACKAGES = {"starlette": "serve", "uvicorn": "serve", "prometheus_client": "serve", "mcp": "mcp"}
+
+
+@stage(Serve)
+def serve(settings: Serve) -> None:
+    """Serve a retriever until the process is interrupted.
+
+    Raises:
+        InputError: the retriever cannot be opened, or the port is in use.
+        HybridError: the extra `serve` (or `mcp`) is not installed.
+    """
+    with _installed():
+        if settings.mcp_stdio:
+            from hybrid_cli.server.mcp_tools import serve_stdio
+            from hybrid_cli.server.state import State
+
+            serve_stdio(State.open(settings, ""))
+            return
+        _serve(settings)
+
+
+def _serve(settings: Serve) -> None:
+    import uvicorn
+
+    from hybrid_cli.server.app import app_of
+    from hybrid_cli.server.state import State
+
+    listener = _listener(settings)
+    port = int(listener.getsockname()[1])
+    state = State.open(settings, _token())
+    log = open(settings.access_log, "a", encoding="utf-8") if settings.access_log else nullcontext(None)  # noqa: SIM115
+    with log as file:
+        app = app_of(state, port, file)
+        address = f"http://{_shown(settings.host)}:{port}/" + (f"?login={app.login}" if app.needs_token else "")
+        console.note(f"serve: {state.live.name}: {address}", code="serving", url=address, port=port)
+        if settings.judgments is not None or app.needs_token:
+            console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token", token=state.token)
+        if settings.open:
+            webbrowser.open(address)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
+            timeout_graceful_shutdown=round(settings.timeout), backlog=1024,
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(settings: Serve) -> socket.socket:
+    """Return an open socket of the address.
+
+    Raises:
+        InputError: the port is in use, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        reason = f"{error.strerror or error}; pass another --port, or --port 0 for a free one"
+        raise option_error("port", settings.port, reason, code="port-in-use") from None
+    listener.listen(1024)
+    return listener
+
+
+def _token() -> str:
+    """Return the token of the environment, or a random one.
+
+    Raises:
+        InputError: a short token.
+    """
+    token = os.environ.get(TOKEN, "")
+    if token and len(token) < _LEAST_TOKEN:
+        problem = f"{TOKEN}: has {len(token)} characters; use at least {_LEAST_TOKEN}, or unset it for a random one"
+        raise InputError(problem, code="short-token", limit=_LEAST_TOKEN)
+    return token or secrets.token_urlsafe(24)
+
+
+def _shown(host: str) -> str:
+    """Return the host of the printed address."""
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """Name the extra of a package that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        extra = _PACKAGES[package]
+        problem = f"serve: the package {package} is not installed; run: pip install 'hybrid_cli[{extra}]'"
+        raise HybridError(problem, code="missing-package", package=package) from None
