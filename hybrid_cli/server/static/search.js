@@ -129,7 +129,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     render();
     const hits = data.columns[main]?.length ?? 0;
     announce(hits ? `${count(documents.length, "candidate")} for ${state.query}` : `No hits for ${state.query}`);
-    if (state.doc) explain(state.doc, state.from);
+    if (state.doc) explain(state.doc);
     else closed();
   }
 
@@ -308,15 +308,15 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     opener = { docid, system };
     Object.assign(state, { doc: docid, from: system });
     record(true);
-    explain(docid, system);
+    explain(docid);
     event?.stopPropagation();
   }
 
-  async function explain(docid, system) {
+  async function explain(docid) {
     explaining = null;
     const slow = setTimeout(() => side.wait(), SLOW_MS);
     try {
-      const answer = await api.get("/api/explain", { query: state.query, docid, system });
+      const answer = await api.get("/api/explain", { query: state.query, docid });
       if (state.doc !== docid) return;
       explaining = answer;
       root.classList.add("explaining");
@@ -451,7 +451,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     if (before.n !== state.n) render();
     else { fused(); pick(); }
     if (!state.doc) closed();
-    else if (state.doc !== before.doc) explain(state.doc, state.from);
+    else if (state.doc !== before.doc) explain(state.doc);
   };
   return leave;
 }

@@ -3,6 +3,7 @@ import { h, number, s, signed, swatch } from "./dom.js";
 import { METHODS } from "./fusion.js";
 
 const WIDE = 300, HIGH = 46; // of the curve, in units of its viewBox
+const OFFERED = ["weighted-sum", "minmax", "zscore", "rrf", "dbsf", "combmnz", "borda", "isr"];
 const STEPS = 50;
 const SLICE_MS = 12; // of work between two frames
 
@@ -38,8 +39,7 @@ const shared = (sizes) => {
 // options: { info, stored, state, change(state), measure } -> { element, update(), judged(Judged), leave() }
 export function strip({ info, stored, state, change }) {
   const two = info.sides.length === 2;
-  const offered = [...new Set([stored.method, ...info.methods])].filter(
-    (name) => name === stored.method || (name in METHODS && (name !== "weighted-sum" || info.exact !== false)));
+  const offered = [...new Set([stored.method, ...OFFERED.filter((name) => name !== "weighted-sum" || info.exact !== false)])];
   const method = h("select", { id: "method", onchange: () => set({ method: named(method.value) }) },
     offered.map((name) => h("option", { value: name },
       (METHODS[name]?.label ?? name) + (name === stored.method ? " · stored" : ""))));
