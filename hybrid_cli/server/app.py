@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.server import answers, judging, pages
+from hybrid_cli.server import answers, comparison, judging, pages
 from hybrid_cli.server.security import LOOPBACK, Guard, Refused, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -42,6 +42,7 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     settings = state.settings
     routes: list[BaseRoute] = [
         *pages.routes(),
+        *comparison.routes(state),
         Route("/api/info", _handler(state, _information)),
         Route("/api/search", _handler(state, _search), methods=["GET", "POST"]),
         Route("/api/columns", _handler(state, _columns)),
