@@ -19,7 +19,7 @@ import pytest
 from command import Done, hybrid, raises, refused
 from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
-from hybrid_cli.collections.judgments import Judgments
+from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
@@ -340,10 +340,10 @@ def test_files_of_people_and_machines_are_not_mixed(here: Path, server: Server) 
     assert Path("anna.tsv").read_text() == before
     judged(server)
     with raises("other-rater", path="machine.tsv"):
-        Judgments(Path("machine.tsv"))
+        FileJudgments(Path("machine.tsv"))
     with raises("other-rater", path="anna.tsv", raters=["anna"]):
-        Judgments(Path("anna.tsv"), "ben")
-    judgments = Judgments(Path("anna.tsv"), "anna")
+        FileJudgments(Path("anna.tsv"), "ben")
+    judgments = FileJudgments(Path("anna.tsv"), "anna")
     judgments.add("t1", ["d2"], 3)
     judgments.close()
     assert Path("anna.tsv").read_text() == before + "t1\tanna\td2\t3\n"

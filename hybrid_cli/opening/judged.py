@@ -11,7 +11,8 @@ import polars as pl
 from hybrid_cli import console, runs
 from hybrid_cli.artifacts import Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.readers.qrels import MACHINE, raters_of
+from hybrid_cli.collections.journal import MACHINE, Journal, is_journal
+from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES
 from hybrid_cli.runs.groups import judgments_for
@@ -50,17 +51,18 @@ def split_of_runs(runs: Iterable[Path]) -> Split | None:
     return found[0] if found else None
 
 
-def judgments_of(qrels: Path, paths: Mapping[str, Path]) -> pl.DataFrame:
+def judgments_of(qrels: Path, paths: Mapping[str, Path], of_machine: bool = False) -> pl.DataFrame:
     """Return judgments of what runs have: of documents, also if the collection has those of their passages.
 
     Args:
         qrels: file of judgments.
         paths: runs by name.
+        of_machine: those of machines in a journal.
 
     Raises:
         InputError: some runs have passages, others documents.
     """
-    judgments = collections.read_qrels(qrels)
+    judgments = collections.read_qrels(qrels, of_machine)
     if lineage.passage_length(qrels) is None:
         return judgments
     return judgments_for(judgments, ((name, runs.open_run(path).first_docids) for name, path in paths.items()))
@@ -71,14 +73,20 @@ def machine_raters(qrels: Path) -> dict[str, int]:
     return {rater: count for rater, count in raters_of(qrels).items() if rater.startswith(MACHINE)}
 
 
-def warn_machine(qrels: Path) -> None:
-    """Warn about judgments of a machine where those of people are expected."""
+def warn_raters(qrels: Path) -> None:
+    """Warn about judgments of a machine where those of people are expected, and about people who disagree."""
     if raters := machine_raters(qrels):
         count = sum(raters.values())
         console.warn(
             f"{qrels}: {console.counted(judgment=count)} by {', '.join(raters)}, not by people; `evaluate --machine` "
             "corrects their bias with judgments of people",
             code="machine-judgments", path=qrels, judgments=count, raters=list(raters),
+        )  # fmt: skip
+    if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
+        console.warn(
+            f"{qrels}: people give different grades to {console.counted(hit=conflicts)}; the last grade counts, and "
+            f"`judge --adjudicate {qrels}` settles them",
+            code="conflicting-judgments", path=qrels, conflicts=conflicts,
         )  # fmt: skip
 
 
@@ -113,7 +121,7 @@ class BothJudged:
         if raters := machine_raters(qrels):
             problem = f"has judgments of {', '.join(raters)}; needs those of people"
             raise InputError(f"{qrels}: {problem}", code="machine-judgments", path=qrels, raters=list(raters))
-        people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths)
+        people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths, of_machine=True)
         by_people, by_machine = (frame["qid"].unique(maintain_order=True) for frame in (people, of_machine))
         both = by_people.filter(by_people.is_in(by_machine.implode()))
         if not len(both):

@@ -135,7 +135,7 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
     both, others, of_both = judged.both, judged.others, judged.of_both("evaluate")
     values = {"people": measure(plan)[0]}
     with console.quiet():
-        values["machine"] = measure(replace(plan, qrels=machine))[0]
+        values["machine"] = measure(replace(plan, qrels=machine, by_machine=True))[0]
     estimates = []
     for name in plan.columns:
         found = {rater: _by_run(frame, name) for rater, frame in values.items()}

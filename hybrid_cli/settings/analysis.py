@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+from hybrid_cli.collections.journal import is_rater
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
@@ -444,7 +445,7 @@ _machine_option = partial(option, panel=BY_MACHINE, recorded=False)
 
 def _rater(text: str) -> str:
     """Return the name of a person who judges."""
-    if not text or text.split() != [text] or text.startswith("machine:"):
+    if not is_rater(text):
         raise ValueError("is no name of a person in one word")
     return text
 
@@ -461,14 +462,17 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     If standard input or output is not a terminal, answers are read from the lines of standard input.
 
     With --llm, --reranker or --command, a machine judges all pooled hits, those of three fusions of two runs too. Its
-    name is in the second column of the output, so that its grades are not taken for those of people.
+    name is in the output, so that its grades are not taken for those of people.
+
+    A journal (.jsonl) keeps the answers of several people and machines, with reasons, times and changes. Every option
+    that takes qrels takes it.
     """
 
     command = "judge"
     panel = FUSION
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
-        "hybrid judge --retriever out/retriever --queries queries.txt --output judgments.tsv",
+        "hybrid judge --retriever out/retriever --queries queries.txt --rater anna --output judgments.jsonl",
         "hybrid judge --retriever out/retriever --queries queries.txt --llm http://localhost:8000/v1 --model NAME "
         "--output machine.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
@@ -492,8 +496,8 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         None, "Queries in place of those of the collection; they may be a text file with a query per line."
     )
     output: Path = option(
-        REQUIRED, "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.", "--output",
-        "-o"
+        REQUIRED, "Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go "
+        "to OUTPUT.skipped.", "--output", "-o"
     )  # fmt: skip
     split: str | None = option(None, "Split of the collection.")
     stop_after: int = option(
@@ -504,12 +508,11 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
     )
     adjudicate: Sequence[Path] | None = option(
-        None, "Judgments of several people: only hits that they grade differently are shown.", metavar="FILE,...",
+        None, "Judgments of several people, or their journal: only hits that they grade differently are shown.",
+        metavar="FILE,...",
         recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN)), applies=when(judge=PERSON)
     )  # fmt: skip
-    rater: str | None = option(
-        None, "Name of the person, for the second column of the output.", parse=_rater, applies=when(judge=PERSON)
-    )
+    rater: str | None = option(None, "Name of the person, for the output.", parse=_rater, applies=when(judge=PERSON))
     llm: str | None = _machine_option(
         None, "A model judges: base URL of a server with the OpenAI chat API (vLLM, Ollama, llama.cpp, OpenAI). A key "
         "is read from HYBRID_API_KEY.", metavar="URL", excluded=when(reranker=GIVEN)

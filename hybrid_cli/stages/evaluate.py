@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.opening.judged import warn_machine
+from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.answerable import Answerable, answerable
@@ -52,7 +52,7 @@ def evaluate(settings: Evaluate) -> Result:
 def _evaluated(settings: Evaluate) -> Result:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     if settings.machine is None and plan.qrels is not None:
-        warn_machine(plan.qrels)
+        warn_raters(plan.qrels)
     too_high = reused(plan.runs, plan.qrels)
     for reuse in too_high:
         reuse.warn()

@@ -45,7 +45,7 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
-from hybrid_cli.opening.judged import BothJudged, judgments_of, missing_split, warn_machine
+from hybrid_cli.opening.judged import BothJudged, judgments_of, missing_split, warn_raters
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
@@ -78,7 +78,7 @@ def fuse(settings: Fuse) -> Path:
     if settings.qrels is not None:
         refuse_other_judgments(job.runs.values(), settings.qrels)
         if settings.machine is None:
-            warn_machine(settings.qrels)
+            warn_raters(settings.qrels)
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)

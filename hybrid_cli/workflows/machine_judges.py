@@ -29,12 +29,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import polars as pl
 
+from hybrid_cli.collections.journal import HIGHEST
 from hybrid_cli.console import plain
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.settings.analysis import TIMEOUT
 
 KEY_VARIABLE = "HYBRID_API_KEY"
-HIGHEST = 3
 PROMPT_VERSION = 1  # a change of the prompt makes new answers
 _MOST_BYTES = 1 << 20  # of an answer
 DELAYS = (0.5, 1.0, 2.0, 4.0)  # seconds before each retry

@@ -36,9 +36,12 @@ export const signed = (value, digits = 3) => {
   return value > 0 && Number(text) !== 0 ? `+${text}` : Number(value.toFixed(digits)) === 0 ? (0).toFixed(digits) : text;
 };
 
-// Four significant digits, as in tables of scores.
-export const score = (value) =>
-  value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString().replace("-", "−");
+// Four significant digits.
+export function score(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value), text = value.toPrecision(4);
+  return (size >= 1e4 || (size < 1e-4 && size > 0) ? Number(text).toString() : text).replaceAll("-", "−");
+}
 
 export const count = (value, one, many = `${one}s`) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`;
 

@@ -1,0 +1,116 @@
+"""The route of the comparison: values of all judged queries in every column, or the overlap of their lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import polars as pl
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hybrid_cli.evaluation.buckets import query_length
+from hybrid_cli.evaluation.complementarity import rbo
+from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
+from hybrid_cli.fusion.options import HITS
+from hybrid_cli.server.live import Live
+from hybrid_cli.server.state import State
+
+DEPTH = 100  # hits of each column, unless the measure needs more
+_MOST_QUERIES = 2000
+_LEVEL = 1  # lowest relevant grade
+
+
+class Comparison:
+    """The runs of the queries in every column, searched once for an open retriever."""
+
+    def __init__(self, state: State):
+        self._state = state
+        self._runs: dict[tuple[int, int], tuple[Live, pl.DataFrame, dict[str, pl.DataFrame]]] = {}
+
+    def content(self, measure: str | None = None) -> dict[str, Any]:
+        """Return the values of each query, of judged ones if there are any, else the overlap of each two lists.
+
+        Args:
+            measure: name of a measure; None for that of the server.
+
+        Raises:
+            InputError: unknown measure.
+        """
+        measure = measure or self._state.settings.measure
+        cutoff = parse_measures([measure])[0].cutoff or HITS
+        live, qrels = self._state.live, self._state.qrels()
+        judged = len(qrels) > 0
+        queries = self._state.queries
+        queries = (queries.join(qrels, on="qid", how="semi", maintain_order="left") if judged else queries).head(
+            _MOST_QUERIES
+        )
+        depth = max(DEPTH, cutoff) if judged else DEPTH
+        runs = self._searched(live, queries, depth)
+        length = query_length(queries)
+        labels = dict(length.queries.iter_rows())
+        rows: list[dict[str, Any]] = [
+            {"qid": qid, "text": text, "groups": [labels[qid]]} for qid, text in queries.iter_rows()
+        ]
+        content = {
+            "measure": measure, "systems": live.systems, "level": _LEVEL, "depth": depth, "queries": rows,
+            "groups": [{"name": length.name, "labels": [each for each in length.labels if each in labels.values()]}],
+        }  # fmt: skip
+        if not judged:
+            return content | {"overlaps": _overlaps(runs, queries)}
+        qrels = qrels.join(queries, on="qid", how="semi")
+        values = {system: _values(run, qrels, measure) for system, run in runs.items()}
+        judgments = _judgments(runs, qrels)
+        for row in rows:
+            row |= {"values": [values[system].get(row["qid"], 0.0) for system in live.systems], **judgments[row["qid"]]}
+        return content
+
+    def _searched(self, live: Live, queries: pl.DataFrame, depth: int) -> Mapping[str, pl.DataFrame]:
+        known, asked, runs = self._runs.get((id(live), depth), (None, None, {}))
+        if known is not live or asked is None or not asked.equals(queries):
+            runs = {system: live.search(queries, depth, system) for system in live.systems}
+            self._runs = {(id(live), depth): (live, queries, runs)}
+        return runs
+
+
+def _values(run: pl.DataFrame, qrels: pl.DataFrame, measure: str) -> dict[str, float]:
+    if not len(run):
+        return {}
+    return dict(evaluate_run(run, qrels, [measure], _LEVEL).select("qid", "value").iter_rows())
+
+
+def _judgments(runs: Mapping[str, pl.DataFrame], qrels: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return by query the grade of each judged document, and the rank of each relevant one in every run."""
+    relevant = qrels.filter(pl.col("relevance") >= _LEVEL)
+    for number, run in enumerate(runs.values()):
+        ranks = run.select("qid", "docid", pl.col("rank").alias(f"rank_{number}"))
+        relevant = relevant.join(ranks, on=["qid", "docid"], how="left", maintain_order="left")
+    found: dict[str, dict[str, Any]] = {qid: {"grades": {}, "ranks": {}} for qid in qrels["qid"].unique()}
+    for qid, docid, grade in qrels.select("qid", "docid", "relevance").iter_rows():
+        found[qid]["grades"][docid] = grade
+    for qid, docid, *ranks_of_runs in relevant.select("qid", "docid", "^rank_.*$").iter_rows():
+        found[qid]["ranks"][docid] = ranks_of_runs
+    return found
+
+
+def _overlaps(runs: Mapping[str, pl.DataFrame], queries: pl.DataFrame) -> dict[str, list[float]]:
+    """Return the rank-biased overlap of the lists of every two columns, by query; 0 for lists without hits."""
+    found = {}
+    for (first, run), (second, other) in combinations(enumerate(runs.values()), 2):
+        overlap = queries.join(rbo(run, other), on="qid", how="left", maintain_order="left")
+        found[f"{first},{second}"] = overlap["value"].fill_null(0.0).to_list()
+    return found
+
+
+def routes(state: State) -> list[Route]:
+    """Return the route of `/api/comparison`."""
+    comparison = Comparison(state)
+
+    async def handler(request: Request) -> Response:
+        content = await run_in_threadpool(comparison.content, request.query_params.get("measure"))
+        return await run_in_threadpool(JSONResponse, content)
+
+    return [Route("/api/comparison", handler)]
