@@ -18,7 +18,6 @@ from hybrid_cli.collections.collection import read_qrels, read_queries
 from hybrid_cli.collections.journal import Journal
 from hybrid_cli.stages.compose import compose
 
-pytestmark = pytest.mark.slow
 RULES = "# Rules\n\nGrade **evidence**, `not` style.\n\n- one\n- two\n\n<b>text</b>\n"
 HIT = {"qid", "docid", "query", "title", "text", "position", "pooled"}
 

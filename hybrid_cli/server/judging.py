@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import polars as pl
 from starlette.concurrency import run_in_threadpool
@@ -31,10 +31,8 @@ from hybrid_cli.reporting.judging_session import ComparedRuns, JudgingSession, a
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.server.answers import marked
-
-if TYPE_CHECKING:
-    from hybrid_cli.server.live import Live
-    from hybrid_cli.server.state import State
+from hybrid_cli.server.live import Live
+from hybrid_cli.settings import Serve
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -46,6 +44,18 @@ _PATIENCE = 1.0  # seconds until a request is answered although the pools are no
 _LONGEST = 4000  # characters of a query
 _LONGEST_REASON = 200
 _RUN = ("qid", "docid", "rank", "score")
+
+
+class State(Protocol):
+    """The part of the state of the server that judging needs; see `server.state`."""
+
+    settings: Serve
+    live: Live
+    tune: Callable[[Live, Path], Path] | None
+
+    @property
+    def queries(self) -> pl.DataFrame:
+        """Return qid and text of the queries of the collection."""
 
 
 @dataclass(frozen=True)
