@@ -55,6 +55,7 @@ def test_haystack(retriever: Path, hits: pl.DataFrame) -> None:
 
     pipeline = haystack.Pipeline()
     pipeline.add_component("retriever", HybridRetriever(str(retriever)))
+    haystack.core.serialization.allow_deserialization_module("hybrid_cli.adapters.haystack")
     pipeline = haystack.Pipeline.from_dict(pipeline.to_dict())
     documents = pipeline.run({"retriever": {"query": QUERY, "top_k": 3}})["retriever"]["documents"]
     assert [document.id for document in documents] == hits["docid"].to_list()

@@ -125,7 +125,7 @@ class Comparison(Budgeted, Seeded):
 _SINGLE = when(aggregate=False, agreement=False)  # one collection
 _DRAWS = (when(over_seeds=False, aggregate=False, agreement=False), when(baseline=GIVEN))
 _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
-_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN))
+_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Evaluate(MayWrite, Comparison):
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
     over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
+    `--answerable` measures queries without an answer.
     """
 
     command = "evaluate"
@@ -152,6 +153,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
         "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
+        "hybrid evaluate data/mine --split dev out/retriever --answerable",
         "hybrid evaluate --agreement anna.tsv ben.tsv",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
@@ -160,7 +162,7 @@ class Evaluate(MayWrite, Comparison):
 
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
-    measures: Sequence[str] = inherited()
+    measures: Sequence[str] = inherited(applies=when(answerable=False))
     test: SignificanceTest = inherited(applies=_TESTED)
     correction: Correction = inherited(applies=_TESTED)
     seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
@@ -172,7 +174,7 @@ class Evaluate(MayWrite, Comparison):
     show_queries: int = inherited(applies=when(complement=GIVEN, form=("table", "json", "markdown")))
     condensed: bool = _measure_option(
         False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        applies=when(complement=None, aggregate=False, agreement=False)
+        applies=when(complement=None, aggregate=False, agreement=False, answerable=False)
     )  # fmt: skip
     retriever: Sequence[Path] = inherited(applies=_SINGLE)
     overlap_with: str | None = option(
@@ -202,6 +204,14 @@ class Evaluate(MayWrite, Comparison):
         None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
         "these correct.", panel=STUDIES,
         applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None)
+    )  # fmt: skip
+    answerable: bool = option(
+        False, "Print the risk of wrong first hits at every coverage, and the false hits of queries without a relevant "
+        "document.", panel=STUDIES,
+        applies=when(
+            robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, machine=None,
+            output=None
+        )
     )  # fmt: skip
     roc_against: str | None = option(
         None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
@@ -513,7 +523,10 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     guidelines: Path | None = _machine_option(
         None, "Text file with further rules for the model.", applies=when(llm=GIVEN)
     )
-    timeout: float = _machine_option(TIMEOUT, "Seconds to wait for an answer.", above=0, applies=when(llm=GIVEN))
+    timeout: float = _machine_option(
+        TIMEOUT, "Seconds to wait for an answer of the server or command.", above=0,
+        applies=(when(llm=GIVEN), when(program=GIVEN))
+    )  # fmt: skip
     concurrency: int = _machine_option(4, "Calls at a time.", minimum=1, maximum=256, applies=when(llm=GIVEN))
     max_calls: int | None = _machine_option(
         None, "Most calls of the server, retries included.", minimum=1, applies=when(llm=GIVEN)

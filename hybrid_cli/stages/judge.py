@@ -202,7 +202,7 @@ def _machine(settings: Judge, texts: JudgedTexts) -> machine_judges.Judge:
             settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls
         )
     if settings.program is not None:
-        return machine_judges.CommandJudge(settings.program)
+        return machine_judges.CommandJudge(settings.program, settings.timeout)
     qrels = collection.read_qrels(settings.qrels or Path())
     qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
     known = texts.documents(qrels["docid"])

@@ -19,7 +19,15 @@ from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
-from hybrid_cli.workflows.machine_judges import BadAnswerError, Judge, Question, SpentError, key_of
+from hybrid_cli.workflows.machine_judges import (
+    LONGEST_TEXT,
+    BadAnswerError,
+    ChatJudge,
+    Judge,
+    Question,
+    SpentError,
+    key_of,
+)
 
 _BAD_IN_A_ROW = 10  # answers without a grade, after which none is expected
 Running = dict[Future[int], tuple[str, Pair]]
@@ -80,6 +88,12 @@ class MachineSession:
             + (f"; {known:,} answers are known" if known else ""),
             code="forecast", calls=len(waiting), tokens=tokens, known=known,
         )  # fmt: skip
+        cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
+        if cut and isinstance(self.judge, ChatJudge):
+            console.note(
+                f"judge: the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}",
+                code="truncated-documents", count=len(cut), limit=LONGEST_TEXT,
+            )  # fmt: skip
 
     def ask(self, concurrency: int) -> None:
         """Ask for the missing grades, `concurrency` at a time.
@@ -101,6 +115,9 @@ class MachineSession:
                         self._take(future, *running.pop(future))
                         advance(1)
                     self._start(pool, left, running, concurrency)
+            except BaseException:
+                self.judge.close()  # a command may not answer the last question
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -139,7 +156,8 @@ class MachineSession:
         """Store grades by pair, with the keys of their questions."""
         rater, time = MACHINE + self.judge.name, now()
         self.journal.add(
-            Answer(*pair, grade=grade, rater=rater, time=time, key=key) for pair, (key, grade) in grades.items()
+            Answer(*pair, grade=grade, rater=rater, time=time, query=self.questions[pair][1].query, key=key)
+            for pair, (key, grade) in grades.items()
         )
 
     def grades(self) -> dict[Pair, int]:
