@@ -147,7 +147,7 @@ def test_an_earlier_answer_is_shown_and_changed(server: Served, shared: Path) ->
     assert [row["grade"] for row in rows_of(shared) if row["rater"] == "change"] == [1, 3]
 
 
-def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served) -> None:
+def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served, shared: Path) -> None:
     qid, docid = pair_of(state(server, "first"))
     answered(server, "first", 1, grade=3)
     seen = set()
@@ -164,6 +164,10 @@ def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served) -
     done = state(server, "second")
     assert done["progress"]["judged"] == done["progress"]["queries"] > 0
     assert done["conflicts"] >= 1
+    lines = server.get("/api/judging/qrels").body.decode().splitlines()
+    assert [line.split("\t") for line in lines] == [
+        [qid, "0", docid, str(grade)] for qid, docid, grade in read_qrels(shared).iter_rows()
+    ]
     assert len(done["evidence"]) == 2
     assert all("hybrid" in each["sentence"] for each in done["evidence"])
 

@@ -92,7 +92,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   let busy = false;
 
   // ------------------------------------------------------------------------------------------------------- elements
-  const hit = h("article", { class: "hit", "aria-label": "Hit" });
+  const hit = h("article", { class: "to-judge", "aria-label": "Hit" });
   const notice = h("div", { class: "notice", role: "alert" });
   const buttons = {};
   const button = (name, label, kind = "") => {
@@ -118,7 +118,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // -------------------------------------------------------------------------------------------------------- person
   function person() {
     return h("p", { class: "note person" }, "You judge as ", h("b", { class: "name" }, rater), ". ",
-      h("button", { type: "button", class: "plain", onclick: () => ask() }, "Change"));
+      h("button", { type: "button", class: "plain", onclick: () => ask() }, "Change"), " ",
+      h("a", { href: "api/judging/qrels", download: "judgments.qrels" }, "Download qrels"));
   }
 
   function ask(problem = "") {
@@ -408,14 +409,14 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const goal = state.decided ? state.judged_by_all
       : more.length && more.every((each) => each !== null) ? state.judged_by_all + Math.max(...more) : null;
     const most = Math.max(goal ?? FIRST_GOAL, state.judged_by_all, 1);
-    const rest = state.decided ? "That suffices." : goal === null ? `${FIRST_GOAL} are a good start.`
+    const rest = state.decided ? null : goal === null ? `${FIRST_GOAL} are a good start.`
       : `About ${goal - state.judged_by_all} more would decide.`;
     const small = [count(answers, "grade"), skipped && `${skipped} skipped`, later && `${later} for later`,
       state.judged_by_all !== judged && `${count(judged, "query", "queries")} by you`].filter(Boolean).join(" · ");
     progress.replaceChildren(
       h("h3", { id: "progress-label" }, count(state.judged_by_all, "query", "queries"), " judged"),
       h("progress", { max: most, value: state.judged_by_all, "aria-labelledby": "progress-label" }),
-      h("p", { class: "note" }, rest), h("p", { class: "note" }, small));
+      ...(rest ? [h("p", { class: "note" }, rest)] : []), h("p", { class: "note" }, small));
   }
 
   function showVerdict() {
