@@ -303,7 +303,7 @@ class Desk(Tab):
     @property
     def hit(self) -> tuple[str, str]:
         """Query and title of the hit."""
-        return self.page.text_content(".hit .query"), self.page.text_content(".hit .title")
+        return self.page.text_content(".to-judge .query"), self.page.text_content(".to-judge .title")
 
     def press(self, key: str) -> None:
         """Press a key that ends a hit, and wait for the next hit."""
@@ -456,7 +456,7 @@ def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
     page = desk.page
     background = "() => getComputedStyle(document.querySelector('.hit mark')).backgroundColor"
     for _ in range(40):
-        if page.locator(".hit .text mark").count():
+        if page.locator(".to-judge .text mark").count():
             break
         desk.press("0")
     assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits, so they are off at first"

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.journal import HIGHEST, SKIPPED, Answer, Journal, Pair, is_rater
+from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -259,7 +259,7 @@ class Judging:
         searched = self.search()
         qid = next((known for known, asked in searched.queries.items() if asked == text), None)
         if qid is None:
-            qid = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+            qid = self._qid(text)
             query = pl.DataFrame({"qid": [qid], "text": [text]})
             new = Searched.of(searched.live, query, self.state.settings.measure, searched)
             with self._lock:
@@ -268,7 +268,27 @@ class Judging:
         session.pools.sort(key=lambda pool: pool.qid != qid)
         return self.content(rater)
 
+    def _qid(self, text: str) -> str:
+        """Return the id of a query with this text: a known one, or one derived from the text."""
+        known = [*self.journal.queries.items(), *self.state.queries.select("qid", "text").iter_rows()]
+        derived = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+        return next((qid for qid, asked in known if asked == text), derived)
+
     # --------------------------------------------------------------------------------------------------------- answers
+
+    def take_of_program(self, query: str, docid: str, grade: int) -> None:
+        """Store the grade of a program, which counts as that of a machine.
+
+        Raises:
+            InputError: a bad grade, or no such document.
+        """
+        if not 0 <= grade <= HIGHEST:
+            raise InputError(f"grade {grade}: is not from 0 to {HIGHEST}", code="out-of-range", option="grade")
+        text = " ".join(query.split())
+        if not text or self._text(docid, text) is None:
+            raise InputError(f"no query, or no document {docid}", code="no-such-document", id=docid)
+        with self._lock:
+            self.journal.add([Answer(self._qid(text), docid, grade, f"{MACHINE}mcp", now(), query=text)])
 
     def take(self, posted: Posted) -> Json:
         """Store an answer, unless its id is stored; return the next hit.

@@ -92,7 +92,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   let busy = false;
 
   // ------------------------------------------------------------------------------------------------------- elements
-  const hit = h("article", { class: "hit", "aria-label": "Hit" });
+  const hit = h("article", { class: "to-judge", "aria-label": "Hit" });
   const notice = h("div", { class: "notice", role: "alert" });
   const buttons = {};
   const button = (name, label, kind = "") => {
