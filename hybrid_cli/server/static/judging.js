@@ -122,6 +122,18 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       h("a", { href: "api/judging/qrels", download: "judgments.qrels" }, "Download qrels"));
   }
 
+  function enter(name) {
+    rater = name;
+    state = null;
+    own.keep({ rater });
+    navigate("judge", { rater }, { replace: true });
+    side.querySelector(".name").textContent = rater;
+    hit.replaceChildren(skeleton());
+    enable(false);
+    root.replaceChildren(desk);
+    load();
+  }
+
   function ask(problem = "") {
     clearTimeout(timer);
     state = null;
@@ -134,12 +146,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
         field.focus();
         return;
       }
-      rater = name;
-      own.keep({ rater });
-      navigate("judge", { rater }, { replace: true });
-      side.querySelector(".name").textContent = rater;
-      root.replaceChildren(desk);
-      load();
+      enter(name);
     };
     const known = info.judging.raters.filter((name) => name !== rater);
     root.replaceChildren(h("form", { class: "welcome", onsubmit: (event) => {
@@ -483,14 +490,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   addEventListener("keydown", pressed);
   root.classList.toggle("marks", own.marks);
   label();
-  if (rater) {
-    own.keep({ rater });
-    navigate("judge", { rater }, { replace: true });
-    root.replaceChildren(desk);
-    hit.replaceChildren(skeleton());
-    enable(false);
-    load();
-  } else ask();
+  if (rater) enter(rater);
+  else ask();
 
   const leave = () => {
     gone = true;
@@ -500,13 +501,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   };
   leave.update = (changed) => {
     const name = changed.get("rater");
-    if (name && name !== rater) {
-      rater = name;
-      own.keep({ rater });
-      side.querySelector(".name").textContent = rater;
-      root.replaceChildren(desk);
-      load();
-    }
+    if (name && name !== rater) enter(name);
   };
   return leave;
 }
