@@ -78,8 +78,9 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=_HANDLERS)
     hosts = {*settings.allow_host, *([settings.host] if settings.host not in ("0.0.0.0", "::") else [])}
     local = settings.host in LOOPBACK
+    writes = (*_WRITES, _MCP) if settings.mcp_judge else _WRITES
     return Guard(
-        app, port, {*hosts, *LOOPBACK}, state.token, not local, lambda path: path.startswith((*_WRITES, _MCP) if settings.mcp_judge else _WRITES),
+        app, port, {*hosts, *LOOPBACK}, state.token, not local, lambda path: path.startswith(writes),
         settings.timeout, lambda path, status, seconds: state.metrics.requests.labels(path, status).observe(seconds),
         log, settings.log_queries,
     )  # fmt: skip

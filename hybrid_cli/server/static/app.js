@@ -120,7 +120,9 @@ const styles = {};
 
 function styled(name) {
   styles[name] ??= new Promise((resolve) => {
-    document.head.append(h("link", { rel: "stylesheet", href: `static/${name}`, onload: resolve, onerror: resolve }));
+    document.head.append(h("link", {
+      rel: "stylesheet", href: `static/${name}`, "data-styles": name, onload: resolve, onerror: resolve,
+    }));
   });
   return styles[name];
 }
@@ -137,6 +139,9 @@ async function show() {
   try {
     const [module] = await Promise.all([VIEWS[view].load(), ...VIEWS[view].styles.map(styled)]);
     if (mounted.view !== view) return;
+    for (const { sheet, dataset } of document.querySelectorAll("link[data-styles]")) {
+      if (sheet) sheet.disabled = !VIEWS[view].styles.includes(dataset.styles); // views use the same names of classes
+    }
     main.replaceChildren();
     main.className = `view ${view}`;
     mounted.leave = module.mount(main, { api, info, params, navigate, announce, title });
