@@ -359,6 +359,10 @@ def test_commands_that_take_qrels_take_a_journal(here: Path, monkeypatch: pytest
     Path("topics.tsv").write_text("".join(f"{qid}\tquery\n" for qid in QIDS))
     assert hybrid(*words, "--output", "copy").code == 0
     assert sorted(read_qrels(Path("copy/qrels.dev.parquet")).rows()) == sorted(rows)
+    Path("named.tsv").write_text("qid\ttext\n" + Path("topics.tsv").read_text())
+    words = ["prepare", "files", "docs.jsonl", "--queries", "dev=named.tsv", "--qrels", f"dev={NAME}"]
+    assert hybrid(*words, "--output", "mine").code == 0
+    assert sorted(read_qrels(Path("mine/qrels.dev.parquet")).rows()) == sorted(rows)
 
 
 def test_people_and_a_machine_share_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,8 +310,8 @@ class Desk(Tab):
         before = self.hit
         self.page.keyboard.press(key)
         self.page.wait_for_function(
-            "([query, title]) => document.querySelector('.hit .query')?.textContent !== query"
-            " || document.querySelector('.hit .title')?.textContent !== title", arg=list(before),
+            "([query, title]) => document.querySelector('.to-judge .query')?.textContent !== query"
+            " || document.querySelector('.to-judge .title')?.textContent !== title", arg=list(before),
         )  # fmt: skip
         self.wait()
 
@@ -347,7 +347,7 @@ def test_twenty_hits_by_keys_over_a_reload_and_a_kill(folder: Path, tmp_path: Pa
                 break
             desk.page.wait_for_timeout(100)
         desk.page.wait_for_function(
-            "title => document.querySelector('.hit .title')?.textContent !== title", arg=grades[-1][0][1]
+            "title => document.querySelector('.to-judge .title')?.textContent !== title", arg=grades[-1][0][1]
         )
         desk.wait()
         for number in range(13, 20):
@@ -454,14 +454,14 @@ def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
     desk = Desk(browser, server.url)
     desk.begin("marks")
     page = desk.page
-    background = "() => getComputedStyle(document.querySelector('.hit mark')).backgroundColor"
+    background = "() => getComputedStyle(document.querySelector('.to-judge mark')).backgroundColor"
     for _ in range(40):
         if page.locator(".to-judge .text mark").count():
             break
         desk.press("0")
     assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits, so they are off at first"
     page.keyboard.press("m")
-    assert page.locator(".hit mark.current").count() == 1
+    assert page.locator(".to-judge mark.current").count() == 1
     page.keyboard.press("h")
     assert page.evaluate(background) != "rgba(0, 0, 0, 0)"
     assert page.text_content(".markdown h3") == "Rules"
@@ -471,7 +471,7 @@ def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
     page.reload()
     desk.wait()
     assert not page.is_visible(".markdown")
-    assert page.evaluate(background.replace(".hit mark", ".judge .toggle")) != "rgba(0, 0, 0, 0)"
+    assert page.evaluate(background.replace(".to-judge mark", ".judge .toggle")) != "rgba(0, 0, 0, 0)"
     assert desk.faults == []
 
 

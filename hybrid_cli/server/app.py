@@ -113,9 +113,10 @@ async def _information(state: State, request: Request) -> Any:
     settings = state.settings
     limits = {"k": MOST_HITS, "query": QUERY_CHARACTERS, "queries": MOST_QUERIES}
     judged = await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
+    desk = None if state.judging is None else await run_in_threadpool(state.judging.information)
     return content | {
         "version": __version__, "queries": len(state.queries), "judged": judged, "limits": limits,
-        "measure": settings.measure, "judging": state.judging and state.judging.information(),
+        "measure": settings.measure, "judging": desk,
     }  # fmt: skip
 
 

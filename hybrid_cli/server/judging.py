@@ -232,8 +232,10 @@ class Judging:
             InputError: no queries.
         """
         queries = self.state.queries.select("qid", "text")
-        known, judged = set(queries["qid"]), {qid for answers in self.journal.standing.values() for qid, _ in answers}
-        typed = [(qid, text) for qid, text in self.journal.queries.items() if qid not in known]
+        known = set(queries["qid"])
+        with self._lock:
+            judged = {qid for answers in self.journal.standing.values() for qid, _ in answers}
+            typed = [(qid, text) for qid, text in self.journal.queries.items() if qid not in known]
         queries = pl.concat([queries, pl.DataFrame(typed, queries.schema, orient="row")])
         if queries.is_empty():
             problem = "no queries to judge; start the server with --collection, or type a query"
@@ -270,7 +272,9 @@ class Judging:
 
     def _qid(self, text: str) -> str:
         """Return the id of a query with this text: a known one, or one derived from the text."""
-        known = [*self.journal.queries.items(), *self.state.queries.select("qid", "text").iter_rows()]
+        with self._lock:
+            typed = list(self.journal.queries.items())
+        known = [*typed, *self.state.queries.select("qid", "text").iter_rows()]
         derived = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
         return next((qid for qid, asked in known if asked == text), derived)
 
@@ -411,9 +415,11 @@ class Judging:
 
     def information(self) -> Json:
         """Return the part of `/api/info` about judging."""
+        with self._lock:
+            people = self.journal.people()
         return {
             "path": self.journal.path.name, "guidelines": self.guidelines, "measure": self.state.settings.measure,
-            "raters": self.journal.people(), "grades": GRADES, "reasons": list(REASONS.values()),
+            "raters": people, "grades": GRADES, "reasons": list(REASONS.values()),
             "tunes": self.state.tune is not None and len(self.state.live.sides) > 1,
         }  # fmt: skip
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid_cli import console
+from hybrid_cli.collections.journal import is_journal
 from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
 from hybrid_cli.collections.readers.metadata import metadata_types, metadata_values
-from hybrid_cli.collections.readers.qrels import QRELS, judgments_of
+from hybrid_cli.collections.readers.qrels import QRELS, judgment_rows, judgments_of
 from hybrid_cli.collections.readers.queries import (
     LINE_COLUMNS,
     QUERIES,
@@ -92,7 +93,11 @@ def source(options: Files) -> Source:
     }
 
     queries = {split: _open_queries(path, options) for split, path in asked.items()}
-    qrels = {split: _open(path, QRELS, options.qrels_columns, options) for split, path in judged.items()}
+    qrels = {
+        split: _open(path, QRELS, options.qrels_columns, options)
+        for split, path in judged.items()
+        if not is_journal(path)
+    }
     opened_tables = [file.table for file in tables.values()]
     types = metadata_types(options.metadata, opened_tables, [file.columns.values() for file in tables.values()])
     for file in tables.values():
@@ -101,8 +106,10 @@ def source(options: Files) -> Source:
         _note_columns(file, {})
 
     def judgments() -> Iterator[Judgment]:
-        for split, opened in qrels.items():
-            for location, qid, docid, relevance in judgments_of(opened.table, opened.columns):
+        for split, path in judged.items():
+            opened = qrels.get(split)
+            rows = judgment_rows(path) if opened is None else judgments_of(opened.table, opened.columns)
+            for location, qid, docid, relevance in rows:
                 yield Judgment(split, qid, docid, relevance, location)
 
     def query_rows() -> Iterator[Query]:
@@ -111,7 +118,7 @@ def source(options: Files) -> Source:
             splits.setdefault(row.qid, {})[row.split] = None
         for split, opened in queries.items():
             for location, qid, text, answers in queries_of(opened.table, opened.columns):
-                for one in [split] if split else splits.get(qid, [UNJUDGED if qrels else DEFAULT_SPLIT]):
+                for one in [split] if split else splits.get(qid, [UNJUDGED if judged else DEFAULT_SPLIT]):
                     yield Query(one, qid, text, answers, location)
 
     files = {f"documents {number}" if number > 1 else "documents": path

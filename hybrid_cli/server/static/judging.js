@@ -199,6 +199,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       own.keep({ unsent: null });
       busy = false;
       notice.replaceChildren();
+      if (body.rater !== rater) return load();
       show(answer);
       announce(`${said(body)}. ${answer.hit ? `Next: ${plain(answer.hit.title)}` : "No further hit"}`);
     } catch (error) {
@@ -319,7 +320,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       own.keep({ single: single.checked });
       label();
     } });
-    const dialog = opened("Keys", rows,
+    const told = h("p", { class: "error", role: "alert" });
+    const dialog = opened("Keys", rows, told,
       h("p", {}, single, " ", h("label", { for: "single" }, "Keys without Ctrl, Alt or ⌘ answer")),
       h("p", { class: "note" }, "Choose a key to change it. Keys are ignored in fields. ← and → turn pages too."),
       h("p", {}, h("button", { type: "button", onclick: () => {
@@ -334,8 +336,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       const [name, key] = [waiting, event.key.length === 1 ? event.key.toLowerCase() : event.key];
       waiting = null;
       const taken = Object.entries(keys()).find(([other, used]) => used === key && other !== name);
-      if (taken) announce(`${shown(key)} is taken: ${ACTIONS[taken[0]][1]}`);
-      else if (event.key !== "Escape") own.keep({ keys: { ...own.keys, [name]: key } });
+      told.textContent = taken ? `${shown(key)} is taken: ${ACTIONS[taken[0]][1]}.` : "";
+      if (!taken && key !== "Escape") own.keep({ keys: { ...own.keys, [name]: key } });
       draw();
       label();
       rows.querySelector(`[data-action=${name}]`).focus();
@@ -381,7 +383,6 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     showVerdict();
     enable(true);
     if (list.open) showList();
-    desk.querySelector(".sheet").scrollIntoView({ block: "start" });
     scrollTo({ top: 0 });
   }
 
