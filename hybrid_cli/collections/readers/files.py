@@ -13,7 +13,7 @@ from hybrid_cli.collections.journal import is_journal
 from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
 from hybrid_cli.collections.readers.metadata import metadata_types, metadata_values
-from hybrid_cli.collections.readers.qrels import QRELS, judgment_rows, judgments_of
+from hybrid_cli.collections.readers.qrels import QRELS, JudgmentRow, judgment_rows, judgments_of
 from hybrid_cli.collections.readers.queries import (
     LINE_COLUMNS,
     QUERIES,
@@ -107,9 +107,7 @@ def source(options: Files) -> Source:
 
     def judgments() -> Iterator[Judgment]:
         for split, path in judged.items():
-            opened = qrels.get(split)
-            rows = judgment_rows(path) if opened is None else judgments_of(opened.table, opened.columns)
-            for location, qid, docid, relevance in rows:
+            for location, qid, docid, relevance in _judgments(path, qrels.get(split)):
                 yield Judgment(split, qid, docid, relevance, location)
 
     def query_rows() -> Iterator[Query]:
@@ -138,6 +136,11 @@ def source(options: Files) -> Source:
     )
     recorded = {"metadata": list(options.metadata)} if options.metadata else {}
     return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
+
+
+def _judgments(path: Path, opened: _Opened | None) -> Iterator[JudgmentRow]:
+    """Yield the judgments of a table, or of a journal, which is not opened as one."""
+    return judgment_rows(path) if opened is None else judgments_of(opened.table, opened.columns)
 
 
 def _note_columns(file: _Opened, metadata: Mapping[str, str]) -> None:
