@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import random_folds
-from hybrid_cli.evaluation.reliability import calibration_error, reliability
+from hybrid_cli.evaluation.reliability import calibration_error, false_hits, reliability
 from hybrid_cli.opening.searcher import RetrieverSearcher
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.retrieval.calibration import (
@@ -99,9 +99,9 @@ def error(rows: pl.DataFrame, relevant: Values | None = None) -> float:
 def still_returned(rows: pl.DataFrame, score: str, lost: list[str]) -> float:
     """Return the share of queries without an answer with a hit at the threshold that keeps 95% of the others."""
     best = rows.group_by("qid", maintain_order=True).agg(pl.col(score).max())
-    without = best["qid"].is_in(lost)
-    threshold = np.quantile(best.filter(~without)[score].to_numpy(), 1 - KEPT, method="lower")
-    return float((best.filter(without)[score] >= threshold).mean())  # type: ignore[arg-type]
+    share = false_hits(best[score].to_numpy(), ~best["qid"].is_in(lost).to_numpy(), KEPT)
+    assert share is not None
+    return share
 
 
 def crossed(name: str, hits: pl.DataFrame, qrels: pl.DataFrame) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,15 @@
-"""Runs to judge, and a person who answers: used by the tests of `judge`."""
+"""Runs to judge, a person who answers, and a disk that dies: used by the tests of judging."""
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 from zlib import crc32
 
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
+
+from hybrid_cli.storage import disk
 
 FIRST, SECOND = "run-p", "run-q"
 DOCIDS = [docid for docid, _, _ in TINY_DOCUMENTS if " " not in docid]  # a TREC run has no ids with spaces
@@ -36,3 +40,29 @@ def lines_of(path: Path) -> list[list[str]]:
     text = path.read_text("utf-8")
     assert not text or text.endswith("\n")
     return [line.split("\t") for line in text.splitlines()]
+
+
+class Killed(BaseException):
+    """Ends the process."""
+
+
+class Dying(disk.Disk):
+    """A disk on which the process dies at operation `last`; a write may reach the file in part."""
+
+    def __init__(self, last: int, part: float):
+        self.count, self.last, self.part = 0, last, part
+
+    def _step(self) -> bool:
+        self.count += 1
+        return self.count == self.last
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        if self._step():
+            os.write(file.fileno(), data[: int(len(data) * self.part)])
+            raise Killed
+        return super().write(file, data)
+
+    def sync(self, descriptor: int) -> None:
+        if self._step():
+            raise Killed
+        super().sync(descriptor)

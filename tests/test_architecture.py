@@ -19,7 +19,7 @@ ROOT = Path(hybrid_cli.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     {"__main__"},
-    {"cli"},
+    {"cli", "adapters"},
     {"stages", "api"},
     {"server"},
     {"workflows", "exports"},
@@ -58,7 +58,18 @@ ONLY_IN = {
     "prometheus_client": ("server",),
     "mcp": ("server/mcp_tools",),
 }
-APPLICATION = ("artifacts", "opening", "settings", "stages", "server", "cli", "reporting", "workflows", "exports")
+APPLICATION = (
+    "artifacts",
+    "opening",
+    "settings",
+    "stages",
+    "server",
+    "cli",
+    "reporting",
+    "workflows",
+    "exports",
+    "adapters",
+)
 LIBRARY = (
     "collections",
     "encoders",

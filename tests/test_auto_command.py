@@ -353,6 +353,16 @@ def test_options_of_late_stages_are_refused_before_the_first(
     assert not output.exists()
 
 
+def test_metadata_of_the_documents_filters_the_hits(tmp_path: Path) -> None:
+    rows = [{"id": f"d{n}", "text": f"Page {n} is about the sea and salt.", "year": 2015 + n} for n in range(8)]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = hybrid("auto", tmp_path / "docs.jsonl", "--metadata", "year", "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    words = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
+    found = json.loads(hybrid("search", "--index", tmp_path / "out", *words).out)["hits"]
+    assert {hit["docid"] for hit in found} == {"d5", "d6", "d7"}
+
+
 def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for number in range(6):

@@ -13,7 +13,7 @@ import pytest
 from command import Notices, hybrid, raises, refused
 
 from hybrid_cli import open_index, open_retriever, runs
-from hybrid_cli.evaluation.reliability import calibration_error, reliability, risk_at_coverage
+from hybrid_cli.evaluation.reliability import calibration_error, reliability
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.calibration import Calibration, Prior, calibrate, prior_of, random_parts
@@ -68,12 +68,6 @@ def test_the_calibration_error_is_the_mean_distance_of_probability_and_share() -
     assert reliability(np.zeros(0), np.zeros(0)) == []
     assert calibration_error([]) == 0
     assert len(reliability(np.array([0.5, 0.6]), np.ones(2))) == 2
-
-
-def test_the_risk_is_that_of_the_most_confident_queries() -> None:
-    assert risk_at_coverage(np.array([0.1, 0.9, 0.5]), np.array([0.0, 1.0, 0.0])).tolist() == pytest.approx(
-        [0, 1 / 2, 2 / 3]
-    )
 
 
 def test_probabilities_are_right_on_other_queries() -> None:
@@ -204,6 +198,8 @@ def test_hits_below_the_least_probability_are_dropped(docs: Path, tmp_path: Path
         output=tmp_path / "run.parquet",
     )  # fmt: skip
     assert runs.read_run(run).select("qid", "docid", "rank").equals(expected)
+    written = runs.with_probability(run, runs.read_run(run).select("qid", "docid"))
+    np.testing.assert_allclose(written["probability"], kept["probability"])
     assert retriever.search(queries, 30, min_probability=0).drop("rank").equals(whole.drop("rank"))
 
 
@@ -219,6 +215,20 @@ def test_a_query_without_an_answer_has_no_hits(docs: Path) -> None:
     nothing = open_retriever(docs / "calibrated").search(["zebra soup", "table"], min_probability=1.0)
     assert len(nothing) == 0
     assert {"qid", "docid", "probability"} <= set(nothing.columns)
+
+
+def test_a_run_in_which_all_hits_are_improbable_is_empty(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["search", docs / "rich", "--split", "test", "--index", docs / "calibrated", "--min-probability", "1"]
+    done = hybrid(*words, "--output", "none.parquet")
+    assert done.says("written", hits=0), done.err
+    assert runs.read_run(Path("none.parquet")).is_empty()
+    studied = hybrid("evaluate", docs / "rich", "--split", "test", "none.parquet", "--answerable", "--format", "json")
+    (found,) = json.loads(studied.out)["runs"]
+    assert (found["answered"], found["risk_area"], set(found["risks"].values())) == (0, None, {None})
+    refused("evaluate", docs / "rich", "--split", "test", "none.parquet", problem="other-queries")
 
 
 def test_probabilities_of_a_retriever_without_calibration_are_refused(

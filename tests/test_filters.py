@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import random
+import re
 import shutil
 import sqlite3
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from hybrid_cli.settings.data import PrepareFiles
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.fuse import fuse as fuse_runs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
@@ -284,6 +287,45 @@ def test_a_list_method_fuses_the_filtered_lists(library: Library, tmp_path: Path
         assert by_query(returned) == by_query(wanted.filter(pl.col("rank") <= 10))
 
 
+def test_a_reranker_rescores_the_first_filtered_hits(library: Library, reranker: Path, tmp_path: Path) -> None:
+    folders = [library.folder / name for name in ("bm25", "dense")]
+    table, text = pl.read_csv(library.folder / "queries.tsv", separator="\t").head(2), "year >= 2020"
+    for depth in (ROWS, 5):
+        made = compose(
+            folders, depth=ROWS, reranker=str(reranker), rerank_depth=depth, output=tmp_path / f"reranked-{depth}"
+        )
+        hits = by_query(open_retriever(made).search(table, ROWS, filter=text))
+        if depth == ROWS:
+            every = by_query(open_retriever(made).search(table, ROWS))
+            wanted = filtered(every, library.allowed(text), ROWS)
+            assert {qid: [docid for docid, _ in some] for qid, some in hits.items()} == {
+                qid: [docid for docid, _ in some] for qid, some in wanted.items()
+            }
+            continue
+        plain = by_query(open_retriever(library.folder / "retriever").search(table, ROWS, filter=text))
+        for qid, some in hits.items():
+            assert {docid for docid, _ in some[:depth]} == {docid for docid, _ in plain[qid][:depth]}
+            assert [docid for docid, _ in some[depth:]] == [docid for docid, _ in plain[qid][depth:]]
+
+
+def test_missing_scores_of_filtered_runs_are_exact(library: Library, tmp_path: Path) -> None:
+    folders, text = [library.folder / name for name in ("bm25", "dense")], "lang IN ('de', 'en')"
+    runs = [
+        search(queries=library.folder / "queries.tsv", index=path, filter=text, hits=8,
+               output=tmp_path / f"{path.name}.parquet")
+        for path in folders
+    ]  # fmt: skip
+    how: dict[str, Any] = {"method": "weighted-sum", "weights": [0.1, 1.0], "missing": "exact"}
+    fused = by_query(pl.read_parquet(fuse_runs(runs, index=folders, output=tmp_path / "fused.parquet", **how)))
+    retriever = compose(folders, depth=8, output=tmp_path / "exact", **how)
+    table = pl.read_csv(library.folder / "queries.tsv", separator="\t")
+    wanted = by_query(open_retriever(retriever).search(table, ROWS, filter=text))
+    assert {docid for some in fused.values() for docid, _ in some} <= library.allowed(text)
+    for qid, some in wanted.items():
+        assert [docid for docid, _ in fused[qid]] == [docid for docid, _ in some]
+        assert [score for _, score in fused[qid]] == pytest.approx([score for _, score in some], rel=1e-5)
+
+
 def test_passages_have_the_metadata_of_their_documents_in_a_retriever(library: Library, tmp_path: Path) -> None:
     table = pl.read_csv(library.folder / "queries.tsv", separator="\t")
     for group in ("max", "sum2"):
@@ -354,6 +396,10 @@ def test_the_command_prints_filtered_hits_and_refuses_bad_filters(
     assert {hit["docid"] for hit in json.loads(done.out)["hits"]} == library.allowed("year = 2020 AND open")
     assert hybrid("search", "--index", retriever, *query, "--filter", "year < 0").code == 0
     assert hybrid("search", "--index", retriever, "--query", "virus", "--filter", "year < 0").code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("virus vaccine\nmask\n"))
+    asked = hybrid("search", "--index", retriever, "--interactive", "--filter", "year = 2020 AND open", "-k", ROWS)
+    found = re.findall(r"\b(d\d+)  \[", asked.out)
+    assert (asked.code, set(found)) == (0, library.allowed("year = 2020 AND open"))
     query = ["--query", "virus"]
     refused("search", "--index", retriever, *query, "--filter", "yeer = 1", problem="no-such-column", column="yeer")
     refused("search", "--index", retriever, *query, "--filter", "year =", problem="filter-syntax")

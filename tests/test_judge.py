@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import cast
 
@@ -12,12 +11,13 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Done, Refusal, hybrid, raises, refusal
-from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of, opinion, write_runs
+from judging import DOCIDS, FIRST, QIDS, SECOND, Dying, Killed, lines_of, opinion, write_runs
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.judgments import SKIPPED, Judgments, skipped_path
+from hybrid_cli.collections.journal import SKIPPED
+from hybrid_cli.collections.judgments import FileJudgments, skipped_path
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.pools import pools
@@ -183,34 +183,8 @@ def test_all_pages_of_a_text_are_reachable() -> None:
 # -------------------------------------------------------------------------------------------------------------- kills
 
 
-class Killed(BaseException):
-    """Ends the process."""
-
-
-class Dying(disk.Disk):
-    """A disk on which the process dies at operation `last`; a write may reach the file in part."""
-
-    def __init__(self, last: int, part: float):
-        self.count, self.last, self.part = 0, last, part
-
-    def _step(self) -> bool:
-        self.count += 1
-        return self.count == self.last
-
-    def write(self, file: io.FileIO, data: memoryview) -> int:
-        if self._step():
-            os.write(file.fileno(), data[: int(len(data) * self.part)])
-            raise Killed
-        return super().write(file, data)
-
-    def sync(self, descriptor: int) -> None:
-        if self._step():
-            raise Killed
-        super().sync(descriptor)
-
-
 def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
-    judgments = Judgments(path)
+    judgments = FileJudgments(path)
     for pair in pairs:
         if pair not in judgments.grades:
             answer = opinion(*pair)
@@ -237,7 +211,7 @@ def test_a_kill_at_any_operation_loses_no_earlier_answer(
             kills += 1
         monkeypatch.setattr(disk, "device", disk.Disk())
         done = (dying.count - 3) // 2  # each answer is a write and a sync, after the syncs of two new names
-        kept = Judgments(path)
+        kept = FileJudgments(path)
         assert len(kept.grades) >= done
         kept.close()
         _answer_all(path, pairs)
@@ -248,14 +222,14 @@ def test_a_kill_at_any_operation_loses_no_earlier_answer(
 def test_a_file_cut_at_any_byte_is_completed(tmp_path: Path) -> None:
     pairs = [("q 1", "d1"), ("q2", "3"), ("q2", "33"), ("q3", "-1")]
     path = tmp_path / "mine.tsv"
-    judgments = Judgments(path)
+    judgments = FileJudgments(path)
     for qid, docid in pairs:
         judgments.add(qid, [docid], 3)
     judgments.close()
     whole = path.read_bytes()
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
-        found = Judgments(path)
+        found = FileJudgments(path)
         complete = whole[: size + 1].count(b"\n")  # a line without its line break is complete
         assert list(found.grades) == pairs[:complete], size
         for qid, docid in pairs[complete:]:
@@ -271,7 +245,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
                 return super().write(file, data[:3])
             raise OSError(28, "No space left on device")
 
-    judgments = Judgments(tmp_path / "mine.tsv")
+    judgments = FileJudgments(tmp_path / "mine.tsv")
     judgments.add("q", ["d"], 1)
     before = (tmp_path / "mine.tsv").read_bytes()
     monkeypatch.setattr(disk, "device", Full())
@@ -455,4 +429,4 @@ def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.Monk
     )
     Path("folder.tsv").mkdir()
     with raises("is-a-folder"):
-        Judgments(Path("folder.tsv"))
+        FileJudgments(Path("folder.tsv"))

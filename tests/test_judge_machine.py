@@ -19,8 +19,10 @@ import pytest
 from command import Done, hybrid, raises, refused
 from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
-from hybrid_cli.collections.judgments import Judgments
+from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
+from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.workflows import machine_judges
 from hybrid_cli.workflows.machine_judges import (
     BadAnswerError,
@@ -162,6 +164,19 @@ def test_the_same_command_asks_nothing_again(here: Path, server: Server) -> None
     Path("rules.txt").write_text("Prefer the sea.")
     assert judged(server, "--guidelines", "rules.txt").says("forecast", calls=calls)
     assert "Prefer the sea." in server.bodies[-1]["messages"][0]["content"]
+
+
+def test_texts_that_are_cut_are_counted(here: Path, server: Server) -> None:
+    Path("docs.jsonl").write_text(
+        "".join(json.dumps({"id": f"d{n}", "text": "salt " * (n * 1000)}) + "\n" for n in range(1, 4))
+    )
+    Path("queries.tsv").write_text("q1\twhat is salt\n")
+    prepare(PrepareFiles([Path("docs.jsonl")], queries=["test=queries.tsv"], output=Path("long")))
+    Path("long.trec").write_text("".join(f"q1 Q0 d{n} {n} {4 - n} x\n" for n in range(1, 4)))
+    words = ["judge", "long", "--split", "test", "long.trec", "--llm", server.url, "--model", "m"]
+    assert hybrid(*words, "--output", "machine.tsv").says("truncated-documents", count=1, limit=10_000)
+    assert max(len(data_of(body)["passage"]) for body in server.bodies) == 10_000
+    assert not judged(server, output="short.tsv").says("truncated-documents")
 
 
 def test_calls_are_limited_and_the_rest_follows(here: Path, server: Server) -> None:
@@ -325,10 +340,10 @@ def test_files_of_people_and_machines_are_not_mixed(here: Path, server: Server) 
     assert Path("anna.tsv").read_text() == before
     judged(server)
     with raises("other-rater", path="machine.tsv"):
-        Judgments(Path("machine.tsv"))
+        FileJudgments(Path("machine.tsv"))
     with raises("other-rater", path="anna.tsv", raters=["anna"]):
-        Judgments(Path("anna.tsv"), "ben")
-    judgments = Judgments(Path("anna.tsv"), "anna")
+        FileJudgments(Path("anna.tsv"), "ben")
+    judgments = FileJudgments(Path("anna.tsv"), "anna")
     judgments.add("t1", ["d2"], 3)
     judgments.close()
     assert Path("anna.tsv").read_text() == before + "t1\tanna\td2\t3\n"
@@ -386,6 +401,30 @@ def test_a_command_judges(here: Path) -> None:
     assert lines_of(Path("machine.tsv"))[0][1].endswith("mine.py")
     assert hybrid(*words, "--command", "no-such-program").is_problem("cannot-start", option="command")
     assert hybrid(*words, "--command", "true").is_problem("command-ended", option="command")
+
+
+SLOW = """
+import json, subprocess, sys
+for number, line in enumerate(sys.stdin):
+    if number == 2:
+        subprocess.run(["sleep", "60"])
+    print(json.dumps({"grade": 1}), flush=True)
+"""
+
+
+def test_a_command_that_does_not_answer_is_ended_and_its_answers_are_kept(here: Path) -> None:
+    Path("slow.py").write_text(SLOW)
+    words = ["judge", "tiny", "--split", "test", *RUNS, "--output", "machine.tsv", "--timeout", "0.5"]
+    begin = time.monotonic()
+    done = hybrid(*words, "--command", f"{sys.executable} slow.py")
+    assert done.is_problem("command-timeout", option="command", value=0.5)
+    assert time.monotonic() - begin < 20
+    assert len(lines_of(Path("machine.tsv.answers"))) == 2
+    assert not Path("machine.tsv").exists()
+    Path("slow.py").write_text(SLOW.replace("number == 2", "False"))
+    again = hybrid(*words[:-1], "30", "--command", f"{sys.executable} slow.py")
+    assert again.says("forecast", known=2)
+    assert again.says("judged", left=0)
 
 
 def test_a_command_that_answers_for_another_query_is_not_believed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command import hybrid
 from judging import FIRST, SECOND, lines_of, opinion, write_runs
 from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
@@ -123,6 +125,103 @@ def test_a_signal_keeps_the_answers_and_restores_the_terminal(here: Path, number
     assert ending.count("hybrid: terminated; run the same command again to resume") == 1
     assert session.code == 128 + number
     assert stored() == {pair_on(first): "3"}
+
+
+def rows_of() -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path("mine.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_later_a_reason_and_the_list_change_answers_in_the_journal(here: Path) -> None:
+    session = Judging("--rater", "anna", output="mine.jsonl")
+    first = pair_on(session.wait_for_screen(1))
+    session.press(b"w")
+    second = pair_on(session.wait_for_screen(2))
+    assert second != first
+    session.press(b"S")
+    assert "1 cannot tell" in session.wait_for_screen(3)
+    session.press(b"x")
+    assert "not skipped" in session.wait_for_screen(4)
+    session.press(b"S")
+    session.wait_for_screen(5)
+    session.press(b"3")
+    third = pair_on(session.wait_for_screen(6))
+    session.press(b"1")
+    fourth = session.wait_for_screen(7)
+    session.press(b"l")
+    session.wait_for(b"show and change")
+    session.press(b"j\n")
+    changed = session.wait_for_screen(8)
+    assert pair_on(changed) == second
+    assert "your answer: s" in changed
+    session.press(b"n")
+    assert "changes the answer" in session.wait_for_screen(9)
+    session.press(b"2")
+    session.wait_for_texts(3, b"show and change")
+    session.press(b"l")
+    assert session.wait_for_screen(10) == fourth
+    session.press(b"q")
+    assert "2 judgments; " in session.end().replace("\r\n", " ")
+    rows = rows_of()
+    assert [(row["qid"], row["docid"]) for row in rows] == [first, second, third, second]
+    assert [(row["grade"], row.get("reason"), row.get("later")) for row in rows] == [
+        (None, None, True), (None, "query unclear", None), (1, None, None), (2, None, None)
+    ]  # fmt: skip
+    assert all(row["rater"] == "anna" and row["query"] and 0 <= float(str(row["seconds"])) < 60 for row in rows)
+
+
+def test_pages_of_a_long_text_and_the_first_match(here: Path) -> None:
+    Path("tiny").unlink()
+    filler = " ".join(f"word{number}" for number in range(900))
+    documents = "".join(
+        json.dumps({"id": docid, "title": title, "text": f"{filler} {text} {filler}"}) + "\n"
+        for docid, title, text in TINY_DOCUMENTS
+        if " " not in docid
+    )
+    Path("docs.jsonl").write_text(documents)
+    Path("topics.tsv").write_text("".join(f"{qid}\t{text} word1 word1700\n" for qid, text in TINY_QUERIES["test"]))
+    words = ["prepare", "files", "docs.jsonl", "--queries", "test=topics.tsv", "--output", "tiny"]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    session = Judging()
+    first = session.wait_for_screen(1)
+    assert "page 1 of" in first
+    count = int(first.partition("page 1 of ")[2].split()[0])
+    number = 1
+
+    def page_after(key: bytes) -> int:
+        nonlocal number
+        session.press(key)
+        number += 1
+        return int(session.wait_for_screen(number).partition("page ")[2].split()[0])
+
+    assert page_after(b" ") == 2
+    assert page_after(b"b") == 1
+    assert page_after(b"b") == count
+    assert page_after(b" ") == 1
+    matches = [page_after(b"m") for _ in range(4)]
+    assert matches[-1] in matches[:-1], "after the last match comes the first"
+    assert all(1 <= page <= count for page in matches)
+    session.press(b"q")
+    session.end()
+    assert session.code == 0
+
+
+def test_a_qrels_file_stores_no_reasons_and_no_changes(here: Path) -> None:
+    session = Judging()
+    first = pair_on(session.wait_for_screen(1))
+    session.press(b"1")
+    session.wait_for_screen(2)
+    session.press(b"S")
+    assert "needs --output NAME.jsonl" in session.wait_for_screen(3)
+    session.press(b"l")
+    session.wait_for(b"show and change")
+    session.press(b"\n")
+    assert pair_on(session.wait_for_screen(4)) == first
+    session.press(b"2")
+    assert "needs --output NAME.jsonl" in session.wait_for_screen(5)
+    session.press(b"q")
+    session.end()
+    assert stored() == {first: "1"}
 
 
 @pytest.mark.heavy

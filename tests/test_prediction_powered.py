@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from hybrid_cli.evaluation.prediction_powered import CorrectedMean, power_tuned_weight
+from hybrid_cli.evaluation.prediction_powered import CorrectedMean, power_tuned_weight, rectified
+from hybrid_cli.fusion.selection import interval
 
 # size of both groups, bias of the machine; mean, weight and ends of the normal 95% interval of ppi-python 0.2.3
 PUBLISHED = [
@@ -96,3 +97,38 @@ def test_intervals_cover_the_true_mean_and_are_narrower_than_those_of_people() -
         ratios.append((made.high - made.low) / (made.people_high - made.people_low))
     assert np.mean(covered) > 0.93
     assert np.mean(ratios) < 0.75
+
+
+@pytest.mark.parametrize("others", [7, 30, 95])
+def test_rectified_means_are_prediction_powered_with_one_weight_of_the_differences(others: int) -> None:
+    random = np.random.default_rng(3)
+    people, machine, rest = random.random((4, 30)), random.random((4, 30)), random.random((4, others))
+    machine = (people + machine) / 2
+    made, weight = rectified(people, machine, rest)
+    assert made.mean(axis=1) == pytest.approx(people.mean(1) + weight * (rest.mean(1) - machine.mean(1)))
+    h, m, o = (values - values.mean(axis=0) for values in (people, machine, rest))
+    common = sum(np.cov(h[row], m[row], ddof=0)[0, 1] for row in range(4))
+    spread = sum(np.concatenate([m[row], o[row]]).var(ddof=1) for row in range(4))
+    assert weight == pytest.approx(common / ((1 + 30 / others) * spread))
+
+
+def test_rectified_differences_have_the_standard_error_of_the_estimate() -> None:
+    random, covered, widths = np.random.default_rng(4), [], []
+    for _ in range(1000):
+        people = np.clip(random.normal([[0.5], [0.55]], 0.25, (2, 230)), 0, 1)
+        machine = np.clip(people + random.normal(0.1, 0.1, (2, 230)), 0, 1)
+        made, _ = rectified(people[:, :30], machine[:, :30], machine[:, 30:])
+        low, high = interval(made[1] - made[0]) or (0.0, 0.0)
+        alone = interval(people[1, :30] - people[0, :30]) or (0.0, 0.0)
+        covered.append(low <= 0.0475 <= high)  # of the clipped normal distributions
+        widths.append((high - low) / (alone[1] - alone[0]))
+    assert np.mean(covered) > 0.93
+    assert np.mean(widths) < 0.65
+
+
+def test_a_machine_without_differences_or_other_queries_rectifies_nothing() -> None:
+    people = np.random.default_rng(5).random((3, 30))
+    for machine, others in ((np.tile(people[:1], (3, 1)), np.zeros((3, 90))), (people, np.zeros((3, 0)))):
+        made, weight = rectified(people, machine, others)
+        assert weight == 0
+        assert (made == people).all()

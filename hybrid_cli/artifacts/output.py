@@ -115,10 +115,11 @@ class Output:
         """Scratch file or folder next to the output. A folder survives a kill, so that the stage can resume from it."""
         return files.scratch_path(self.target)
 
-    def write(self, batches: Iterable[pa.RecordBatch | pa.Table], **counts: Any) -> Manifest:
-        """Write a Parquet artifact; rows are checked against the schema of its kind."""
+    def write(self, batches: Iterable[pa.RecordBatch | pa.Table], *more: pa.Field, **counts: Any) -> Manifest:
+        """Write a Parquet artifact; rows are checked against the schema of its kind, with `more` columns."""
         with self.scratch() as scratch:
-            return write_parquet(scratch, batches, SCHEMAS[self.manifest.kind], self._with(counts))
+            schema = pa.schema([*SCHEMAS[self.manifest.kind], *more])
+            return write_parquet(scratch, batches, schema, self._with(counts))
 
     def write_json(self, content: Mapping[str, Any], **counts: Any) -> Manifest:
         """Write a small artifact as JSON, its manifest under the key `manifest`."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, memory, storage
+from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
@@ -355,7 +356,7 @@ def queries_in_corpus(path: Path, split: str | None = None) -> int:
 
 
 def read_queries(file: Path) -> pl.DataFrame:
-    """Read queries from a Parquet, JSON lines, CSV or tab-separated file; see `query_rows`.
+    """Read queries from a Parquet, JSON lines, CSV or tab-separated file (see `query_rows`), or those of a journal.
 
     Returns:
         qid, text (strings), answers (list of strings, or null), in the order of the file.
@@ -370,6 +371,8 @@ def read_queries(file: Path) -> pl.DataFrame:
             if "answers" not in present:
                 frame = frame.with_columns(pl.lit(None).alias("answers"))
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
+    elif is_journal(file):
+        frame = _of_rows(((qid, text, None) for qid, text in Journal(file).queries.items()), _QUERIES)
     else:
         frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
     if frame.is_empty():
@@ -379,8 +382,12 @@ def read_queries(file: Path) -> pl.DataFrame:
     return frame
 
 
-def read_qrels(file: Path) -> pl.DataFrame:
-    """Read judgments from a Parquet, JSON lines, CSV or text file; see `judgment_rows`.
+def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
+    """Read judgments from a Parquet, JSON lines, CSV or text file, or a journal of `judge`; see `judgment_rows`.
+
+    Args:
+        file: file of judgments.
+        of_machine: the grades of machines in a journal.
 
     Returns:
         qid, docid (strings), relevance (int32), in the order of the file, without exact repetitions.
@@ -394,7 +401,7 @@ def read_qrels(file: Path) -> pl.DataFrame:
             _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
-        frame = _of_rows((row[1:] for row in judgment_rows(file)), _QRELS)
+        frame = _of_rows((row[1:] for row in judgment_rows(file, of_machine)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
         raise InputError(f"{file}: no judgments; pass a file with some", code="no-judgments", path=file)

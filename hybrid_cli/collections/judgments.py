@@ -1,9 +1,9 @@
-"""Judgments that a person gives one by one: a qrels file that grows, and the skipped hits in a file next to it.
+"""Judgments that a person gives one by one: in a journal, or in a qrels file that grows.
 
-A judgment is a line `qid RATER docid grade`, separated by tabs, which every reader of qrels accepts; a rater without a
-name is 0. A skipped hit is
-such a line with the grade -1 in the second file; in the qrels, an evaluation would count it as judged, as it does the
-negative grades of some collections.
+The journal (`.jsonl`) keeps reasons, times and changed answers. In the qrels file (`.tsv`, `.txt`), a judgment is a
+line `qid RATER docid grade`, separated by tabs, which every reader of qrels accepts; a rater without a name is 0. A
+skipped hit is such a line with the grade -1 in a file next to it; in the qrels, an evaluation would count it as judged,
+as it does the negative grades of some collections.
 """
 
 from __future__ import annotations
@@ -12,29 +12,148 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.qrels import NO_RATER, has_header, judgment_rows, raters_of
+from hybrid_cli.collections.journal import NO_RATER, SKIPPED, SUFFIX, Answer, Journal, Pair, now
+from hybrid_cli.collections.readers.qrels import has_header, judgment_rows, raters_of
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import opened, read_bytes
 from hybrid_cli.storage import disk
 
-Pair = tuple[str, str]  # qid, docid
-SKIPPED = None  # in place of a grade
 _SKIPPED_GRADE = -1  # in the second file
-_SUFFIXES = (".tsv", ".txt")
+_SUFFIXES = (SUFFIX, ".tsv", ".txt")
 _COMPLETE = re.compile(r"[^\t\n]+\t\S+\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit: no part of a line fits
 _PART = re.compile(r"[^\t\n]+(?:\t(?:\S+(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
 _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by another tool, with spaces
 
 
-class Judgments:
-    """The answers of a person, on disk; only the holder of the lock of `path` may open it.
+class Judgments(Protocol):
+    """The answers of a person, on disk.
 
     Attributes:
-        grades: grade of each judged pair; `SKIPPED` for a skipped one.
+        grades: grade of each judged pair; `SKIPPED` for a skipped one. The last answer is the last.
+        later: pairs to judge after the others.
+        detailed: reasons, times and changed answers are kept.
     """
+
+    grades: dict[Pair, int | None]
+    later: dict[Pair, None]
+    detailed: bool
+
+    def add(self, qid: str, docids: Iterable[str], grade: int | None, **details: Any) -> None:
+        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns.
+
+        Args:
+            qid: id of the query.
+            docids: ids of the hits.
+            grade: 0 to 3, or `SKIPPED`.
+            details: further fields of the `Answer`.
+        """
+
+    def put_off(self, qid: str, docid: str, **details: Any) -> None:
+        """Judge a hit after the others."""
+
+    def undo(self, **details: Any) -> Pair | None:
+        """Take back the last answer; return its first pair, None if there is none."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+def open_judgments(path: Path, rater: str | None = None, settles: bool = False) -> Judgments:
+    """Open the answers of a person, or start them; only the holder of the lock of `path` may.
+
+    Args:
+        path: journal (`.jsonl`) or qrels file (`.tsv`, `.txt`).
+        rater: name of the person, without spaces; None for no name.
+        settles: the answers adjudicate the conflicts of a journal.
+
+    Raises:
+        InputError: another file extension, no regular file, a line that is no judgment, or a qrels file of another
+            rater.
+    """
+    if path.suffix not in _SUFFIXES:
+        raise InputError(
+            f"{path}: the name must end with {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}",
+            code="other-suffix", path=path, choices=_SUFFIXES,
+        )  # fmt: skip
+    if path.suffix == SUFFIX:
+        return JournalJudgments(Journal.growing(path), rater or NO_RATER, settles)
+    return FileJudgments(path, rater)
+
+
+class JournalJudgments:
+    """The answers of a person in a journal; see `Judgments`."""
+
+    detailed = True
+
+    def __init__(self, journal: Journal, rater: str, settles: bool = False):
+        self.journal, self.rater, self.settles = journal, rater, settles
+        self.grades: dict[Pair, int | None] = {}
+        self.later: dict[Pair, None] = {}
+        answers = journal.current((rater, settles))
+        for answer in answers.values():
+            self._hold(answer)
+        standing = journal.standing.get((rater, settles), {})
+        numbers = [(number, answer.pair) for held in standing.values() for number, answer in held]
+        self._acts = [[pair] for _, pair in sorted(numbers)]
+
+    def _hold(self, answer: Answer) -> None:
+        """Make an answer the last one."""
+        self.grades.pop(answer.pair, None)
+        self.later.pop(answer.pair, None)
+        if answer.later:
+            self.later[answer.pair] = None
+        else:
+            self.grades[answer.pair] = answer.grade
+
+    def _add(self, answers: list[Answer]) -> None:
+        new = [answer for answer in answers if answer.id is None or answer.id not in self.journal.ids]
+        self.journal.add(new)
+        for answer in new:
+            self._hold(answer)
+        if new:
+            self._acts.append([answer.pair for answer in new])
+
+    def _answer(self, qid: str, docid: str, **fields: Any) -> Answer:
+        return Answer(qid, docid, rater=self.rater, time=now(), settles=self.settles, **fields)
+
+    def add(self, qid: str, docids: Iterable[str], grade: int | None, **details: Any) -> None:
+        """See `Judgments`."""
+        self._add([self._answer(qid, docid, grade=grade, **details) for docid in docids])
+
+    def put_off(self, qid: str, docid: str, **details: Any) -> None:
+        """See `Judgments`."""
+        self._add([self._answer(qid, docid, later=True, **details)])
+
+    def undo(self, **details: Any) -> Pair | None:
+        """See `Judgments`; answers of earlier sessions are taken back, too."""
+        if details.get("id") in self.journal.ids or not self._acts:
+            return None
+        pairs = self._acts.pop()
+        self.journal.add(self._answer(*pair, undo=True, **details) for pair in pairs)
+        current = self.journal.current((self.rater, self.settles))
+        for pair in pairs:
+            self.grades.pop(pair, None)
+            self.later.pop(pair, None)
+            if pair in current:
+                self._hold(current[pair])
+        return pairs[0]
+
+    def close(self) -> None:
+        """See `Judgments`."""
+        self.journal.close()
+
+
+class FileJudgments:
+    """The answers of a person in a qrels file, and the skipped hits in `NAME.skipped`; see `Judgments`.
+
+    Hits to judge later are in memory.
+    """
+
+    detailed = False
 
     def __init__(self, path: Path, rater: str | None = None):
         """Open the file, or start it.
@@ -44,13 +163,8 @@ class Judgments:
             rater: name of the person, without spaces; None for no name.
 
         Raises:
-            InputError: another file extension, no regular file, or a file without judgments or of another rater.
+            InputError: no regular file, or a file without judgments or of another rater.
         """
-        if path.suffix not in _SUFFIXES:
-            raise InputError(
-                f"{path}: the name must end with {' or '.join(_SUFFIXES)}",
-                code="other-suffix", path=path, choices=_SUFFIXES,
-            )  # fmt: skip
         begun = skipped_path(path).exists()
         for file in (path, skipped_path(path)):  # before either file is started
             if file.exists():
@@ -61,13 +175,14 @@ class Judgments:
                     _check_columns(file)
         self._rater = rater or NO_RATER
         self.grades: dict[Pair, int | None] = {}
+        self.later: dict[Pair, None] = {}
         self._files = [_open(file) for file in (skipped_path(path), path)]
         for file, own in ((skipped_path(path), False), (path, True)):
             self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
-        self._undo: list[tuple[disk.Growing, int, list[Pair]]] = []
+        self._undo: list[tuple[disk.Growing | None, int, list[Pair]]] = []  # None: put off
 
-    def add(self, qid: str, docids: Iterable[str], grade: int | None) -> None:
-        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns."""
+    def add(self, qid: str, docids: Iterable[str], grade: int | None, **_: Any) -> None:
+        """See `Judgments`."""
         pairs = [(qid, docid) for docid in docids]
         file = self._files[grade is not SKIPPED]
         before = file.size
@@ -75,23 +190,28 @@ class Judgments:
         file.add("".join(f"{qid}\t{self._rater}\t{docid}\t{stored}\n" for qid, docid in pairs))
         self._undo.append((file, before, pairs))
         self.grades |= dict.fromkeys(pairs, grade)
-
-    def undo(self) -> bool:
-        """Take back the last answer since the file was opened; return whether there was one."""
-        if not self._undo:
-            return False
-        file, before, pairs = self._undo.pop()
-        file.cut(before)
         for pair in pairs:
-            del self.grades[pair]
-        return True
+            self.later.pop(pair, None)
 
-    def of_query(self, qid: str) -> dict[str, int]:
-        """Return docid -> grade of the judged hits of a query."""
-        return {docid: grade for (asked, docid), grade in self.grades.items() if asked == qid and grade is not None}
+    def put_off(self, qid: str, docid: str, **_: Any) -> None:
+        """See `Judgments`."""
+        self.later.pop((qid, docid), None)
+        self.later[qid, docid] = None
+        self._undo.append((None, 0, [(qid, docid)]))
+
+    def undo(self, **_: Any) -> Pair | None:
+        """See `Judgments`; answers since the file was opened are taken back."""
+        if not self._undo:
+            return None
+        file, before, pairs = self._undo.pop()
+        if file is not None:
+            file.cut(before)
+        for pair in pairs:
+            (self.grades if file is not None else self.later).pop(pair, None)
+        return pairs[0]
 
     def close(self) -> None:
-        """Close the files."""
+        """See `Judgments`."""
         for file in self._files:
             file.close()
 

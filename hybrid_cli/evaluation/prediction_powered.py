@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Values = npt.NDArray[np.floating]
+Values = npt.NDArray[np.float64]
 LEAST_QUERIES = 20  # judged by people and machine, for a correction
 
 
@@ -75,14 +75,47 @@ class CorrectedMean:
 
 
 def power_tuned_weight(people: Values, machine: Values, others: Values) -> float:
-    """Return the weight of the machine that minimizes the variance, from 0 to 1; see `CorrectedMean.of`."""
-    if len(others) < 2:
+    """Return the weight of the machine that minimizes the variance, from 0 to 1; see `CorrectedMean.of`.
+
+    With several rows [..., queries], the one weight that minimizes the sum of their variances.
+    """
+    if others.shape[-1] < 2:
         return 0.0
-    spread = float(np.concatenate([machine, others]).var(ddof=1))
+    spread = float(np.concatenate([machine, others], axis=-1).var(axis=-1, ddof=1).sum())
     if spread == 0:
         return 0.0
-    common = float(((people - people.mean()) * (machine - machine.mean())).mean())
-    return min(max(common / ((1 + len(people) / len(others)) * spread), 0.0), 1.0)
+    common = float((_centered(people) * _centered(machine)).mean(axis=-1).sum())
+    ratio = float(people.shape[-1] / others.shape[-1])
+    return min(max(common / ((1 + ratio) * spread), 0.0), 1.0)
+
+
+def _centered(values: Values, axis: int = -1) -> Values:
+    return np.asarray(values - values.mean(axis=axis, keepdims=True))
+
+
+def rectified(people: Values, machine: Values, others: Values) -> tuple[Values, float]:
+    """Return values whose means are prediction-powered, for a choice among several by a tuning on few queries.
+
+    Each query of people brings an equal share of the machine's other queries: its value is that by people, plus the
+    weight times the difference between the machine's mean on this share and its value of the query. The standard error
+    of a mean, also of a difference of two choices, is then that of the estimate, and a part of the queries estimates
+    the same means.
+
+    Args:
+        people: [choices, queries] values by the judgments of people.
+        machine: [choices, queries] values of the same queries by the machine's judgments.
+        others: [choices, others] values by the machine of queries that people did not judge.
+
+    Returns:
+        Values [choices, queries], and the weight: one for all choices, of their differences from their mean.
+    """
+    weight = power_tuned_weight(*(_centered(values, axis=0) for values in (people, machine, others)))
+    if weight == 0:
+        return people, weight
+    ends = np.linspace(0, others.shape[1], people.shape[1] + 1)
+    sums = np.insert(others.cumsum(axis=1), 0, 0, axis=1)
+    shares = np.diff([np.interp(ends, np.arange(len(row)), row) for row in sums], axis=1) / ends[1]
+    return people + weight * (shares - machine), weight
 
 
 def _arms(residuals: Values, others: Values, confidence: float) -> tuple[float, float]:

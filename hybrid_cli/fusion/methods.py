@@ -355,6 +355,11 @@ class FusionRecipe:
         return (self.normalization or method.normalization) == "none" and not self.multiplies
 
     @property
+    def is_sum_of_scores(self) -> bool:
+        """Return whether the fused score is the weighted sum of the raw scores."""
+        return self.sums_raw_scores and METHODS[self.method].rule is weighted_sum
+
+    @property
     def multiplies(self) -> bool:
         """Return whether scores are multiplied."""
         return METHODS[self.method].rule is product

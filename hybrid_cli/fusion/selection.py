@@ -211,7 +211,9 @@ class Trials:
     def _often(self, counts: NDArray[np.int64] | None) -> Values:
         return np.ones(self.queries) if counts is None else counts.astype(np.float64)
 
-    def held_out(self, folds: int, seed: int, size: int | None = None, best: bool = False) -> Values | None:
+    def held_out(
+        self, folds: int, seed: int, size: int | None = None, best: bool = False, values: Values | None = None
+    ) -> Values | None:
         """Return the value of each query under the choices of the other folds, the mean over 20 partitions, [queries].
 
         Args:
@@ -219,6 +221,7 @@ class Trials:
             seed: random seed of the partitions.
             size: judged queries used for each choice, drawn from the other folds; None for all of them.
             best: take the choice with the highest mean instead of the middle of the plateau.
+            values: other values [choices, queries] of the choices, which are returned but choose nothing.
 
         Returns:
             None for a single query.
@@ -230,7 +233,7 @@ class Trials:
         total = np.zeros(self.queries)
         for _ in range(_REPEATS):
             rows = self._crossed(folds, rng.permutation(self.queries), size, best)
-            total += self.values[rows, np.arange(self.queries)]
+            total += (self.values if values is None else values)[rows, np.arange(self.queries)]
         return total / _REPEATS
 
     def crossed(self, folds: int, seed: int) -> NDArray[np.int64]:

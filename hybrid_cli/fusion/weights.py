@@ -29,6 +29,23 @@ MORE = 10  # judged queries whose worth is estimated
 
 
 @dataclass(frozen=True)
+class ByPeople:
+    """Values by the judgments of people alone, where a machine's change those of a tuning.
+
+    Attributes:
+        values: [choices, queries].
+        alone: run -> value of each query.
+        others: number of queries that the machine alone judged.
+        weight: weight of the machine, from 0 to 1; see `evaluation.prediction_powered.rectified`.
+    """
+
+    values: Values
+    alone: Mapping[str, Values]
+    others: int
+    weight: float
+
+
+@dataclass(frozen=True)
 class Tuned:
     """Result of tuning a fusion.
 
@@ -37,9 +54,10 @@ class Tuned:
         selected: the selection.
         recipe: method, parameters and weights of the selected choice.
         alone: run -> value of each judged query, in the order of the weights.
-        qids: ids of the judged queries.
+        qids: ids of the judged queries, also of those that the machine alone judged.
         measure: name of the measure.
-        folds, seed: see `Table.held_out`.
+        folds, seed: see `Trials.held_out`.
+        people: values by people alone; None if they are those of the table.
     """
 
     table: Trials
@@ -50,12 +68,24 @@ class Tuned:
     measure: str
     folds: int
     seed: int
+    people: ByPeople | None = None
 
     @property
     def fair(self) -> Values:
         """Return the value of each query under the choice of the other folds, or under the untuned choice if kept."""
         held_out, chosen = self.selected.held_out, self.table.values[self.selected.row]
         return chosen if held_out is None or self.selected.keeps_untuned else held_out
+
+    @property
+    def gains_by_people(self) -> dict[str, Values]:
+        """Return run -> gain of the fair value of each query by the judgments of people."""
+        if self.people is None:
+            return {name: self.fair - values for name, values in self.alone.items()}
+        fair = self.people.values[self.selected.row]
+        if not self.selected.keeps_untuned:
+            held_out = self.table.held_out(self.folds, self.seed, values=self.people.values)
+            fair = fair if held_out is None else held_out
+        return {name: fair - values for name, values in self.people.alone.items()}
 
     def content(self) -> dict[str, Any]:
         """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
@@ -74,7 +104,12 @@ class Tuned:
             "normalize": self.recipe.normalization,
             "missing": self.recipe.missing,
             "measure": self.measure,
-            "queries": len(self.qids),
+            "queries": table.queries,
+            **(
+                {}
+                if self.people is None
+                else {"machine_queries": self.people.others, "machine_weight": self.people.weight}
+            ),
             "score": float(values.mean()),
             "held_out": None if selected.held_out is None else float(selected.held_out.mean()),
             "held_out_interval": None if selected.held_out is None else interval(fair, least=0.0),
@@ -91,7 +126,7 @@ class Tuned:
             "queries_to_tell": queries_to_tell(gains),
             "prior_queries": table.prior_queries if table.prior is not None else 0.0,
             "share_of_prior": table.share_of_prior,
-            "worth_of_ten_more": worth_of_more(table, MORE, self.folds, self.seed),
+            "worth_of_ten_more": None if self.people else worth_of_more(table, MORE, self.folds, self.seed),
             "judged": list(self.qids),
             "trials": [
                 _trial(choice, float(mean)) for choice, mean in zip(table.choices, table.values.mean(1), strict=True)

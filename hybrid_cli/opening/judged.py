@@ -11,8 +11,10 @@ import polars as pl
 from hybrid_cli import console, runs
 from hybrid_cli.artifacts import Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.readers.qrels import MACHINE, raters_of
+from hybrid_cli.collections.journal import MACHINE, Journal, is_journal
+from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES
 from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.storage import Kind
 
@@ -49,17 +51,18 @@ def split_of_runs(runs: Iterable[Path]) -> Split | None:
     return found[0] if found else None
 
 
-def judgments_of(qrels: Path, paths: Mapping[str, Path]) -> pl.DataFrame:
+def judgments_of(qrels: Path, paths: Mapping[str, Path], of_machine: bool = False) -> pl.DataFrame:
     """Return judgments of what runs have: of documents, also if the collection has those of their passages.
 
     Args:
         qrels: file of judgments.
         paths: runs by name.
+        of_machine: those of machines in a journal.
 
     Raises:
         InputError: some runs have passages, others documents.
     """
-    judgments = collections.read_qrels(qrels)
+    judgments = collections.read_qrels(qrels, of_machine)
     if lineage.passage_length(qrels) is None:
         return judgments
     return judgments_for(judgments, ((name, runs.open_run(path).first_docids) for name, path in paths.items()))
@@ -70,8 +73,8 @@ def machine_raters(qrels: Path) -> dict[str, int]:
     return {rater: count for rater, count in raters_of(qrels).items() if rater.startswith(MACHINE)}
 
 
-def warn_machine(qrels: Path) -> None:
-    """Warn about judgments of a machine where those of people are expected."""
+def warn_raters(qrels: Path) -> None:
+    """Warn about judgments of a machine where those of people are expected, and about people who disagree."""
     if raters := machine_raters(qrels):
         count = sum(raters.values())
         console.warn(
@@ -79,6 +82,81 @@ def warn_machine(qrels: Path) -> None:
             "corrects their bias with judgments of people",
             code="machine-judgments", path=qrels, judgments=count, raters=list(raters),
         )  # fmt: skip
+    if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
+        console.warn(
+            f"{qrels}: people give different grades to {console.counted(hit=conflicts)}; the last grade counts, and "
+            f"`judge --adjudicate {qrels}` settles them",
+            code="conflicting-judgments", path=qrels, conflicts=conflicts,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BothJudged:
+    """Judgments of people and of a machine for queries of the same runs.
+
+    Attributes:
+        people, machine: qid, docid, relevance.
+        both: ids of the queries that people and machine judged.
+        others: ids of the queries that the machine alone judged, and that a run has.
+    """
+
+    people: pl.DataFrame
+    machine: pl.DataFrame
+    both: Sequence[str]
+    others: Sequence[str]
+
+    @classmethod
+    def read(cls, command: str, qrels: Path, machine: Path, paths: Mapping[str, Path]) -> BothJudged:
+        """Read the judgments; warn where they allow no correction.
+
+        Args:
+            command: name of the command, for the warnings.
+            qrels: judgments of people.
+            machine: judgments of a machine.
+            paths: runs by name.
+
+        Raises:
+            InputError: judgments of a machine for those of people, or no common query.
+        """
+        if raters := machine_raters(qrels):
+            problem = f"has judgments of {', '.join(raters)}; needs those of people"
+            raise InputError(f"{qrels}: {problem}", code="machine-judgments", path=qrels, raters=list(raters))
+        people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths, of_machine=True)
+        by_people, by_machine = (frame["qid"].unique(maintain_order=True) for frame in (people, of_machine))
+        both = by_people.filter(by_people.is_in(by_machine.implode()))
+        if not len(both):
+            problem = "has no query that people judged; judge the same queries by the machine"
+            raise InputError(f"{machine}: {problem}", code="other-queries", option="machine", path=machine)
+        rest = by_machine.filter(~by_machine.is_in(both.implode()))
+        searched = pl.concat([runs.open_run(path).qids for path in paths.values()]).unique()
+        others = rest.filter(rest.is_in(searched.implode()))
+        grades = of_machine["relevance"]
+        if len(both) < LEAST_QUERIES:
+            console.warn(
+                f"{command}: both people and machine judged {console.counted(query=len(both))}; no correction is "
+                f"possible with fewer than {LEAST_QUERIES}",
+                code="no-correction", queries=len(both), needed=LEAST_QUERIES,
+            )  # fmt: skip
+        elif grades.n_unique() == 1:
+            console.warn(
+                f"{machine}: every grade is {grades[0]}, which says nothing",
+                code="one-grade", path=machine, grade=grades[0],
+            )  # fmt: skip
+        if unsearched := len(rest) - len(others):
+            console.warn(
+                f"{command}: no run has hits for {unsearched:,} queries that the machine judged, which are left out",
+                code="queries-without-hits", queries=unsearched,
+            )  # fmt: skip
+        return cls(people, of_machine, both.to_list(), others.to_list())
+
+    def of_both(self, command: str) -> pl.DataFrame:
+        """Return the judgments of people for queries that the machine judged too; warn about the others."""
+        if left_out := self.people["qid"].n_unique() - len(self.both):
+            console.warn(
+                f"{command}: the machine did not judge {left_out:,} queries of people, which are left out",
+                code="queries-without-machine", queries=left_out,
+            )  # fmt: skip
+        return self.people.filter(pl.col("qid").is_in(self.both))
 
 
 def missing_split(command: str, collection: Path | None, split: str | None, runs: Sequence[Path]) -> Split | None:

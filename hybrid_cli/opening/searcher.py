@@ -32,8 +32,9 @@ from hybrid_cli.retrieval.in_memory import Answers, lexical_answers, numbered_le
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
 from hybrid_cli.retrieval.retriever import Retriever, Side
 from hybrid_cli.runs.names import short_names
+from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.settings import SearchOptions
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import PROBABILITY, Kind, layout
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
@@ -277,8 +278,12 @@ class RetrieverSearcher:
         return cls(retriever, options.min_probability)
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
-        """See `Searcher`."""
-        return self.retriever.runs(queries, hits, self.min_probability)
+        """See `Searcher`; hits of a calibrated retriever have a `probability`."""
+        if self.retriever.calibration is None:
+            yield from self.retriever.runs(queries, hits)
+            return
+        for run in self.explained(queries, hits):
+            yield run.select(*SCHEMA.names(), PROBABILITY.name)
 
     def explained(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries at a time, with rank and score in each index."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hybrid_cli import console
 from hybrid_cli.reporting import complement, tables
 from hybrid_cli.reporting.aggregate import Aggregate
+from hybrid_cli.reporting.answerable import Answerable
 from hybrid_cli.reporting.machine_labels import MachineLabels
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.reporting.people import PeopleAgreement
@@ -12,7 +13,7 @@ from hybrid_cli.reporting.robustness import Robustness
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.settings.analysis import Evaluate
 
-Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement
+Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement | Answerable
 
 
 def show(result: Result, settings: Evaluate) -> None:

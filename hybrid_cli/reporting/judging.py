@@ -1,9 +1,9 @@
-"""The screen of `judge`: one query and one hit, with the words of the query marked."""
+"""The screens of `judge`: one query and one hit with the words of the query marked, and the list of answered hits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import WeightRange
 
 GRADES = {"0": "not relevant", "1": "partly", "2": "relevant", "3": "fully relevant"}
-SKIP, NEXT, UNDO, MORE, QUIT = "s", "n", "u", " ", "q"
-ANSWERS = "0-3 (grade), s (skip hit), n (next query), u (undo), q (quit)"
+REASONS = {"1": "cannot tell", "2": "text unreadable", "3": "query unclear", "4": "other"}  # of a skipped hit
+SKIP, REASON, NEXT, LATER, UNDO, QUIT = "s", "S", "n", "w", "u", "q"
+MORE, BACK, MATCH, LIST = " ", "b", "m", "l"
+DOWN, UP, OPEN = "j", "k", ("\n", "\r")  # in the list
+ANSWERS = "0-3 (grade), s (skip hit), n (next query), w (later), u (undo), q (quit)"
 _WIDEST, _LEAST_LINES = 100, 3
 _MARK = "bold underline"
 
@@ -38,7 +41,8 @@ class View:
         wanted: number of queries at which the command ends.
         weight: names of the second run and the weights that fit; None if unknown.
         notice: answer to the last key.
-        page: page of the text, from 0.
+        page: page of the text, from 0; negative ones count from the end.
+        answer: earlier answer that the next one changes; empty for a hit without an answer.
     """
 
     query: str
@@ -51,6 +55,33 @@ class View:
     weight: tuple[str, WeightRange] | None = None
     notice: str = ""
     page: int = 0
+    answer: str = ""
+
+    def after(self, key: str, width: int, height: int) -> int:
+        """Return the page that a key shows."""
+        pages = _pages(self, width, height)[1]
+        page = self.page % len(pages)
+        if key == MATCH:
+            following = [*range(page + 1, len(pages)), *range(page + 1)]
+            return next((number for number in following if any(map(_is_marked, pages[number]))), page)
+        return (page + (1 if key == MORE else -1)) % len(pages)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The answered hits, the last one first.
+
+    Attributes:
+        rows: answer, query and title of each hit.
+        chosen: number of the row that a key opens.
+    """
+
+    rows: Sequence[tuple[str, str, str]]
+    chosen: int = 0
+
+    def after(self, key: str) -> int:
+        """Return the row that a key chooses."""
+        return (self.chosen + (1 if key == DOWN else -1)) % len(self.rows)
 
 
 @contextmanager
@@ -64,10 +95,16 @@ def alternate_screen() -> Iterator[None]:
         out.set_alt_screen(False)
 
 
-def draw(view: View) -> None:
-    """Show the hit on the cleared screen."""
+def size() -> tuple[int, int]:
+    """Return width and height of the screens."""
     out = console.stdout()
-    lines = screen(view, min(out.width, _WIDEST), out.height)
+    return min(out.width, _WIDEST), out.height
+
+
+def draw(shown: View | Listing) -> None:
+    """Show a hit or the list on the cleared screen."""
+    out = console.stdout()
+    lines = screen(shown, *size()) if isinstance(shown, View) else listing(shown, *size())
     out.clear()
     for number, line in enumerate(lines, 1):
         out.print(line, end="" if number == len(lines) else "\n", soft_wrap=True)
@@ -82,21 +119,49 @@ def show_plain(view: View) -> None:
 
 def screen(view: View, width: int, height: int) -> list[Text]:
     """Return the lines of the screen, none wider than `width`, and as many as fit in `height`."""
-    head = _head(view, width)
-    text = re.sub(r"\n\s*\n\s*\n", "\n\n", view.text.strip())
-    body, room = _wrapped(text, width, None, view.query) if text else [], max(_LEAST_LINES, height - len(head) - 5)
-    count = max(1, -(-len(body) // room))
-    page = view.page % count
-    shown = body[page * room : (page + 1) * room]
-    lines = [*head, *shown, *[styled("")] * (room - len(shown)), styled("")]
-    more = f"page {page + 1} of {count}; space: next page" if count > 1 else ""
-    lines.append(styled(view.notice or more, "yellow" if view.notice else "dim"))
+    head, pages = _pages(view, width, height)
+    page = view.page % len(pages)
+    more = f"page {page + 1} of {len(pages)}   space next   b previous   m match" if len(pages) > 1 else ""
+    earlier = f"your answer: {view.answer}; 0-3 or s changes it, l goes back" if view.answer else ""
+    lines = [*head, *pages[page], styled("")]
+    lines.append(styled(view.notice or earlier or more, "yellow" if view.notice or earlier else "dim"))
     lines.append(_keys(GRADES.items()))
-    lines.append(_keys({"s": "skip hit", "n": "next query", "u": "undo", "q": "quit"}.items()))
+    keys = {SKIP: "skip", REASON: "with reason", LATER: "later", NEXT: "next query", UNDO: "undo", LIST: "list"}
+    lines.append(_keys({**keys, QUIT: "quit"}.items()))
     lines.append(styled(status(view.judged, view.wanted, view.weight), "dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
+
+
+def listing(shown: Listing, width: int, height: int) -> list[Text]:
+    """Return the lines of the list, of which the part with the chosen row is shown."""
+    room = max(_LEAST_LINES, height - 4)
+    begin = shown.chosen // room * room
+    rows = [
+        styled(f"{'>' if number == shown.chosen else ' '} {answer}  {console.one_line(f'{query}: {title}')}")
+        for number, (answer, query, title) in enumerate(shown.rows[begin : begin + room], begin)
+    ]
+    title = f"Answered hits: {shown.chosen + 1:,} of {len(shown.rows):,}, the last one first"
+    keys = _keys({f"{DOWN}, {UP}": "down, up", "Enter": "show and change", LIST: "back"}.items())
+    lines = [styled(title, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _pages(view: View, width: int, height: int) -> tuple[list[Text], list[list[Text]]]:
+    """Return the lines above the text, and the pages of the text, of equal length."""
+    head = _head(view, width)
+    text = re.sub(r"\n\s*\n\s*\n", "\n\n", view.text.strip())
+    body, room = _wrapped(text, width, None, view.query) if text else [], max(_LEAST_LINES, height - len(head) - 5)
+    pages = [body[begin : begin + room] for begin in range(0, max(len(body), 1), room)]
+    pages[-1] += [styled("")] * (room - len(pages[-1]))
+    return head, pages
+
+
+def _is_marked(line: Text) -> bool:
+    return any(span.style == _MARK for span in line.spans)
 
 
 def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> str:

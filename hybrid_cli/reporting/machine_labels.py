@@ -14,7 +14,7 @@ from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.agreement import Agreement
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, CorrectedMean
-from hybrid_cli.opening.judged import judgments_of, machine_raters
+from hybrid_cli.opening.judged import BothJudged
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.tables import Table, figure, with_sign
 
@@ -131,17 +131,11 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
     """
     if plan.qrels is None or plan.by_answers:
         raise InputError("--machine: needs measures of judgments", code="needs-judgments", option="machine")
-    if raters := machine_raters(plan.qrels):
-        problem = f"has judgments of {', '.join(raters)}; needs those of people"
-        raise InputError(f"{plan.qrels}: {problem}", code="machine-judgments", path=plan.qrels, raters=list(raters))
-    people, of_machine = judgments_of(plan.qrels, plan.runs), judgments_of(machine, plan.runs)
-    common = set(people["qid"]) & set(of_machine["qid"])
-    _check(common, people, of_machine, machine)
+    judged = BothJudged.read("evaluate", plan.qrels, machine, plan.runs)
+    both, others, of_both = judged.both, judged.others, judged.of_both("evaluate")
     values = {"people": measure(plan)[0]}
     with console.quiet():
-        values["machine"] = measure(replace(plan, qrels=machine))[0]
-    others = [qid for qid in of_machine["qid"].unique(maintain_order=True) if qid not in common]
-    both = [qid for qid in people["qid"].unique(maintain_order=True) if qid in common]
+        values["machine"] = measure(replace(plan, qrels=machine, by_machine=True))[0]
     estimates = []
     for name in plan.columns:
         found = {rater: _by_run(frame, name) for rater, frame in values.items()}
@@ -154,7 +148,7 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
             corrected = CorrectedMean.of(ours, theirs, rest_of_machine) if len(both) >= LEAST_QUERIES else None
             whole = float(np.concatenate([theirs, rest_of_machine]).mean())
             estimates.append(Estimate(run, baseline, name, float(ours.mean()), whole, corrected))
-    return MachineLabels(Agreement.of(people, of_machine, plan.level), estimates, len(both), len(others))
+    return MachineLabels(Agreement.of(of_both, judged.machine, plan.level), estimates, len(both), len(others))
 
 
 def _by_run(values: pl.DataFrame, name: str) -> dict[str, dict[str, float]]:
@@ -163,26 +157,3 @@ def _by_run(values: pl.DataFrame, name: str) -> dict[str, dict[str, float]]:
         str(run): dict(rows.select("qid", "value").iter_rows())
         for (run,), rows in values.filter(measure=name).group_by("run")
     }
-
-
-def _check(common: set[str], people: pl.DataFrame, of_machine: pl.DataFrame, machine: Path) -> None:
-    """Refuse judgments without a common query; warn where no correction is possible or the machine says nothing."""
-    if not common:
-        problem = "has no query that people judged; judge the same queries by the machine"
-        raise InputError(f"{machine}: {problem}", code="other-queries", option="machine", path=machine)
-    if len(common) < LEAST_QUERIES:
-        console.warn(
-            f"evaluate: both people and machine judged {console.counted(query=len(common))}; no correction is possible "
-            f"with fewer than {LEAST_QUERIES}",
-            code="no-correction", queries=len(common), needed=LEAST_QUERIES,
-        )  # fmt: skip
-    if missing := people["qid"].n_unique() - len(common):
-        console.warn(
-            f"evaluate: the machine did not judge {missing:,} queries of people, which are left out",
-            code="queries-without-machine", queries=missing,
-        )  # fmt: skip
-    if of_machine["relevance"].n_unique() == 1:
-        grade = of_machine["relevance"][0]
-        console.warn(
-            f"{machine}: every grade is {grade}, which says nothing", code="one-grade", path=machine, grade=grade
-        )

@@ -12,6 +12,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.journal import Journal, Pair, is_journal
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.agreement import Agreement, conflicts
 from hybrid_cli.reporting.tables import Table, figure
@@ -57,10 +58,10 @@ class PeopleAgreement:
         """Return the number of conflicts, and the command that settles them."""
         if not len(self.differing):
             return ["No conflicts."]
-        files = ",".join(map(str, self.paths))
+        files, journal = ",".join(map(str, self.paths)), len(self.paths) == 1
         return [
             f"{console.counted(conflict=len(self.differing))}; to settle: hybrid judge COLLECTION --adjudicate {files} "
-            "--output settled.tsv"
+            f"--output {files if journal else 'settled.tsv'}"
         ]
 
     def content(self) -> dict[str, Any]:
@@ -102,13 +103,25 @@ def people_agreement(paths: Sequence[Path]) -> PeopleAgreement:
 
 
 def judgments_of_people(paths: Sequence[Path]) -> Mapping[str, pl.DataFrame]:
-    """Return the judgments of each file by the short name of the file.
+    """Return the judgments of each person: of a file by its short name, or of a journal by the names of its raters.
 
     Raises:
-        InputError: fewer than two files, or unreadable ones.
+        InputError: fewer than two people, or unreadable files.
     """
-    if len(set(paths)) < max(2, len(paths)):
-        problem = "pass the judgments of two or more people, each file once"
-        raise InputError(problem, code="number-of-inputs", value=len(set(paths)))
     names = short_names([path.with_suffix("") for path in paths])
-    return {name: collections.read_qrels(path) for name, path in zip(names, paths, strict=True)}
+    found: dict[str, pl.DataFrame] = {}
+    for name, path in zip(names, paths, strict=True):
+        if is_journal(path):
+            journal = Journal(path)
+            found |= {rater: _frame(journal.graded(rater)) for rater in journal.people()}
+        else:
+            found[name] = collections.read_qrels(path)
+    if len(set(paths)) < len(paths) or len(found) < 2:
+        problem = "pass the judgments of two or more people: a file each, or a journal"
+        raise InputError(problem, code="number-of-inputs", value=len(found))
+    return found
+
+
+def _frame(grades: Mapping[Pair, int]) -> pl.DataFrame:
+    rows = [(*pair, grade) for pair, grade in grades.items()]
+    return pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")

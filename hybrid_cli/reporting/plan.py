@@ -50,6 +50,7 @@ class EvaluationPlan:
         overlap_with: name and path of the run of `--overlap-with`.
         condensed: remove documents without a judgment from the lists.
         residual: qrels of an earlier round, whose documents are removed from runs and judgments.
+        by_machine: the judgments are those of machines, of a journal.
     """
 
     runs: dict[str, Path]
@@ -64,6 +65,7 @@ class EvaluationPlan:
     overlap_with: tuple[str, Path] | None = None
     condensed: bool = False
     residual: Path | None = None
+    by_machine: bool = False
 
     @classmethod
     def of(cls, settings: Comparison, overlap_with: str | None = None, condensed: bool = False) -> EvaluationPlan:
@@ -145,7 +147,7 @@ class EvaluationPlan:
         """
         if self.qrels is None:
             return None
-        qrels, earlier = judgments_of(self.qrels, self.runs), self._earlier()
+        qrels, earlier = judgments_of(self.qrels, self.runs, self.by_machine), self._earlier()
         if earlier is None:
             return qrels
         left = qrels.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
@@ -384,7 +386,7 @@ def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.D
         or any(counts_of_run["removed"] for counts_of_run in counts.values())
     ):
         return
-    if len(qrels) == len(judgments_of(plan.qrels, plan.runs)):
+    if len(qrels) == len(judgments_of(plan.qrels, plan.runs, plan.by_machine)):
         console.warn(
             f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
             "check that it is of this collection",

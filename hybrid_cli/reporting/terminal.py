@@ -154,6 +154,11 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
             f"{what}: {figure(fair)} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
             f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
         )
+    if "machine_weight" in tuned:
+        yield (
+            f"Corrected by a machine, which judged these and {tuned['machine_queries']:,} more queries; its weight: "
+            f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)."
+        )
     if tuned["prior_queries"]:
         yield (
             f"Evidence: {1 - tuned['share_of_prior']:.0%} from the judged queries, {tuned['share_of_prior']:.0%} from "

@@ -39,12 +39,21 @@ class Verdict:
     needed: int | None
 
     @classmethod
-    def of(cls, measure: str, baseline: tuple[str, Values], run: tuple[str, Values]) -> Verdict:
-        """Compare the values [queries] of a run with those of a baseline, each with its name."""
+    def of(
+        cls, measure: str, baseline: tuple[str, Values], run: tuple[str, Values], gains: Values | None = None
+    ) -> Verdict:
+        """Compare the values [queries] of a run with those of a baseline, each with its name.
+
+        Args:
+            measure: name of the measure.
+            baseline, run: name and values.
+            gains: gain on each query, of which wins and losses are counted; None for the differences of the values.
+        """
         differences = run[1] - baseline[1]
+        gains = differences if gains is None else gains
         return cls(
             measure, baseline[0], run[0], float(baseline[1].mean()), float(run[1].mean()), interval(differences),
-            int((differences > _TIE).sum()), int((differences < -_TIE).sum()), len(differences),
+            int((gains > _TIE).sum()), int((gains < -_TIE).sum()), len(differences),
             queries_to_tell(differences),
         )  # fmt: skip
 

@@ -91,7 +91,10 @@ class Candidates:
             hits: documents kept per query.
             ids: ids of the documents, by number.
         """
-        scores = lists.scored(self._table(), qids, recipe).collect()["score"].to_numpy()
+        if recipe.is_sum_of_scores:  # ranks are not needed
+            scores = np.add.reduce([weight * score for weight, score in zip(recipe.weights, self.scores, strict=True)])
+        else:
+            scores = lists.scored(self._table(), qids, recipe).collect()["score"].to_numpy()
         queries, numbers = _parts(self.keys)
         best = np.arange(len(scores))
         if len(qids) == 1 and hits < len(scores):  # sorting all of them would take most of the time

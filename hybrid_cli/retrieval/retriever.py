@@ -195,11 +195,8 @@ class Retriever:
             problem = "the hits have no probabilities; calibrate the retriever: hybrid compose INDEXES --calibrate"
             raise InputError(f"{problem} --qrels COLLECTION --split dev --output RETRIEVER", code="not-calibrated")
 
-    def runs(self, queries: pl.DataFrame, hits: int, min_probability: float | None = None) -> Iterator[pl.DataFrame]:
+    def runs(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time: qid, docid, rank, score."""
-        if min_probability is not None:
-            yield from (run.select(runs.SCHEMA.names()) for run in self.explained(queries, hits, min_probability))
-            return
         for block in self._blocks(queries):
             for run in self._fused(block, queries, hits):
                 yield run.select(runs.SCHEMA.names())

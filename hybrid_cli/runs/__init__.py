@@ -1,6 +1,6 @@
 """Runs: one row per hit, ordered by query and rank."""
 
-from hybrid_cli.runs.files import open_run, read_run
+from hybrid_cli.runs.files import open_run, read_run, with_probability
 from hybrid_cli.runs.given import RunLike, frame_of, of_dictionary, run_table, table_of
 from hybrid_cli.runs.names import name_runs, named_once, pick
 from hybrid_cli.runs.run import Run
@@ -24,4 +24,5 @@ __all__ = [
     "rerank_hits",
     "run_table",
     "table_of",
+    "with_probability",
 ]

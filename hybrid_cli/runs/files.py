@@ -15,7 +15,7 @@ from hybrid_cli.input_files import is_parquet
 from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
-from hybrid_cli.storage import Kind, Record
+from hybrid_cli.storage import PROBABILITY, Kind, Record
 
 _HELD = 1.5  # bytes in memory per byte of a text whose rows are in order
 _SORTED = 8  # the same for rows that must be sorted
@@ -65,6 +65,16 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
         return run if made is not None or not by_qid else run.by_qid()
     table = pl.concat([pl.DataFrame(schema={n: SCHEMA[n] for n in ("docid", "score")}), *kept], rechunk=True)
     return survey.run(of_table(table)).by_qid()
+
+
+def with_probability(path: Path, hits: pl.DataFrame) -> pl.DataFrame:
+    """Return some hits (qid, docid, ...) of a run with their `probability`, if the run has this column."""
+    needed = ["qid", "docid", PROBABILITY.name]
+    if not is_parquet(path) or not set(needed) <= set(storage.column_names(path)):
+        return hits
+    with storage.reading(path):
+        known = pl.scan_parquet(path, glob=False).select(pl.col("qid", "docid").cast(pl.String), PROBABILITY.name)
+        return hits.lazy().join(known, on=["qid", "docid"], how="left", maintain_order="left").collect()
 
 
 def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.server import answers, comparison, pages
+from hybrid_cli.server import answers, comparison, judging, pages
 from hybrid_cli.server.security import LOOPBACK, Guard, Refused, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -54,6 +54,8 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
         Route("/metrics", _metrics(state)),
         Route("/openapi.yaml", _openapi),
     ]
+    if state.judging is not None:
+        routes += judging.routes(state.judging)
     lifespans: list[Callable[[], contextlib.AbstractAsyncContextManager[None]]] = []
     if find_spec("mcp") is not None:
         from hybrid_cli.server import mcp_tools
@@ -112,7 +114,7 @@ async def _information(state: State, request: Request) -> Any:
     judged = await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
     return content | {
         "version": __version__, "queries": len(state.queries), "judged": judged, "limits": limits,
-        "measure": settings.measure, "judging": None,
+        "measure": settings.measure, "judging": state.judging and state.judging.information(),
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from hybrid_cli.opening.provenance import corpora_of
 from hybrid_cli.opening.stored_retriever import retriever_at
 from hybrid_cli.server import answers
 from hybrid_cli.server.batching import Batches
+from hybrid_cli.server.judging import Judging
 from hybrid_cli.server.live import Live
 from hybrid_cli.settings import Serve
 from hybrid_cli.storage import layout
@@ -63,6 +64,7 @@ class State:
         settings: options of `serve`.
         live: the open retriever; replaced as a whole.
         token: secret of programs; of the page too, where the server has one.
+        judging: the journal of judgments; None without one.
         tune: writes the tuned retriever from a file of judgments, for the page; see `stages.serve`.
     """
 
@@ -87,6 +89,8 @@ class State:
         return state
 
     def __post_init__(self) -> None:
+        path = self.settings.judgments
+        self.judging = None if path is None else Judging.open(self, path)
         self.batches = Batches(self._answer, workers=2)
 
     async def hits(self, text: str, k: int, system: str, condition: str | None, explain: bool) -> list[dict[str, Any]]:
@@ -122,8 +126,8 @@ class State:
         collection, split = self.collection, self.settings.split
         if collection is not None and split is not None and collections.is_judged(collection, split):
             frames.append(collections.read_qrels(collections.qrels_path(collection, split)))
-        if (path := self.settings.judgments) is not None and path.exists() and path.stat().st_size:
-            frames.append(collections.read_qrels(path))
+        if self.judging is not None:
+            frames.append(self.judging.qrels())
         return pl.concat(frames, how="diagonal").unique(["qid", "docid"], keep="last", maintain_order=True)
 
     def judged(self) -> dict[str, Any]:

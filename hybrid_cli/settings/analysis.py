@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+from hybrid_cli.collections.journal import is_rater
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
@@ -124,7 +125,7 @@ class Comparison(Budgeted, Seeded):
 _SINGLE = when(aggregate=False, agreement=False)  # one collection
 _DRAWS = (when(over_seeds=False, aggregate=False, agreement=False), when(baseline=GIVEN))
 _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
-_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN))
+_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Evaluate(MayWrite, Comparison):
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
     over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
+    `--answerable` measures queries without an answer.
     """
 
     command = "evaluate"
@@ -151,6 +153,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
         "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
+        "hybrid evaluate data/mine --split dev out/retriever --answerable",
         "hybrid evaluate --agreement anna.tsv ben.tsv",
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
@@ -159,7 +162,7 @@ class Evaluate(MayWrite, Comparison):
 
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
-    measures: Sequence[str] = inherited()
+    measures: Sequence[str] = inherited(applies=when(answerable=False))
     test: SignificanceTest = inherited(applies=_TESTED)
     correction: Correction = inherited(applies=_TESTED)
     seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
@@ -171,7 +174,7 @@ class Evaluate(MayWrite, Comparison):
     show_queries: int = inherited(applies=when(complement=GIVEN, form=("table", "json", "markdown")))
     condensed: bool = _measure_option(
         False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        applies=when(complement=None, aggregate=False, agreement=False)
+        applies=when(complement=None, aggregate=False, agreement=False, answerable=False)
     )  # fmt: skip
     retriever: Sequence[Path] = inherited(applies=_SINGLE)
     overlap_with: str | None = option(
@@ -201,6 +204,14 @@ class Evaluate(MayWrite, Comparison):
         None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
         "these correct.", panel=STUDIES,
         applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None)
+    )  # fmt: skip
+    answerable: bool = option(
+        False, "Print the risk of wrong first hits at every coverage, and the false hits of queries without a relevant "
+        "document.", panel=STUDIES,
+        applies=when(
+            robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, machine=None,
+            output=None
+        )
     )  # fmt: skip
     roc_against: str | None = option(
         None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
@@ -434,7 +445,7 @@ _machine_option = partial(option, panel=BY_MACHINE, recorded=False)
 
 def _rater(text: str) -> str:
     """Return the name of a person who judges."""
-    if not text or text.split() != [text] or text.startswith("machine:"):
+    if not is_rater(text):
         raise ValueError("is no name of a person in one word")
     return text
 
@@ -451,14 +462,17 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     If standard input or output is not a terminal, answers are read from the lines of standard input.
 
     With --llm, --reranker or --command, a machine judges all pooled hits, those of three fusions of two runs too. Its
-    name is in the second column of the output, so that its grades are not taken for those of people.
+    name is in the output, so that its grades are not taken for those of people.
+
+    A journal (.jsonl) keeps the answers of several people and machines, with reasons, times and changes. Every option
+    that takes qrels takes it.
     """
 
     command = "judge"
     panel = FUSION
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
-        "hybrid judge --retriever out/retriever --queries queries.txt --output judgments.tsv",
+        "hybrid judge --retriever out/retriever --queries queries.txt --rater anna --output judgments.jsonl",
         "hybrid judge --retriever out/retriever --queries queries.txt --llm http://localhost:8000/v1 --model NAME "
         "--output machine.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
@@ -482,8 +496,8 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         None, "Queries in place of those of the collection; they may be a text file with a query per line."
     )
     output: Path = option(
-        REQUIRED, "Qrels file (.tsv or .txt), extended by each answer; skipped hits go to OUTPUT.skipped.", "--output",
-        "-o"
+        REQUIRED, "Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go "
+        "to OUTPUT.skipped.", "--output", "-o"
     )  # fmt: skip
     split: str | None = option(None, "Split of the collection.")
     stop_after: int = option(
@@ -494,12 +508,11 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
     )
     adjudicate: Sequence[Path] | None = option(
-        None, "Judgments of several people: only hits that they grade differently are shown.", metavar="FILE,...",
+        None, "Judgments of several people, or their journal: only hits that they grade differently are shown.",
+        metavar="FILE,...",
         recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN)), applies=when(judge=PERSON)
     )  # fmt: skip
-    rater: str | None = option(
-        None, "Name of the person, for the second column of the output.", parse=_rater, applies=when(judge=PERSON)
-    )
+    rater: str | None = option(None, "Name of the person, for the output.", parse=_rater, applies=when(judge=PERSON))
     llm: str | None = _machine_option(
         None, "A model judges: base URL of a server with the OpenAI chat API (vLLM, Ollama, llama.cpp, OpenAI). A key "
         "is read from HYBRID_API_KEY.", metavar="URL", excluded=when(reranker=GIVEN)
@@ -510,7 +523,10 @@ class Judge(ReadsFiles, Budgeted, Seeded):
     guidelines: Path | None = _machine_option(
         None, "Text file with further rules for the model.", applies=when(llm=GIVEN)
     )
-    timeout: float = _machine_option(TIMEOUT, "Seconds to wait for an answer.", above=0, applies=when(llm=GIVEN))
+    timeout: float = _machine_option(
+        TIMEOUT, "Seconds to wait for an answer of the server or command.", above=0,
+        applies=(when(llm=GIVEN), when(program=GIVEN))
+    )  # fmt: skip
     concurrency: int = _machine_option(4, "Calls at a time.", minimum=1, maximum=256, applies=when(llm=GIVEN))
     max_calls: int | None = _machine_option(
         None, "Most calls of the server, retries included.", minimum=1, applies=when(llm=GIVEN)

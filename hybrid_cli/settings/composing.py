@@ -83,6 +83,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         None, "Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.",
         panel=TUNING, applies=(when(tune=True), when(calibrate=True)), needed=(when(tune=True), when(calibrate=True))
     )  # fmt: skip
+    machine: Path | None = redeclare(Fuse, "machine")
     measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
 
     def check(self) -> None:

@@ -51,6 +51,10 @@ class WeightTuning(Seeded):
         "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
         "curves.", minimum=0, applies=when(tune=GIVEN)
     )  # fmt: skip
+    machine: Path | None = option(
+        None, "Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct.",
+        applies=when(tune=GIVEN)
+    )  # fmt: skip
     seed: int = inherited("Random seed of the folds.", applies=when(tune=GIVEN))
 
 

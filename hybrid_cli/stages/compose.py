@@ -128,6 +128,8 @@ def _inputs(settings: Compose, queries: Path | None) -> dict[str, Path | artifac
         inputs["queries"] = queries
     if settings.qrels is not None:
         inputs["qrels"] = _qrels(settings)
+    if settings.machine is not None:
+        inputs["machine"] = settings.machine
     if settings.reranker is not None:
         inputs["reranker"] = model_input(settings.reranker)
     return inputs | weights_file(settings.weights)
@@ -187,8 +189,8 @@ def _tuned(
         exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes
         fuse = Fuse(
             runs, tune=True, index=exact, qrels=settings.qrels, split=_split_of_qrels(settings),
-            measure=settings.measure, depth=settings.depth, output=weights, seed=settings.seed,
-            threads=settings.threads,
+            machine=settings.machine, measure=settings.measure, depth=settings.depth, output=weights,
+            seed=settings.seed, threads=settings.threads,
         )  # fmt: skip
         fuse = fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse
         call(fuse)
@@ -200,12 +202,15 @@ def _tuned(
 def _tuned_by_fold(settings: Compose, fuse: Fuse, runs: Sequence[Path]) -> list[FusionRecipe]:
     """Return the fusion that is tuned without each fold of the judged queries; its tables are not printed."""
     qrels, recipes = _qrels(settings), []
-    judgments = judgments_of(qrels, {path.stem: path for path in runs})
+    paths = {"qrels": qrels} | ({} if settings.machine is None else {"machine": settings.machine})
+    judgments = {rater: judgments_of(path, {run.stem: run for run in runs}) for rater, path in paths.items()}
     for number, fold in enumerate(judged_folds(qrels, settings.seed)):
-        others, weights = (fuse.output.with_name(f"{number}{ending}") for ending in (".parquet", ".json"))
-        judgments.filter(~pl.col("qid").is_in(pl.Series(fold).implode())).write_parquet(others)
+        others = {rater: fuse.output.with_name(f"{number}-{rater}.parquet") for rater in judgments}
+        for rater, path in others.items():
+            judgments[rater].filter(~pl.col("qid").is_in(pl.Series(fold).implode())).write_parquet(path)
+        weights = fuse.output.with_name(f"{number}.json")
         with console.quiet(), contextlib.redirect_stdout(io.StringIO()):
-            call(fuse.changed(qrels=others, split=None, output=weights))
+            call(fuse.changed(**others, split=None, output=weights))
         recipes.append(stored_recipe(weights, read_tuned(weights)["runs"], {}))
     return recipes
 

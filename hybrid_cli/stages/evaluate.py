@@ -10,14 +10,15 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.opening.judged import warn_machine
+from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
+from hybrid_cli.reporting.answerable import Answerable, answerable
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.machine_labels import MachineLabels, machine_labels
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.reporting.people import PeopleAgreement, people_agreement
-from hybrid_cli.reporting.plan import EvaluationPlan, measure
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.settings import Evaluate
@@ -25,14 +26,17 @@ from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.retrievers import with_searched
 
+Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement | Answerable
+
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement:
+def evaluate(settings: Evaluate) -> Result:
     """Measure runs.
 
     Returns:
         `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`,
-        `MachineLabels` with `machine`, `PeopleAgreement` with `agreement`, else `Summary`.
+        `MachineLabels` with `machine`, `PeopleAgreement` with `agreement`, `Answerable` with `answerable`, else
+        `Summary`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
@@ -45,15 +49,17 @@ def evaluate(settings: Evaluate) -> Summary | Robustness | OverSeeds | Aggregate
         return _evaluated(with_searched(settings, Path(folder), call))
 
 
-def _evaluated(settings: Evaluate) -> Summary | Robustness | OverSeeds | MachineLabels:
+def _evaluated(settings: Evaluate) -> Result:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     if settings.machine is None and plan.qrels is not None:
-        warn_machine(plan.qrels)
+        warn_raters(plan.qrels)
     too_high = reused(plan.runs, plan.qrels)
     for reuse in too_high:
         reuse.warn()
     if settings.machine is not None:
         return machine_labels(plan, settings.machine)
+    if settings.answerable:
+        return answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
     if settings.over_seeds:
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)

@@ -25,6 +25,7 @@ from hybrid_cli.evaluation.measures import (
     note_ties,
     parse_measures,
 )
+from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, rectified
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.fusion import lists, tuning
@@ -34,6 +35,7 @@ from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds, select
 from hybrid_cli.fusion.tuning import MethodGrid
 from hybrid_cli.fusion.weights import (
+    ByPeople,
     Tuned,
     chosen_weights,
     read_tuned,
@@ -43,7 +45,7 @@ from hybrid_cli.fusion.weights import (
 )  # fmt: skip
 from hybrid_cli.json_files import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
-from hybrid_cli.opening.judged import judgments_of, missing_split, warn_machine
+from hybrid_cli.opening.judged import BothJudged, judgments_of, missing_split, warn_raters
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
 from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
@@ -56,6 +58,7 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
+_RATER = "rater"  # column of judgments: 0 people, 1 a machine
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
@@ -74,7 +77,8 @@ def fuse(settings: Fuse) -> Path:
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None:
         refuse_other_judgments(job.runs.values(), settings.qrels)
-        warn_machine(settings.qrels)
+        if settings.machine is None:
+            warn_raters(settings.qrels)
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)
@@ -359,22 +363,25 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         problem = "--tune: needs --qrels, a file or a collection with --split; never the queries reported on"
         raise InputError(problem, code="missing-option", option="qrels")
     settings, inputs = job.settings, job.inputs() | {"qrels": judged}
+    inputs |= {} if settings.machine is None else {"machine": settings.machine}
     output = artifacts.open_output(
         settings.output, Kind.WEIGHTS, "fuse --tune",
         inputs=inputs, options=job.options(), overwrite=settings.overwrite,
     )  # fmt: skip
     if not output.up_to_date:
-        qrels = judgments_of(judged, job.runs)
-        queries = qrels["qid"].n_unique()
+        qrels = _judgments(job, judged)
+        queries = _by_rater(qrels)[0]["qid"].n_unique()
         if "folds" in settings.given:
             check_folds(settings.folds, judged, queries)
         tuned, reason = _tuned(job, qrels, judged)
         content = tuned.content() | {"no_prior": reason}
         sides = lineage.sides(job.runs)
         baseline = sides[1] if sides else content["best_single"]
-        verdict = Verdict.of(settings.measure, (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair))
+        gains = tuned.gains_by_people
+        compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
+        verdict = Verdict.of(settings.measure, *compared, gains[baseline])
         content |= {"verdict": None if lineage.pseudo_queries(judged) else verdict.content()}
-        looks = [Evidence.of(name, tuned.fair - values).content() for name, values in tuned.alone.items()]
+        looks = [Evidence.of(name, values).content() for name, values in gains.items()]
         content |= {"evidence": [] if lineage.pseudo_queries(judged) else looks}
         content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
         output.write_json(content, queries=queries, trials=len(tuned.table.choices))
@@ -382,6 +389,30 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
     if not is_nested():
         _note_next(job)
     return settings.output
+
+
+def _judgments(job: FusionInputs, judged: Path) -> pl.DataFrame:
+    """Return the judgments of people; with enough queries that a machine judged too, those of both by `_RATER`.
+
+    Those of the machine then begin with the queries of people, in the same order.
+    """
+    if job.settings.machine is None:
+        return judgments_of(judged, job.runs)
+    found = BothJudged.read("fuse", judged, job.settings.machine, job.runs)
+    if len(found.both) < LEAST_QUERIES:
+        return found.people
+    frames = (found.of_both("fuse"), found.both), (found.machine, [*found.both, *found.others])
+    return pl.concat(
+        pl.DataFrame({"qid": qids})
+        .join(frame, on="qid", maintain_order="left")
+        .with_columns(pl.lit(rater).alias(_RATER))
+        for rater, (frame, qids) in enumerate(frames)
+    )
+
+
+def _by_rater(qrels: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the judgments of people, and those of the machine if there are any."""
+    return qrels.partition_by(_RATER, maintain_order=True, include_key=False) if _RATER in qrels.columns else [qrels]
 
 
 def _note_next(job: FusionInputs) -> None:
@@ -405,27 +436,59 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
     check_overlap(pl.concat([run.qids for run in whole]), qrels)
     opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
-    alone = {
-        name: _alone(job, name, run, qrels)["value"].to_numpy() for name, run in zip(job.runs, opened, strict=True)
-    }
-    if not any(values.any() for values in alone.values()):
+    alone = np.stack([_alone_by_rater(job, name, run, qrels) for name, run in zip(job.runs, opened, strict=True)])
+    queries = _by_rater(qrels)[0]["qid"].n_unique()
+    if not alone[:, :queries].any():
         problem = f"is 0 for every run and query of {judged}; pass judgments of these queries, or another measure"
         raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
-    for name, run in zip(job.runs, opened, strict=True):
-        if not alone[name].any() and retrieved(run, qrels, 0).judged.is_empty():
+    for name, run, values_of_run in zip(job.runs, opened, alone, strict=True):
+        if not values_of_run.any() and retrieved(run, qrels, 0).judged.is_empty():
             console.warn(
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
                 code="no-judged-hit", run=name,
             )  # fmt: skip
     choices, values = _measured(job, opened, qrels)
+    values, alone, people = _corrected(values, alone, queries, list(job.runs))
     prior, reason = _prior(job, choices)
     table = Trials(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
     selected = select(table, settings.folds, settings.seed, lineage.dense_side(job.runs))
     chosen = choices[selected.row]
     recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
     recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))
-    how = settings.measure, settings.folds, settings.seed
-    return Tuned(table, selected, replace(recipe, weights=chosen.weights), alone, qids.to_list(), *how), reason
+    recipe, of_runs = replace(recipe, weights=chosen.weights), dict(zip(job.runs, alone, strict=True))
+    how = settings.measure, settings.folds, settings.seed, people
+    return Tuned(table, selected, recipe, of_runs, qids.to_list(), *how), reason
+
+
+def _alone_by_rater(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> Values:
+    """Return the values of a run by the judgments of people, then those by a machine."""
+    people, *machine = _by_rater(qrels)
+    values = [_alone(job, name, run, people)["value"].to_numpy()]
+    with console.quiet():
+        values += [_alone(job, name, run, part)["value"].to_numpy() for part in machine]
+    return np.concatenate(values)
+
+
+def _corrected(
+    values: Values, alone: Values, queries: int, names: Sequence[str]
+) -> tuple[Values, Values, ByPeople | None]:
+    """Correct the values of choices and of runs, with one weight of the machine.
+
+    Args:
+        values, alone: [choices, n] and [runs, n]; see `_alone_by_rater`.
+        queries: number of queries of people.
+        names: names of the runs.
+
+    Returns:
+        Both [choices, queries] and [runs, queries], and those by people; without a machine, the values, and None.
+    """
+    together, choices = np.concatenate([values, alone]), len(values)
+    if together.shape[1] == queries:
+        return values, alone, None
+    by_people, by_machine, others = np.split(together, [queries, 2 * queries], axis=1)
+    made, weight = rectified(by_people, by_machine, others)
+    of_runs = dict(zip(names, by_people[choices:], strict=True))
+    return made[:choices], made[choices:], ByPeople(by_people[:choices], of_runs, others.shape[1], weight)
 
 
 def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
@@ -443,13 +506,18 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
         for family in job.families:
             more, table = tuning.tabulate(
                 family, blocks[family.recipe.missing == "exact"], joined.qids, qrels, settings.hits,
-                lambda judged: evaluate_positions(judged, [settings.measure])["value"].to_numpy(),
+                partial(_measured_by_rater, settings.measure),
                 advance, job.remove_query,
             )  # fmt: skip
             choices += more
             values.append(table)
     _warn_disjoint(shares)
     return choices, np.concatenate(values)
+
+
+def _measured_by_rater(measure: str, judged: pl.DataFrame) -> Values:
+    """Return the values of queries by people, then those by a machine; see `tuning.tabulate`."""
+    return np.concatenate([evaluate_positions(part, [measure])["value"].to_numpy() for part in _by_rater(judged)])
 
 
 def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,36 +10,42 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.judgments import SKIPPED, Judgments
+from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
+from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
-from hybrid_cli.fusion import fuse
 from hybrid_cli.input_files import read_text
 from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.provenance import (
     check_corpus,
     corpora_of,
     existing_paths,
-    group_of,
     refuse_other_corpus,
     warn_lost,
 )
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
+from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.reporting import judging, keyboard
-from hybrid_cli.reporting.judging import MORE, QUIT, View
-from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, JudgedTexts, JudgingSession
+from hybrid_cli.reporting.judging import QUIT
+from hybrid_cli.reporting.judging_session import (
+    QUERIES_AT_ONCE,
+    ComparedRuns,
+    JudgedTexts,
+    JudgingSession,
+    at_weights,
+)
+from hybrid_cli.reporting.judging_terminal import Judging
 from hybrid_cli.reporting.people import judgments_of_people
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Compose, Evaluate, Fuse, Judge
+from hybrid_cli.settings import Evaluate, Fuse, Judge
 from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.workflows import machine_judges, machine_judging
 from hybrid_cli.workflows.machine_judges import Question
-from hybrid_cli.workflows.retrievers import searched_sides
+from hybrid_cli.workflows.retrievers import searched_sides, tuning
 
 
 @stage(Judge)
@@ -68,25 +72,27 @@ def judge(settings: Judge) -> Path:
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
     if settings.values()["judge"] == MACHINE:
-        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *_at_weights(opened)], texts)
+        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     if settings.adjudicate is not None:
         pooled = _conflicts(settings.adjudicate, texts)
     else:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
     artifacts.lock_growing(settings.output)
-    judgments = Judgments(settings.output, settings.rater)
+    settles = settings.adjudicate is not None and is_journal(settings.output)
+    judgments = open_judgments(settings.output, settings.rater, settles)
+    compared = ComparedRuns(opened, lineage.dense_side(named), settings.measure)
+    asked = Judging(JudgingSession(judgments, pooled, settings.stop_after), texts, compared)
     try:
-        session = JudgingSession.of(settings, opened, lineage.dense_side(named), judgments, texts, pooled)
         if keyboard.is_interactive():
-            _in_terminal(session)
+            asked.in_terminal()
         else:
-            _from_lines(session, iter(console.read_line, ""))
+            _from_lines(asked, iter(console.read_line, ""))
     finally:
         judgments.close()
-    _note(session)
-    if session.judged() and settings.adjudicate is None:
-        _note_evidence(session, others)
+    _note(settings, asked)
+    if asked.session.judged() and settings.adjudicate is None:
+        _note_evidence(asked, others)
         _note_next(settings, named, files, queries)
     return settings.output
 
@@ -155,14 +161,6 @@ def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:
 # ------------------------------------------------------------------------------------------------------------- machine
 
 
-def _at_weights(opened: Mapping[str, Run]) -> list[Run]:
-    """Return min-max fusions of two runs at several weights, so that a pool favours no weight."""
-    if len(opened) != 2:
-        return []
-    tables = {name: run.table() for name, run in opened.items()}
-    return [Run.of(fuse(tables, "minmax", (1 - weight, weight))) for weight in (0.25, 0.5, 0.75)]
-
-
 def _by_machine(
     settings: Judge, pooled: Sequence[Pool], texts: JudgedTexts, paths: Sequence[Path], files: RetrieverFiles | None
 ) -> Path:
@@ -170,7 +168,7 @@ def _by_machine(
     machine_judging.refuse_people(settings.output)
     artifacts.lock_growing(settings.output)
     machine = _machine(settings, texts)
-    journal = machine_judging.Journal(machine_judging.journal_path(settings.output))
+    journal = Journal.growing(machine_judging.journal_path(settings.output))
     try:
         if machine.name in _rankers(paths, files):
             console.warn(
@@ -204,7 +202,7 @@ def _machine(settings: Judge, texts: JudgedTexts) -> machine_judges.Judge:
             settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls
         )
     if settings.program is not None:
-        return machine_judges.CommandJudge(settings.program)
+        return machine_judges.CommandJudge(settings.program, settings.timeout)
     qrels = collection.read_qrels(settings.qrels or Path())
     qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
     known = texts.documents(qrels["docid"])
@@ -230,32 +228,16 @@ def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def _in_terminal(session: JudgingSession) -> None:
-    """Show one hit at a time, and read keys."""
-    shown: list[View] = []
-    with judging.alternate_screen(), keyboard.keys(lambda: judging.draw(shown[-1]) if shown else None) as key:
-        notice, page, before = "", 0, None
-        while (hit := session.hit()) is not None:
-            page, before = (page, hit) if hit == before else (0, hit)
-            view = session.view(*hit)
-            shown[:] = [replace(view, notice=notice, page=page)]
-            judging.draw(shown[-1])
-            pressed = key()
-            if pressed in (QUIT, keyboard.END):
-                break
-            notice, page = ("", page + 1) if pressed == MORE else (session.answer(pressed, *hit), page)
-
-
-def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
+def _from_lines(asked: Judging, lines: Iterable[str]) -> None:
     """Print one hit at a time, and read one answer per line."""
     count = 0
     source = enumerate(lines, 1)
-    while (hit := session.hit()) is not None:
-        judging.show_plain(session.view(*hit))
+    while (hit := asked.session.hit()) is not None:
+        judging.show_plain(asked.view(*hit))
         number, line = next(((number, line.strip()) for number, line in source if line.strip()), (0, QUIT))
         if line == QUIT:
             break
-        if notice := session.answer(line, *hit):
+        if notice := asked.answer(line, *hit):
             problem = f"standard input, line {number}: {notice}; answers are {judging.ANSWERS}"
             raise InputError(problem, code="not-an-answer", line=number, value=line)
         count += 1
@@ -265,17 +247,18 @@ def _from_lines(session: JudgingSession, lines: Iterable[str]) -> None:
         )
 
 
-def _note_evidence(session: JudgingSession, others: Sequence[Path]) -> None:
+def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
     """Print how probably the hybrid beats each run, so far: that of a retriever, or min-max of two runs."""
+    compared, judged = asked.compared, asked.session.judged()
     if others:
         fused = runs.open_run(others[0])
-    elif len(session.opened) == 2:
-        fused = session.fused()
+    elif len(compared.opened) == 2:
+        fused = compared.fused(judged)
     else:
         return
-    for evidence in session.evidence(fused):
+    for evidence in compared.evidence(fused, judged):
         console.note(
-            f"judge: {evidence_sentence('hybrid', session.settings.measure, evidence)}",
+            f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}",
             code="evidence", **evidence.content(),
         )  # fmt: skip
 
@@ -285,54 +268,37 @@ def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles
     if len(named) == 1:
         command = command_line(Evaluate(settings.runs or [*named.values()], qrels=settings.output))
     elif files is not None:
-        command = command_line(_tuning(settings, files, queries))
+        command = command_line(tuning(files, settings.output, queries, settings.measure))
     else:
         indexes = lineage.searched_indexes(named.values())
         exact = bool(indexes) and all(lineage.texts_of(path) is not None for path in named.values())
         weights = settings.output.with_name(f"{settings.output.stem}-weights.json")
-        tuning = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
-        command = command_line(tuning.changed(index=indexes) if exact else tuning)
+        fuse = Fuse(settings.runs, tune=True, qrels=settings.output, measure=settings.measure, output=weights)
+        command = command_line(fuse.changed(index=indexes) if exact else fuse)
     console.note(f"judge: to use the judgments:\n{command}", code="next-command", command=command)
 
 
-def _tuning(settings: Judge, files: RetrieverFiles, queries: Path) -> Compose:
-    """Return the settings that compose the indexes of a retriever again, tuned on the judgments."""
-    stored, folder = files.stored, Path(os.path.normpath(files.folder))
-    tuning = Compose(
-        files.indexes, tune=True, qrels=settings.output, queries=queries, measure=settings.measure,
-        output=folder.with_name(f"{folder.name}-tuned"),
-    )  # fmt: skip
-    if stored.depth != tuning.depth:
-        tuning = tuning.changed(depth=stored.depth)
-    if stored.group != group_of(None, files.manifests):
-        tuning = tuning.changed(group=stored.group)
-    if stored.reranker is not None:
-        tuning = tuning.changed(reranker=reranker_path(folder, stored.reranker), rerank_depth=stored.reranker["depth"])
-    return tuning
-
-
-def _note(session: JudgingSession) -> None:
-    """Print the number of judgments, and the command that uses them."""
+def _note(settings: Judge, asked: Judging) -> None:
+    """Print the number of judgments, and whether more are possible."""
+    session = asked.session
     grades = session.judgments.grades.values()
-    skipped = sum(grade is SKIPPED for grade in grades)
-    judged = len(session.judged())
-    status = judging.status(judged, session.settings.stop_after, session.weight())
+    skipped, judged = sum(grade is SKIPPED for grade in grades), session.judged()
+    weight = asked.compared.weight(judged)
     count = len(grades) - skipped
     console.note(
-        f"judge: {session.settings.output}: {console.counted(judgment=count)}"
+        f"judge: {settings.output}: {console.counted(judgment=count)}"
         + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
-        + f"; {status}",
-        code="judged", path=session.settings.output, judgments=count, queries=judged, skipped=skipped,
-        weight=session.weight(),
+        + f"; {judging.status(len(judged), session.stop_after, weight)}",
+        code="judged", path=settings.output, judgments=count, queries=len(judged), skipped=skipped, weight=weight,
     )  # fmt: skip
     if session.exhausted():
         console.note(
             "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)",
-            code="all-judged",
-            option="depth",
-        )
-    elif judged >= session.settings.stop_after:
+            code="all-judged", option="depth",
+        )  # fmt: skip
+    elif len(judged) >= session.stop_after:
+        more = len(judged) + 10
         console.note(
-            f"judge: enough queries are judged; --stop-after {judged + 10} continues",
-            code="enough-judged", option="stop_after", value=judged + 10,
+            f"judge: enough queries are judged; --stop-after {more} continues",
+            code="enough-judged", option="stop_after", value=more,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.complement import Texts
@@ -40,6 +41,8 @@ def report(settings: Report) -> Path:
     """
     settings = with_searched(settings, settings.output.parent, call)
     plan = EvaluationPlan.of(settings)
+    if plan.qrels is not None:
+        warn_raters(plan.qrels)
     plan = replace(plan, pair=plan.pair or lineage.sides(plan.runs))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     texts = Texts.of(settings, plan)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Manifest, Output
@@ -53,7 +54,7 @@ from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import RETRIEVER
 from hybrid_cli.stages import stage
-from hybrid_cli.storage import Kind
+from hybrid_cli.storage import PROBABILITY, Kind
 from hybrid_cli.workflows.rm3 import GRID, TunedFeedback
 
 QUERIES_AT_ONCE = 1024
@@ -154,7 +155,9 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
     if not output.up_to_date:
         warn_changed([shard for index in files.manifests for shard in index])
         start = partial(_opened, settings.of_worker(), source, None, (), allowed)
-        _write(output, settings, source, [index[0] for index in files.manifests], start)
+        calibrated = files.stored.calibration is not None and rule == files.stored.group
+        more = [PROBABILITY] if calibrated else []
+        _write(output, settings, source, [index[0] for index in files.manifests], start, more)
     return output.path
 
 
@@ -208,10 +211,11 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Fu
 
 def _write(
     output: Output, settings: Search, source: Path, manifests: Sequence[Manifest],
-    start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]],
+    start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]], more: Sequence[pa.Field] = (),
 ) -> None:  # fmt: skip
     queries = _queries(source, manifests[0])
     gpu = settings.device.startswith("cuda")
+    columns = [*SCHEMA.names(), *(field.name for field in more)]
     answered: list[int] = []
 
     def blocks() -> Iterator[Any]:
@@ -220,10 +224,10 @@ def _write(
             for asked, runs in zip(some, cluster.map_blocks(settings, start, some, gpu), strict=True):
                 for run in runs:
                     answered.append(run["qid"].n_unique())
-                    yield run.select(SCHEMA.names()).to_arrow()
+                    yield run.select(columns).to_arrow()
                 advance(len(asked))
 
-    written = output.write(blocks(), queries=len(queries), **_parameters(settings, manifests))
+    written = output.write(blocks(), *more, queries=len(queries), **_parameters(settings, manifests))
     without = len(queries) - sum(answered)
     console.note(
         f"search: {output.path}: {console.counted(query=len(queries), hit=written.counts['rows'])}"

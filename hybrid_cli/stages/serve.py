@@ -8,11 +8,14 @@ import socket
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.settings import Serve
-from hybrid_cli.stages import stage
+from hybrid_cli.stages import call, stage
+from hybrid_cli.workflows.retrievers import tuning
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
 _LEAST_TOKEN = 16  # characters
@@ -45,7 +48,7 @@ def _serve(settings: Serve) -> None:
 
     listener = _listener(settings)
     port = int(listener.getsockname()[1])
-    state = State.open(settings, _token())
+    state = State.open(settings, _token(), lambda live, journal: _tuned(settings, live.files, journal))
     log = open(settings.access_log, "a", encoding="utf-8") if settings.access_log else nullcontext(None)  # noqa: SIM115
     with log as file:
         app = app_of(state, port, file)
@@ -62,6 +65,12 @@ def _serve(settings: Serve) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
+def _tuned(settings: Serve, files: RetrieverFiles, journal: Path) -> Path:
+    """Write the retriever that is tuned on the judgments; it replaces an earlier one."""
+    compose = tuning(files, journal, journal, settings.measure).changed(overwrite=True)
+    return Path(call(compose.changed(device=settings.device) if "device" in settings.given else compose))
+
+
 def _listener(settings: Serve) -> socket.socket:
     """Return an open socket of the address.
 
@@ -69,7 +78,7 @@ def _listener(settings: Serve) -> socket.socket:
         InputError: the port is in use, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))

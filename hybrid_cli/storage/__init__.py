@@ -21,7 +21,7 @@ from hybrid_cli.storage.records import (
     hash_folder,
     read_record,
 )
-from hybrid_cli.storage.schemas import COLUMN_TYPES, SCHEMAS, Kind
+from hybrid_cli.storage.schemas import COLUMN_TYPES, PROBABILITY, SCHEMAS, Kind
 from hybrid_cli.storage.tables import (
     check_table,
     column_names,
@@ -37,6 +37,7 @@ __all__ = [
     "COLUMN_TYPES",
     "FORMAT",
     "MANIFEST",
+    "PROBABILITY",
     "SCHEMAS",
     "Kind",
     "Record",

@@ -71,6 +71,7 @@ _NEGATIVE = pa.struct(
         ("source", pa.string()),
     ]
 )
+PROBABILITY = pa.field("probability", pa.float64())  # column of a run of a calibrated retriever
 COLUMN_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "boolean": pa.bool_()}  # metadata
 SCHEMAS: dict[Kind, pa.Schema] = {
     Kind.CORPUS: pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())]),

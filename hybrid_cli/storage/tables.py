@@ -201,7 +201,7 @@ def _refuse_infinite(rows: pa.Table) -> None:
         InputError: names query and document.
     """
     if "score" in rows.column_names and not pc.all(finite := pc.is_finite(rows["score"])).as_py():
-        qid, docid, _, score = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
+        qid, docid, _, score, *_ = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
         raise InputError(
             f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores",
             code="score-not-finite", query=qid, document=docid, value=score,

@@ -16,6 +16,7 @@ from hybrid_cli.evaluation.baseline import HITS, Baseline
 from hybrid_cli.evaluation.gate import deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
+from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, retriever_at
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested
@@ -59,6 +60,8 @@ class Measured:
         judged = plan.judged()
         if plan.by_answers or judged is None:
             raise option_error("measure", plan.columns, "the gate needs judgments; acc@k has none", code="no-judgments")
+        if plan.qrels is not None:
+            warn_raters(plan.qrels)
         values, facts = measure(plan)
         count = judged["qid"].n_unique()
         if facts["nothing_relevant"] == count:

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -28,17 +29,17 @@ from urllib.parse import urlsplit
 import numpy as np
 import polars as pl
 
+from hybrid_cli.collections.journal import HIGHEST
 from hybrid_cli.console import plain
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.settings.analysis import TIMEOUT
 
 KEY_VARIABLE = "HYBRID_API_KEY"
-HIGHEST = 3
 PROMPT_VERSION = 1  # a change of the prompt makes new answers
 _MOST_BYTES = 1 << 20  # of an answer
 DELAYS = (0.5, 1.0, 2.0, 4.0)  # seconds before each retry
 _LONGEST_DELAY = 60.0
-_LONGEST_TEXT = 10_000  # characters of a passage; more seldom fits, and the best part is first
+LONGEST_TEXT = 10_000  # characters of a passage; more seldom fits, and the best part is first
 _SHOWN = 200  # characters of a server's message
 
 _INSTRUCTIONS = """\
@@ -128,7 +129,7 @@ def messages(question: Question, key: str, guidelines: str = "") -> list[dict[st
         key: hash, of which the marks have a part.
         guidelines: further rules of the person who judges; they are trusted.
     """
-    data = {"query": question.query, "title": question.title, "passage": question.text[:_LONGEST_TEXT]}
+    data = {"query": question.query, "title": question.title, "passage": question.text[:LONGEST_TEXT]}
     mark = short(key)
     system = _INSTRUCTIONS + (f"\n\nFurther rules:\n{guidelines.strip()}" if guidelines.strip() else "")
     user = f"<<<data {mark}\n{json.dumps(data, ensure_ascii=False)}\ndata {mark}>>>\nThe id is {mark}."
@@ -295,14 +296,16 @@ class ChatJudge:
 class CommandJudge:
     """A command that reads one JSON line per question, and writes one with the grade.
 
-    It is started once, without a shell, and gets `{"id", "query", "title", "text"}`.
+    It is started once, without a shell, and gets `{"id", "query", "title", "text"}`. A command without an answer after
+    `timeout` seconds is ended.
     """
 
-    def __init__(self, command: str):
+    def __init__(self, command: str, timeout: float = TIMEOUT):
         self.name, self._lock = in_one_word(command), threading.Lock()
-        words = shlex.split(command)
+        self._timeout, self._late = timeout, False
+        words, pipe = shlex.split(command), subprocess.PIPE
         try:
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, process_group=0)
         except (OSError, IndexError) as error:
             raise option_error("command", command, f"cannot be started: {error}", code="cannot-start") from None
         self._command = command
@@ -323,17 +326,35 @@ class CommandJudge:
         pipes: tuple[IO[str] | None, IO[str] | None] = self._process.stdin, self._process.stdout
         assert pipes[0] is not None
         assert pipes[1] is not None
+        timer = threading.Timer(self._timeout, self._end)
+        timer.start()
         try:
             pipes[0].write(f"{line}\n")
             pipes[0].flush()
             answer = pipes[1].readline(_MOST_BYTES)
-        except OSError:
+        except (OSError, ValueError):  # of a command that has ended, or was closed
             answer = ""
+        finally:
+            timer.cancel()
+        if self._late:
+            raise InputError(
+                f"--command {self._command}: no answer after {self._timeout:g} seconds; pass a longer --timeout",
+                code="command-timeout", option="command", value=self._timeout,
+            )  # fmt: skip
         if not answer:
             raise InputError(
                 f"--command {self._command}: ended without an answer", code="command-ended", option="command"
             )
         return answer
+
+    def _end(self) -> None:
+        """Kill the command and what it has started."""
+        self._late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def tokens(self, question: Question) -> int:
         """See `Judge`."""
@@ -347,7 +368,7 @@ class CommandJudge:
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()

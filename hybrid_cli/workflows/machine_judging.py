@@ -1,75 +1,46 @@
 """Judging a pool by a machine: the journal of answers, the forecast, and the qrels made of them.
 
-The journal next to the output has a line of JSON per answer, on the disk before the next one is counted. An answer is
-found again by the hash of model, prompt, guidelines and texts, so a call after an interruption, with a deeper pool or
-with other guidelines, asks only for the others. The qrels are written whole at the end: qid, rater, docid, grade.
+Each answer is on the disk before the next one is counted: in the journal of the output, or in one next to a qrels file.
+An answer is found again by the hash of model, prompt, guidelines and texts, so a call after an interruption, with a
+deeper pool or with other guidelines, asks only for the others. A qrels file is written whole at the end: qid, rater,
+docid, grade.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.qrels import MACHINE, raters_of
+from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
+from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import read_bytes
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
-from hybrid_cli.workflows.machine_judges import HIGHEST, BadAnswerError, Judge, Question, SpentError, key_of
+from hybrid_cli.workflows.machine_judges import (
+    LONGEST_TEXT,
+    BadAnswerError,
+    ChatJudge,
+    Judge,
+    Question,
+    SpentError,
+    key_of,
+)
 
 _BAD_IN_A_ROW = 10  # answers without a grade, after which none is expected
-Pair = tuple[str, str]  # qid, docid
 Running = dict[Future[int], tuple[str, Pair]]
 
 
-class Journal:
-    """Answers by key, on disk; only the holder of the lock of the output may open it."""
-
-    def __init__(self, path: Path):
-        """Open the file, or start it; a line that a power failure has cut is removed."""
-        self.grades: dict[str, int] = {}
-        content = read_bytes(path) if path.exists() else b""
-        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-            self._read(line, path, number)
-        self._file = disk.Growing(path)
-        if not content.endswith(b"\n"):
-            self._file.cut(content.rfind(b"\n") + 1)
-
-    def _read(self, line: bytes, path: Path, number: int) -> None:
-        try:
-            row = json.loads(line)
-            key, grade = str(row["key"]), row["grade"]
-            if type(grade) is not int or not 0 <= grade <= HIGHEST:
-                raise ValueError
-        except (ValueError, LookupError, TypeError, RecursionError):
-            problem = "is no answer of a machine; delete the file to ask again"
-            raise InputError(
-                f"{path}, line {number}: {problem}", code="not-an-answer", path=path, line=number
-            ) from None
-        self.grades[key] = grade
-
-    def add(self, key: str, pair: Pair, grade: int) -> None:
-        """Store an answer; it is on the disk when this returns."""
-        self._file.add(json.dumps({"key": key, "qid": pair[0], "docid": pair[1], "grade": grade}) + "\n")
-        self.grades[key] = grade
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 def journal_path(output: Path) -> Path:
-    """Return the file of answers next to the qrels."""
-    return output.with_name(f"{output.name}.answers")
+    """Return the journal of the answers: the output, or a file next to the qrels."""
+    return output if output.suffix == SUFFIX else output.with_name(f"{output.name}.answers")
 
 
 def refuse_people(output: Path) -> None:
     """Refuse an output with judgments of people, which would be replaced."""
-    if not output.exists():
+    if not output.exists() or output.suffix == SUFFIX:
         return
     others = [rater for rater in raters_of(output) if not rater.startswith(MACHINE)]
     if others or (output.stat().st_size and not raters_of(output)):
@@ -104,7 +75,7 @@ class MachineSession:
     def waiting(self) -> dict[str, tuple[Pair, Question]]:
         """Return key -> pair and question without an answer; equal questions are asked once."""
         left = ((key, (pair, question)) for pair, (key, question) in self.questions.items())
-        return {key: value for key, value in left if key not in self.journal.grades}
+        return {key: value for key, value in left if key not in self.journal.keys}
 
     def note_forecast(self) -> None:
         """Print the numbers of calls and tokens."""
@@ -117,6 +88,12 @@ class MachineSession:
             + (f"; {known:,} answers are known" if known else ""),
             code="forecast", calls=len(waiting), tokens=tokens, known=known,
         )  # fmt: skip
+        cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
+        if cut and isinstance(self.judge, ChatJudge):
+            console.note(
+                f"judge: the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}",
+                code="truncated-documents", count=len(cut), limit=LONGEST_TEXT,
+            )  # fmt: skip
 
     def ask(self, concurrency: int) -> None:
         """Ask for the missing grades, `concurrency` at a time.
@@ -138,6 +115,9 @@ class MachineSession:
                         self._take(future, *running.pop(future))
                         advance(1)
                     self._start(pool, left, running, concurrency)
+            except BaseException:
+                self.judge.close()  # a command may not answer the last question
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -158,7 +138,7 @@ class MachineSession:
     def _take(self, future: Future[int], key: str, pair: Pair) -> None:
         """Store an answer, or count a bad one."""
         try:
-            self.journal.add(key, pair, future.result())
+            self._add({pair: (key, future.result())})
             self._in_a_row = 0
         except SpentError:
             self.spent = True
@@ -172,19 +152,29 @@ class MachineSession:
                     code="unusable-answers", count=self._in_a_row, reason=str(error),
                 ) from None  # fmt: skip
 
+    def _add(self, grades: Mapping[Pair, tuple[str, int]]) -> None:
+        """Store grades by pair, with the keys of their questions."""
+        rater, time = MACHINE + self.judge.name, now()
+        self.journal.add(
+            Answer(*pair, grade=grade, rater=rater, time=time, key=key) for pair, (key, grade) in grades.items()
+        )
+
     def grades(self) -> dict[Pair, int]:
         """Return the grades of all pairs that have one."""
-        known = self.journal.grades
+        known = self.journal.keys
         return {pair: known[key] for pair, (key, _) in self.questions.items() if key in known}
 
     def write(self, output: Path) -> None:
-        """Write the qrels, and print what is in them."""
+        """Write the qrels, or complete the journal, and print what is in them."""
         grades, rater = self.grades(), MACHINE + self.judge.name
-        partial = output.with_name(f".{output.name}.partial")
-        disk.write_text(partial, "".join(f"{q}\t{rater}\t{d}\t{grade}\n" for (q, d), grade in grades.items()))
-        disk.sync(partial)
-        disk.device.rename(partial, output)
-        disk.sync_names(output.parent)
+        if output.suffix == SUFFIX:
+            self._complete(grades, rater)
+        else:
+            partial = output.with_name(f".{output.name}.partial")
+            disk.write_text(partial, "".join(f"{q}\t{rater}\t{d}\t{grade}\n" for (q, d), grade in grades.items()))
+            disk.sync(partial)
+            disk.device.rename(partial, output)
+            disk.sync_names(output.parent)
         left = len(self.questions) - len(grades)
         counts = ", ".join(f"{list(grades.values()).count(grade):,} of grade {grade}" for grade in range(HIGHEST + 1))
         console.note(
@@ -207,3 +197,9 @@ class MachineSession:
                 f"{output}: every grade is {next(iter(grades.values()))}, which says nothing",
                 code="one-grade", path=output,
             )  # fmt: skip
+
+    def _complete(self, grades: Mapping[Pair, int], rater: str) -> None:
+        """Add the pairs whose question was answered for another pair, or whose last answer is to another question."""
+        current = self.journal.graded(rater)
+        missing = {pair: grade for pair, grade in grades.items() if current.get(pair) != grade}
+        self._add({pair: (self.questions[pair][0], grade) for pair, grade in missing.items()})

@@ -10,6 +10,7 @@ import polars as pl
 
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.settings import MineNegatives
@@ -45,6 +46,7 @@ class MinedCollection:
             raise option_error(
                 "answer_filter", None, f"no query of {inputs['queries']} has answers", code="needs-answers"
             )
+        warn_raters(inputs["qrels"])
         qrels = collections.read_qrels(inputs["qrels"])
         judged = pairs(self.queries, qrels)
         if not len(judged):

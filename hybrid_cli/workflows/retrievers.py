@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,11 +12,11 @@ from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
-from hybrid_cli.opening.provenance import corpora_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of, retriever_at
+from hybrid_cli.opening.provenance import corpora_of, group_of
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of, reranker_path, retriever_at
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.names import name_and_path, short_names
-from hybrid_cli.settings import Evaluate, Judge, MineNegatives, Report, Search, Settings
+from hybrid_cli.settings import Compose, Evaluate, Judge, MineNegatives, Report, Search, Settings
 from hybrid_cli.settings.analysis import Comparison, GateInputs
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.storage import Kind
@@ -142,6 +143,28 @@ def searched_sides(
             call(Search(queries=queries, index=index, group=files.stored.group, output=runs[name], overwrite=True))
     sides = list(runs)[: len(files.indexes)]
     return {name: runs[name] for name in sides}, [path for name, path in runs.items() if name not in sides]
+
+
+def tuning(files: RetrieverFiles, qrels: Path, queries: Path, measure: str) -> Compose:
+    """Return the settings that compose the indexes of a retriever again, tuned on judgments.
+
+    Args:
+        files: the retriever; the tuned one is `NAME-tuned` next to it.
+        qrels: file of judgments.
+        queries: file of the queries.
+        measure: measure that chooses the fusion.
+    """
+    stored, folder = files.stored, Path(os.path.normpath(files.folder))
+    output = folder.with_name(f"{folder.name}-tuned")
+    settings = Compose(files.indexes, tune=True, qrels=qrels, queries=queries, measure=measure, output=output)
+    if stored.depth != settings.depth:
+        settings = settings.changed(depth=stored.depth)
+    if stored.group != group_of(None, files.manifests):
+        settings = settings.changed(group=stored.group)
+    if stored.reranker is not None:
+        model = reranker_path(folder, stored.reranker)
+        settings = settings.changed(reranker=model, rerank_depth=stored.reranker["depth"])
+    return settings
 
 
 def with_ranking(settings: MineNegatives, call: Call) -> MineNegatives:

@@ -9,14 +9,13 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chosen_columns, is_delimited, open_table
 from hybrid_cli.collections.readers.text_files import checked_id, lines
 from hybrid_cli.collections.source import Judgment, Location
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import DOCIDS, QIDS, is_parquet, plain_suffix
 
-NO_RATER = "0"  # in place of the name of a rater
-MACHINE = "machine:"  # begins the name of a rater that is no person
 JudgmentRow = tuple[Location, str, str, int]
 QRELS = Layout(
     "--qrels-columns",
@@ -37,17 +36,26 @@ _GRADE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")  # a whole number; tables of othe
 LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # grades of the qrels of a collection
 
 
-def judgment_rows(path: Path) -> Iterator[JudgmentRow]:
+def judgment_rows(path: Path, of_machine: bool = False) -> Iterator[JudgmentRow]:
     """Yield location, query id, document id and relevance of each judgment.
 
     The columns are found by their names, as `prepare files` finds them. A text without a header has lines
     `qid 0 docid relevance` or `qid docid relevance`; a line with tabs is split at tabs only, so that ids may contain
-    spaces.
+    spaces. Of a journal of several raters, the grades that count; see `Journal.counted`.
+
+    Args:
+        path: file of judgments.
+        of_machine: the grades of machines in a journal.
 
     Raises:
         InputError: a row without ids or a grade, or a header without the name of a column.
     """
-    if is_delimited(path) and plain_suffix(path) != ".csv" and not has_header(path):
+    if is_journal(path):
+        for number, answer in Journal(path).counted(of_machine).values():
+            location = Location(path, number)
+            assert answer.grade is not None
+            yield location, checked_id(answer.qid, location), checked_id(answer.docid, location), answer.grade
+    elif is_delimited(path) and plain_suffix(path) != ".csv" and not has_header(path):
         yield from _rows_by_position(path)
     else:
         table = open_table(path, _WITHOUT_OPTIONS, {}, None, False if plain_suffix(path) != ".csv" else None)
@@ -71,11 +79,13 @@ def has_header(path: Path) -> bool:
 
 
 def raters_of(path: Path) -> Counter[str]:
-    """Return the raters of a text without a header, with their numbers of judgments.
+    """Return the raters of a journal or of a text without a header, with their numbers of judgments that count.
 
     The second of four columns names the rater, as in `qid RATER docid relevance`; most tools write 0 there. trec_eval
     and our readers of grades ignore it.
     """
+    if is_journal(path):
+        return Counter(answer.rater for _, answer in Journal(path).counted().values())
     if not path.is_file() or is_parquet(path) or not is_delimited(path) or has_header(path):
         return Counter()
     return Counter(fields[1] for _, line in lines(path) if len(fields := _split(line)) == 4)

@@ -1,0 +1,67 @@
+"""A component of Haystack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+
+from hybrid_cli.api import Index, open_retriever
+
+
+@component
+class HybridRetriever:
+    """Documents of a retriever that `hybrid compose` or `hybrid auto` wrote; it is opened at the first run."""
+
+    def __init__(
+        self, path: str, top_k: int = 10, filter: str | None = None, min_probability: float | None = None
+    ) -> None:
+        """Name the retriever.
+
+        Args:
+            path: folder of the retriever or of `auto`, or its URL.
+            top_k: documents per query.
+            filter: condition over the metadata of documents.
+            min_probability: least probability of a document; of a calibrated retriever.
+        """
+        self.path, self.top_k, self.filter, self.min_probability = path, top_k, filter, min_probability
+        self._index: Index | None = None
+
+    def warm_up(self) -> None:
+        """Open the retriever.
+
+        Raises:
+            InputError: see `open_retriever`.
+        """
+        self._index = self._index or open_retriever(self.path)
+
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
+    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
+        """Return the documents of a query.
+
+        Args:
+            query: text of the query.
+            top_k: documents, in place of those of the component.
+        """
+        self.warm_up()
+        assert self._index is not None
+        hits = self._index.search(query, top_k or self.top_k, self.filter, self.min_probability)
+        return {"documents": [
+            Document(
+                id=hit["docid"], content=hit.get("text") or "", score=hit["score"],
+                meta={name: value for name, value in hit.items() if name not in ("qid", "text", "score", "docid")},
+            )
+            for hit in hits.iter_rows(named=True)
+        ]}  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the component as Haystack stores it in a pipeline."""
+        options = {name: getattr(self, name) for name in ("path", "top_k", "filter", "min_probability")}
+        stored: dict[str, Any] = default_to_dict(self, **options)
+        return stored
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> HybridRetriever:
+        """Return the component of a stored pipeline."""
+        restored: HybridRetriever = default_from_dict(cls, data)
+        return restored

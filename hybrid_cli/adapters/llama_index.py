@@ -1,0 +1,41 @@
+"""A retriever of LlamaIndex."""
+
+from __future__ import annotations
+
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from hybrid_cli.api import open_retriever
+
+
+class HybridRetriever(BaseRetriever):  # type: ignore[misc]  # mypy does not see the base class
+    """Nodes of a retriever that `hybrid compose` or `hybrid auto` wrote."""
+
+    def __init__(self, path: str, k: int = 10, filter: str | None = None, min_probability: float | None = None) -> None:
+        """Open the retriever.
+
+        Args:
+            path: folder of the retriever or of `auto`, or its URL.
+            k: documents per query.
+            filter: condition over the metadata of documents.
+            min_probability: least probability of a document; of a calibrated retriever.
+
+        Raises:
+            InputError: see `open_retriever`.
+        """
+        super().__init__()
+        self._index = open_retriever(path)
+        self._options = k, filter, min_probability
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        hits = self._index.search(query_bundle.query_str, *self._options)
+        return [
+            NodeWithScore(
+                node=TextNode(
+                    id_=hit["docid"], text=hit.get("text") or "",
+                    metadata={name: value for name, value in hit.items() if name not in ("qid", "text", "score")},
+                ),
+                score=hit["score"],
+            )
+            for hit in hits.iter_rows(named=True)
+        ]  # fmt: skip

@@ -1,0 +1,514 @@
+"""Judging in the page: one hit at a time, its answer in the journal, and what the answers say about the systems."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import polars as pl
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+
+from hybrid_cli import artifacts
+from hybrid_cli.collections import collection
+from hybrid_cli.collections.journal import HIGHEST, SKIPPED, Answer, Journal, Pair, is_rater
+from hybrid_cli.collections.judgments import JournalJudgments
+from hybrid_cli.draws import draw
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.pools import Pool, pools
+from hybrid_cli.input_files import read_text
+from hybrid_cli.json_files import make_typed, parse_json
+from hybrid_cli.reporting.judging import GRADES, REASONS
+from hybrid_cli.reporting.judging_session import ComparedRuns, JudgingSession, at_weights, best_first, judged_queries
+from hybrid_cli.reporting.verdict import evidence_sentence
+from hybrid_cli.runs import Run
+from hybrid_cli.server.answers import marked
+
+if TYPE_CHECKING:
+    from hybrid_cli.server.live import Live
+    from hybrid_cli.server.state import State
+
+Json = dict[str, Any]
+T = TypeVar("T")
+_DEPTH = 5  # hits pooled from each system
+_HITS = 100  # hits of each system that measures and fusions read
+_MOST_QUERIES = 200  # queries that are searched for the pools
+_BATCH = 16  # queries that are searched at a time, so that other requests are answered meanwhile
+_PATIENCE = 1.0  # seconds until a request is answered although the pools are not ready
+_LONGEST = 4000  # characters of a query
+_LONGEST_REASON = 200
+_RUN = ("qid", "docid", "rank", "score")
+
+
+@dataclass(frozen=True)
+class Posted:
+    """The body of an answer: a grade, or one of skip, later and undo.
+
+    Attributes:
+        id: identifies the answer, which is stored once.
+        seconds: active time of the person.
+    """
+
+    rater: str
+    id: str
+    qid: str = ""
+    docid: str = ""
+    grade: int | None = None
+    skip: bool = False
+    reason: str | None = None
+    later: bool = False
+    undo: bool = False
+    seconds: float | None = None
+
+    def check(self) -> None:
+        """Refuse values that the journal cannot have.
+
+        Raises:
+            InputError: a bad value.
+        """
+        check_rater(self.rater)
+        if sum((self.grade is not None, self.skip, self.later, self.undo)) != 1:
+            raise InputError("an answer is a grade, or skip, later or undo", code="not-an-answer", option="grade")
+        if self.grade is not None and not 0 <= self.grade <= HIGHEST:
+            problem = f"grade {self.grade}: is not from 0 to {HIGHEST}"
+            raise InputError(problem, code="out-of-range", option="grade", limit=HIGHEST)
+        if not (8 <= len(self.id) <= 64 and self.id.isascii() and self.id.replace("-", "").isalnum()):
+            raise InputError("id: needs 8 to 64 letters, digits and hyphens", code="unsafe-name", option="id")
+        if len(self.reason or "") > _LONGEST_REASON or not (self.reason or "").isprintable():
+            problem = f"reason: needs at most {_LONGEST_REASON} printable characters"
+            raise InputError(problem, code="unsafe-name", option="reason")
+        if self.seconds is not None and not 0 <= self.seconds <= 86400:
+            raise InputError(f"seconds {self.seconds}: out of range", code="out-of-range", option="seconds")
+
+
+@dataclass(frozen=True)
+class PostedQuery:
+    """The body of a further query."""
+
+    rater: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PostedTuning:
+    """The body of a request for the tuned retriever."""
+
+    rater: str
+
+
+def check_rater(name: str) -> None:
+    """Refuse a text that is no name of a person.
+
+    Raises:
+        InputError: not one word, or the name of a machine.
+    """
+    if not is_rater(name):
+        raise InputError("rater: needs a name in one word", code="not-a-name", option="rater")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The hits of all columns of an open retriever.
+
+    Attributes:
+        live: the retriever.
+        queries: qid -> text.
+        tables: column -> its hits.
+        compared: the sides, whose weight is chosen.
+        runs: everything that is pooled: the columns, and fusions of two sides at several weights.
+    """
+
+    live: Live
+    queries: dict[str, str]
+    tables: dict[str, pl.DataFrame]
+    compared: ComparedRuns
+    runs: list[Run]
+
+    @classmethod
+    def of(
+        cls, live: Live, queries: pl.DataFrame, measure: str, before: Searched | None = None,
+        done: Callable[[int], None] = lambda queries: None,
+    ) -> Searched:  # fmt: skip
+        """Search queries (qid, text) in every column, and add them to the hits `before`; report the number searched."""
+        parts = {system: [] if before is None else [before.tables[system]] for system in live.systems}
+        for begin in range(0, len(queries), _BATCH):
+            for system in live.systems:
+                parts[system].append(live.search(queries[begin : begin + _BATCH], _HITS, system).select(_RUN))
+            done(begin + _BATCH)
+        tables = {system: pl.concat(frames) for system, frames in parts.items()}
+        runs = {system: Run.of(table) for system, table in tables.items()}
+        sides = {name: runs[name] for name in live.sides}
+        dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
+        texts = dict(queries.select("qid", "text").iter_rows())
+        return cls(
+            live, (before.queries if before else {}) | texts, tables, ComparedRuns(sides, dense, measure),
+            [*runs.values(), *at_weights(sides)],
+        )  # fmt: skip
+
+
+@dataclass
+class Judging:
+    """The journal, the pools of the open retriever, and a session of each person; every call but the first may block.
+
+    Attributes:
+        state: the open retriever and the options of the server.
+        journal: all answers.
+        guidelines: Markdown; None without.
+        preparing: queries that are searched so far, and all.
+    """
+
+    state: State
+    journal: Journal
+    guidelines: str | None
+    preparing: tuple[int, int] = (0, 0)
+    _searched: Searched | None = None
+    _sessions: dict[str, JudgingSession] = field(default_factory=dict)
+    _verdict: tuple[int, Json] = field(default_factory=lambda: (-1, {}))
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def open(cls, state: State, path: Path) -> Judging:
+        """Lock and open the journal.
+
+        Raises:
+            InputError: no journal.
+            HybridError: another process has the lock.
+        """
+        artifacts.lock_growing(path)
+        guidelines = state.settings.guidelines
+        return cls(state, Journal.growing(path), None if guidelines is None else read_text(guidelines))
+
+    # ----------------------------------------------------------------------------------------------------------- pools
+
+    def search(self) -> Searched:
+        """Search the queries in every column, unless that is done."""
+        live = self.state.live
+        searched = self._searched
+        if searched is None or searched.live is not live:
+            queries = self._chosen_queries()
+            self.preparing = 0, len(queries)
+            new = Searched.of(
+                live, queries, self.state.settings.measure,
+                done=lambda done: setattr(self, "preparing", (min(done, len(queries)), len(queries))),
+            )  # fmt: skip
+            with self._lock:
+                self._searched, self._sessions, self._verdict, searched = new, {}, (-1, {}), new
+        return searched
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the queries are searched in the open retriever."""
+        return self._searched is not None and self._searched.live is self.state.live
+
+    def _chosen_queries(self) -> pl.DataFrame:
+        """Return qid and text of the judged queries, and of others in random order.
+
+        Raises:
+            InputError: no queries.
+        """
+        queries = self.state.queries.select("qid", "text")
+        known, judged = set(queries["qid"]), {qid for answers in self.journal.standing.values() for qid, _ in answers}
+        typed = [(qid, text) for qid, text in self.journal.queries.items() if qid not in known]
+        queries = pl.concat([queries, pl.DataFrame(typed, queries.schema, orient="row")])
+        if queries.is_empty():
+            problem = "no queries to judge; start the server with --collection, or type a query"
+            raise InputError(problem, code="no-queries", option="collection")
+        order = sorted(queries["qid"], key=lambda qid: (qid not in judged, draw(0, "judge", qid)))[:_MOST_QUERIES]
+        return queries.filter(pl.col("qid").is_in(order))
+
+    def session(self, rater: str) -> JudgingSession:
+        """Return the session of a person, whose order of hits is the person's own."""
+        searched = self.search()
+        with self._lock:
+            if rater not in self._sessions:
+                pooled = pools(searched.runs, _DEPTH, draw(0, "rater", rater) >> 1)
+                self._sessions[rater] = JudgingSession(JournalJudgments(self.journal, rater), pooled, len(pooled))
+            return self._sessions[rater]
+
+    def add_query(self, rater: str, text: str) -> Json:
+        """Pool the hits of a query that a person typed; it is asked next."""
+        check_rater(rater)
+        text = " ".join(text.split())
+        if not text or len(text) > _LONGEST:
+            raise InputError(f"text: needs 1 to {_LONGEST:,} characters", code="no-query", option="text")
+        searched = self.search()
+        qid = next((known for known, asked in searched.queries.items() if asked == text), None)
+        if qid is None:
+            qid = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+            query = pl.DataFrame({"qid": [qid], "text": [text]})
+            new = Searched.of(searched.live, query, self.state.settings.measure, searched)
+            with self._lock:
+                self._searched, self._sessions, self._verdict = new, {}, (-1, {})
+        session = self.session(rater)
+        session.pools.sort(key=lambda pool: pool.qid != qid)
+        return self.content(rater)
+
+    # --------------------------------------------------------------------------------------------------------- answers
+
+    def take(self, posted: Posted) -> Json:
+        """Store an answer, unless its id is stored; return the next hit.
+
+        Raises:
+            InputError: a bad value, or a hit that is not in the pool.
+        """
+        posted.check()
+        session = self.session(posted.rater)
+        with self._lock:
+            judgments, seconds = session.judgments, None if posted.seconds is None else round(posted.seconds, 1)
+            if posted.undo:
+                undone = judgments.undo(id=posted.id)
+                return self.content(posted.rater) | {"undone": undone}
+            pair = posted.qid, posted.docid
+            if pair not in judgments.grades and not any(pair == (p.qid, d) for p in session.pools for d in p.docids):
+                problem = "the document is not in the pool of the query; reload the page"
+                raise InputError(problem, code="not-in-pool", option="docid", value=posted.docid)
+            details: Json = {"id": posted.id, "seconds": seconds, "query": self._query(posted.qid)}
+            if posted.later:
+                judgments.put_off(*pair, **details)
+            else:
+                judgments.add(posted.qid, [posted.docid], posted.grade, reason=posted.reason, **details)
+            return self.content(posted.rater)
+
+    def _query(self, qid: str) -> str:
+        return (self._searched.queries if self._searched else {}).get(qid) or self.journal.queries.get(qid, "")
+
+    # --------------------------------------------------------------------------------------------------------- content
+
+    def content(self, rater: str, pair: Pair | None = None) -> Json:
+        """Return everything that the view shows.
+
+        Args:
+            rater: name of the person.
+            pair: an answered hit; None for the next one.
+
+        Raises:
+            InputError: no name, or a pair without an answer.
+        """
+        check_rater(rater)
+        session = self.session(rater)
+        with self._lock:
+            grades, later = session.judgments.grades, session.judgments.later
+            if pair is None:
+                found = session.hit()
+                hit = None if found is None else self._hit(found[0].qid, found[1], found[0])
+            elif pair in grades or pair in later:
+                hit = self._hit(*pair, next((pool for pool in session.pools if pool.qid == pair[0]), None))
+                hit |= {"answered": True, "grade": grades.get(pair), "skipped": grades.get(pair, 0) is SKIPPED}
+            else:
+                raise InputError("the hit has no answer", code="no-such-answer", option="docid", value=pair[1])
+            skipped = sum(grade is SKIPPED for grade in grades.values())
+            progress = {
+                "judged": len(session.judged()), "answers": len(grades) - skipped, "skipped": skipped,
+                "later": len(later), "queries": len(session.pools),
+            }  # fmt: skip
+            return {"rater": rater, "hit": hit, "progress": progress, **self._whole()}
+
+    def _hit(self, qid: str, docid: str, pool: Pool | None) -> Json:
+        """Return the texts of a hit; nothing tells the column, the rank or the score."""
+        query = self._query(qid)
+        title, text = self._text(docid, query) or ("", "")
+        docids: Sequence[str] = () if pool is None else pool.docids
+        return {
+            "qid": qid, "docid": docid, "query": query, "title": marked(title or docid, query),
+            "text": marked(text, query), "position": docids.index(docid) + 1 if docid in docids else None,
+            "pooled": len(docids),
+        }  # fmt: skip
+
+    def _text(self, docid: str, query: str) -> tuple[str, str] | None:
+        """Return title and text of a document, whose best passage is first; None for an unknown document."""
+        store = self.state.live.texts
+        if store is None:
+            raise InputError("the texts of the documents are not where they were; build again", code="corpus-missing")
+        _, title, text = store.texts(pl.Series([docid], dtype=pl.String)).row(0)
+        if text is not None:
+            return title, text
+        for corpus in store.corpora:
+            for _, title, parts in collection.passages_of(corpus, pl.Series([docid])).iter_rows():
+                return title, best_first(parts, query)
+        return None
+
+    def _whole(self) -> Json:
+        """Return what the answers of all people say, computed once after each answer."""
+        searched, count = self.search(), self.journal.count
+        if self._verdict[0] != count:
+            first = next(iter(self._sessions.values()))
+            judged = judged_queries(first.pools, self.journal.of_people())
+            compared, main = searched.compared, searched.live.main
+            evidence, weight = [], None
+            if judged and len(compared.opened) > 1:
+                evidence = compared.evidence(Run.of(searched.tables[main]), judged)
+                weight = compared.weight(judged)
+            found = {
+                "judged_by_all": len(judged), "conflicts": self.journal.conflicts(),
+                "decided": bool(evidence) and all(each.outcome != "undecided" for each in evidence),
+                "evidence": [
+                    {**each.content(), "sentence": evidence_sentence(main, compared.measure, each)} for each in evidence
+                ],
+                "weight": None if weight is None else {
+                    "side": weight[0], "chosen": weight[1].chosen, "low": weight[1].low, "high": weight[1].high
+                },
+            }  # fmt: skip
+            self._verdict = count, found
+        return self._verdict[1]
+
+    def qrels(self) -> pl.DataFrame:
+        """Return the grades of people that count: qid, docid, relevance."""
+        with self._lock:
+            grades = self.journal.of_people()
+        rows = [(*pair, grade) for pair, grade in grades.items() if grade is not SKIPPED]
+        return pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
+
+    def answered(self, rater: str) -> Json:
+        """Return the queries with answers of a person, the last one first, and the number of hits that are gone."""
+        check_rater(rater)
+        session = self.session(rater)
+        with self._lock:
+            answers = list(reversed(self.journal.current((rater, False)).values()))
+        store = self.state.live.texts
+        docids = pl.Series([answer.docid for answer in answers], dtype=pl.String)
+        rows = store.texts(docids).iter_rows() if store is not None else ()
+        known = {docid: title for docid, title, text in rows if text is not None}
+        pooled = {(pool.qid, docid) for pool in session.pools for docid in pool.docids}
+        queries: dict[str, Json] = {}
+        gone = 0
+        for answer in answers:
+            if answer.docid not in known and answer.pair not in pooled:
+                gone += 1
+                continue
+            query = {"qid": answer.qid, "text": self._query(answer.qid) or answer.qid, "hits": []}
+            queries.setdefault(answer.qid, query)["hits"].append(_listed(answer, known))
+        return {"queries": list(queries.values()), "gone": gone}
+
+    def information(self) -> Json:
+        """Return the part of `/api/info` about judging."""
+        return {
+            "path": self.journal.path.name, "guidelines": self.guidelines, "measure": self.state.settings.measure,
+            "raters": self.journal.people(), "grades": GRADES, "reasons": list(REASONS.values()),
+            "tunes": self.state.tune is not None and len(self.state.live.sides) > 1,
+        }  # fmt: skip
+
+    def tune(self) -> str:
+        """Write the tuned retriever, and return its path.
+
+        Raises:
+            InputError: the evidence does not suffice, or the retriever cannot be written.
+        """
+        if self.state.tune is None:
+            raise InputError("this server writes no retriever", code="no-tuning")
+        with self._lock:
+            if not (self._sessions and self._whole()["decided"]):
+                raise InputError("the evidence does not suffice yet; judge more queries", code="undecided")
+        return str(self.state.tune(self.state.live, self.journal.path))
+
+
+def _listed(answer: Answer, titles: dict[str, str]) -> Json:
+    return {
+        "docid": answer.docid, "title": titles.get(answer.docid) or answer.docid, "grade": answer.grade,
+        "reason": answer.reason, "later": answer.later, "time": answer.time,
+    }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- routes
+
+
+def routes(judging: Judging) -> list[BaseRoute]:
+    """Return the routes of judging, all below `/api/judging` and `/api/judgments`."""
+    work = _Work(judging)
+    return [
+        Route("/api/judging", work.handler(_get), methods=["GET"]),
+        Route("/api/judgments", work.handler(_answer), methods=["POST"]),
+        Route("/api/judging/answered", work.handler(_answered), methods=["GET"]),
+        Route("/api/judging/queries", work.handler(_add_query), methods=["POST"]),
+        Route("/api/judging/tuned", work.tuned, methods=["GET", "POST"]),
+    ]
+
+
+Handle = Callable[[Judging, Request], Awaitable[Callable[[], Json]]]
+
+
+class _Work:
+    """What the routes share: the searches of the pools, and the tuning, which take longer than a request."""
+
+    def __init__(self, judging: Judging):
+        self._judging = judging
+        self._searching: asyncio.Task[Any] | None = None
+        self._tuning: asyncio.Task[str] | None = None
+
+    def handler(self, handle: Handle) -> Callable[[Request], Awaitable[JSONResponse]]:
+        """Return a handler that answers `{"preparing": true}` until the queries are searched."""
+
+        async def answer(request: Request) -> JSONResponse:
+            work = await handle(self._judging, request)
+            if not await self._is_ready():
+                done, queries = self._judging.preparing
+                return JSONResponse({"preparing": True, "done": done, "queries": queries})
+            return JSONResponse(await run_in_threadpool(work))
+
+        return answer
+
+    async def _is_ready(self) -> bool:
+        if self._judging.is_ready:
+            return True
+        if self._searching is None:
+            self._searching = asyncio.create_task(run_in_threadpool(self._judging.search))
+        done, _ = await asyncio.wait({self._searching}, timeout=_PATIENCE)
+        if done:
+            task, self._searching = self._searching, None
+            if task is not None:
+                task.result()
+        return bool(done)
+
+    async def tuned(self, request: Request) -> JSONResponse:
+        """Start the tuning, or tell what became of it."""
+        if request.method == "POST":
+            check_rater((await _body(request, PostedTuning)).rater)
+            if self._tuning is None or self._tuning.done():
+                self._tuning = asyncio.create_task(run_in_threadpool(self._judging.tune))
+                await asyncio.wait({self._tuning}, timeout=_PATIENCE)
+        task = self._tuning
+        if task is None or not task.done():
+            return JSONResponse({"running": task is not None, "path": None})
+        if task.exception() is not None:
+            self._tuning = None
+        return JSONResponse({"running": False, "path": task.result()})
+
+
+async def _get(judging: Judging, request: Request) -> Callable[[], Json]:
+    given = request.query_params
+    check_rater(rater := given.get("rater", ""))
+    pair = (given["qid"], given.get("docid", "")) if "qid" in given else None
+    return partial(judging.content, rater, pair)
+
+
+async def _answer(judging: Judging, request: Request) -> Callable[[], Json]:
+    posted = await _body(request, Posted)
+    posted.check()
+    return partial(judging.take, posted)
+
+
+async def _answered(judging: Judging, request: Request) -> Callable[[], Json]:
+    check_rater(rater := request.query_params.get("rater", ""))
+    return partial(judging.answered, rater)
+
+
+async def _add_query(judging: Judging, request: Request) -> Callable[[], Json]:
+    posted = await _body(request, PostedQuery)
+    check_rater(posted.rater)
+    return partial(judging.add_query, posted.rater, posted.text)
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """Return the body of a request.
+
+    Raises:
+        InputError: no JSON object, an unknown or missing field, or a value of another type.
+    """
+    return make_typed(kind, parse_json(await request.body(), "the body"), "the body")

@@ -1,0 +1,527 @@
+"""Judging in the served page: its routes with good and bad input, and the view in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Tab, chromium
+from served import TOKEN, Answer, Served
+from tiny_collection import TINY_DOCUMENTS
+
+from hybrid_cli.collections.collection import read_qrels, read_queries
+from hybrid_cli.collections.journal import Journal
+from hybrid_cli.stages.compose import compose
+
+pytestmark = pytest.mark.slow
+RULES = "# Rules\n\nGrade **evidence**, `not` style.\n\n- one\n- two\n\n<b>text</b>\n"
+HIT = {"qid", "docid", "query", "title", "text", "position", "pooled"}
+
+
+@pytest.fixture(scope="module")
+def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, its indexes, a retriever, and guidelines."""
+    folder = tmp_path_factory.mktemp("judging")
+    shutil.copytree(made, folder / "made", symlinks=True)
+    compose([folder / "made" / "bm25", folder / "made" / "dense"], output=folder / "retriever")
+    (folder / "rules.md").write_text(RULES)
+    return folder
+
+
+def serving(folder: Path, journal: Path, port: int = 0) -> Served:
+    words = (folder / "retriever", "--judgments", journal, "--guidelines", folder / "rules.md")
+    return Served(*words, port=port)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Served]:
+    """A server whose journal all tests of the routes extend, each as another person."""
+    with serving(folder, folder / "shared.jsonl") as running:
+        yield running
+
+
+@pytest.fixture
+def shared(folder: Path) -> Path:
+    return folder / "shared.jsonl"
+
+
+def state(server: Served, rater: str, **pair: str) -> dict[str, Any]:
+    """Return the state of a person, when the pools are ready."""
+    while True:
+        answer = server.get("/api/judging", rater=rater, **pair)
+        assert answer.status == 200, answer.body
+        if not answer.json.get("preparing"):
+            return dict(answer.json)
+
+
+def post(server: Served, body: Any, path: str = "/api/judgments") -> Answer:
+    return server.ask("POST", path, body, authorization=f"Bearer {TOKEN}")
+
+
+def answered(server: Served, rater: str, number: int, **changes: Any) -> dict[str, Any]:
+    """Answer the current hit of a person; return the answer of the server."""
+    hit = state(server, rater)["hit"]
+    body = {"rater": rater, "id": f"{rater}-{number:08}", "qid": hit["qid"], "docid": hit["docid"], **changes}
+    done = post(server, {name: value for name, value in body.items() if value is not None})
+    assert done.status == 200, done.body
+    return dict(done.json)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def pair_of(content: dict[str, Any]) -> tuple[str, str]:
+    return content["hit"]["qid"], content["hit"]["docid"]
+
+
+# -------------------------------------------------------------------------------------------------------------- routes
+
+
+def test_a_hit_shows_no_system_rank_or_score(server: Served) -> None:
+    content = state(server, "blind")
+    assert set(content["hit"]) == HIT
+    texts = {docid: (title or docid, text) for docid, title, text in TINY_DOCUMENTS}
+    title, text = texts[content["hit"]["docid"]]
+    assert "".join(part for part, _ in content["hit"]["title"]) == title
+    assert "".join(part for part, _ in content["hit"]["text"]) == text
+    info = server.get("/api/info").json["judging"]
+    assert (info["path"], info["guidelines"], info["measure"]) == ("shared.jsonl", RULES, "nDCG@10")
+    assert info["grades"] == {"0": "not relevant", "1": "partly", "2": "relevant", "3": "fully relevant"}
+
+
+def test_the_order_is_a_persons_own_and_stays(server: Served, folder: Path, tmp_path: Path) -> None:
+    def order(running: Served, rater: str) -> list[tuple[str, str]]:
+        return [pair_of(state(running, rater)), *(pair_of(answered(running, rater, n, grade=0)) for n in range(7))]
+
+    first, second = order(server, "order1"), order(server, "order2")
+    assert first != second
+    with serving(folder, tmp_path / "other.jsonl") as other:
+        assert order(other, "order1") == first
+        assert state(other, "order1")["progress"]["answers"] == 7
+
+
+def test_grades_skips_later_and_undo_are_lines(server: Served, shared: Path) -> None:
+    hits = [pair_of(state(server, "anna"))]
+    hits.append(pair_of(answered(server, "anna", 1, grade=3, seconds=2.54)))
+    hits.append(pair_of(answered(server, "anna", 2, skip=True, reason="query unclear")))
+    content = answered(server, "anna", 3, later=True)
+    assert content["progress"] | {"judged": 0, "queries": 0} == {
+        "answers": 1, "skipped": 1, "later": 1, "judged": 0, "queries": 0
+    }  # fmt: skip
+    undone = post(server, {"rater": "anna", "id": "anna-undo-1", "undo": True}).json
+    assert tuple(undone["undone"]) == hits[2] == pair_of(undone)
+    again = post(server, {"rater": "anna", "id": "anna-undo-1", "undo": True}).json
+    assert pair_of(again) == hits[2], "a repeated request undoes nothing more"
+    rows = [row for row in rows_of(shared) if row["rater"] == "anna"]
+    assert [(row["qid"], row["docid"]) for row in rows] == [*hits, hits[2]]
+    assert [(row.get("grade"), row.get("reason"), row.get("later"), row.get("undo")) for row in rows] == [
+        (3, None, None, None), (None, "query unclear", None, None), (None, None, True, None), (None, None, None, True)
+    ]  # fmt: skip
+    assert (rows[0]["seconds"], bool(rows[0]["query"]), rows[0]["id"]) == (2.5, True, "anna-00000001")
+
+
+def test_an_answer_that_is_sent_twice_is_stored_once(server: Served, shared: Path) -> None:
+    qid, docid = pair_of(state(server, "twice"))
+    body = {"rater": "twice", "id": "twice-000001", "qid": qid, "docid": docid, "grade": 2}
+    contents = [post(server, body).json for _ in range(3)]
+    assert len({pair_of(content) for content in contents}) == 1
+    assert sum(row["rater"] == "twice" for row in rows_of(shared)) == 1
+
+
+def test_an_earlier_answer_is_shown_and_changed(server: Served, shared: Path) -> None:
+    qid, docid = pair_of(state(server, "change"))
+    answered(server, "change", 1, grade=1)
+    content = state(server, "change", qid=qid, docid=docid)
+    assert (pair_of(content), content["hit"]["answered"], content["hit"]["grade"]) == ((qid, docid), True, 1)
+    changed = {"rater": "change", "id": "change-0000002", "qid": qid, "docid": docid, "grade": 3}
+    assert post(server, changed).json["progress"]["answers"] == 1
+    listed = server.get("/api/judging/answered", rater="change").json
+    assert [(query["qid"], [(h["docid"], h["grade"]) for h in query["hits"]]) for query in listed["queries"]] == [
+        (qid, [(docid, 3)])
+    ]  # fmt: skip
+    assert [row["grade"] for row in rows_of(shared) if row["rater"] == "change"] == [1, 3]
+
+
+def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served) -> None:
+    qid, docid = pair_of(state(server, "first"))
+    answered(server, "first", 1, grade=3)
+    seen = set()
+    for number in range(200):
+        content = state(server, "second")
+        if content["hit"] is None:
+            break
+        seen.add(pair_of(content))
+        assert set(content["hit"]) == HIT
+        answered(server, "second", number, grade=0)
+    assert (qid, docid) in seen
+    listed = server.get("/api/judging/answered", rater="second").json["queries"]
+    assert {hit["grade"] for query in listed for hit in query["hits"]} == {0}
+    done = state(server, "second")
+    assert done["progress"]["judged"] == done["progress"]["queries"] > 0
+    assert done["conflicts"] >= 1
+    assert len(done["evidence"]) == 2
+    assert all("hybrid" in each["sentence"] for each in done["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"grade": 4}, "out-of-range"), ({"grade": -1}, "out-of-range"), ({"grade": "1"}, "json-type"),
+        ({"grade": 1.5}, "json-type"), ({"grade": True}, "json-type"), ({"grade": None}, "not-an-answer"),
+        ({"skip": True}, "not-an-answer"), ({"undo": True}, "not-an-answer"), ({"rank": 1}, "json-unknown-field"),
+        ({"rater": "a b"}, "not-a-name"), ({"rater": "machine:m"}, "not-a-name"), ({"rater": ""}, "not-a-name"),
+        ({"rater": "../x\n"}, "not-a-name"), ({"rater": 3}, "json-type"), ({"docid": "nowhere"}, "not-in-pool"),
+        ({"qid": "nowhere"}, "not-in-pool"), ({"id": "short"}, "unsafe-name"), ({"id": "x" * 65}, "unsafe-name"),
+        ({"seconds": -1}, "out-of-range"), ({"seconds": "1"}, "json-type"), ({"reason": "x" * 201}, "unsafe-name"),
+        ({"reason": "a\nb"}, "unsafe-name"),
+    ],
+)  # fmt: skip
+def test_a_bad_answer_is_refused_and_not_stored(
+    server: Served, shared: Path, changes: dict[str, Any], code: str
+) -> None:
+    qid, docid = pair_of(state(server, "bad"))
+    before = shared.read_bytes() if shared.exists() else b""
+    body = {"rater": "bad", "id": "bad-00000001", "qid": qid, "docid": docid, "grade": 1, **changes}
+    answer = post(server, body)
+    assert (answer.status, answer.code) == (400, code)
+    assert shared.read_bytes() == before
+
+
+def test_other_bad_requests(server: Served) -> None:
+    state(server, "bad")
+    for body in (b"[1]", b"{", b"null", b"\xff"):
+        assert post(server, body).status == 400
+    assert server.get("/api/judging").code == "not-a-name"
+    assert server.get("/api/judging/answered", rater="a b").code == "not-a-name"
+    assert server.get("/api/judging", rater="bad", qid="x", docid="y").code == "no-such-answer"
+    assert post(server, {"rater": "bad", "text": " "}, "/api/judging/queries").code == "no-query"
+    assert post(server, {"rater": "bad", "text": "x" * 4001}, "/api/judging/queries").code == "no-query"
+    assert post(server, {"rater": "bad"}, "/api/judging/tuned").code == "undecided"
+    assert post(server, {"rater": "bad", "output": "/tmp/x"}, "/api/judging/tuned").code == "json-unknown-field"
+    assert (
+        server.ask("POST", "/api/judgments", {}, authorization=f"Bearer {TOKEN}", content_type="text/plain").status
+        == 415
+    )
+    assert server.ask("POST", "/api/judging/tuned", {"rater": "bad"}).status == 401
+
+
+def test_a_typed_query_is_judged_next_and_its_text_is_kept(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    with serving(folder, journal) as server:
+        state(server, "anna")
+        content = post(server, {"rater": "anna", "text": "  whales  of the sea "}, "/api/judging/queries").json
+        assert content["hit"]["query"] == "whales of the sea"
+        qid = content["hit"]["qid"]
+        answered(server, "anna", 1, grade=2)
+        known = state(server, "ben")["progress"]["queries"]
+    with serving(folder, journal) as server:
+        assert state(server, "ben")["progress"]["queries"] == known
+        assert pair_of(state(server, "anna"))[0] == qid, "a query that is begun is continued"
+    assert dict(read_queries(journal).select("qid", "text").iter_rows()) == {qid: "whales of the sea"}
+
+
+def test_answers_about_documents_that_are_gone_are_kept_and_counted(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    line = '{"qid": "001", "docid": "gone", "grade": 3, "rater": "anna"}\n'
+    journal.write_text(line)
+    with serving(folder, journal) as server:
+        answered(server, "anna", 1, grade=1)
+        listed = server.get("/api/judging/answered", rater="anna").json
+        assert (listed["gone"], sum(len(query["hits"]) for query in listed["queries"])) == (1, 1)
+    assert journal.read_text().startswith(line)
+
+
+def test_a_torn_journal_is_served_and_a_damaged_one_refused(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    whole = '{"qid": "001", "docid": "salt", "grade": 3, "rater": "anna"}\n'
+    journal.write_text(whole + '{"qid": "001", "docid": "sa')
+    with serving(folder, journal) as server:
+        assert state(server, "anna")["progress"]["answers"] == 1
+        assert "incomplete" in server.log.read_text()
+        answered(server, "anna", 1, grade=0)
+    assert journal.read_text().startswith(whole)
+    assert len(rows_of(journal)) == 2
+    journal.write_text('{"qid": 3}\n' + whole)
+    with pytest.raises(AssertionError, match="line 1"), serving(folder, journal):
+        pass
+
+
+def test_a_second_server_on_a_journal_is_refused(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    with serving(folder, journal) as server:
+        with pytest.raises(AssertionError, match=r"j\.jsonl"), serving(folder, journal):
+            pass
+        answered(server, "anna", 1, grade=1)
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    with serving(folder, journal) as server:
+        assert state(server, "anna")["progress"]["answers"] == 1
+
+
+def test_a_retriever_is_tuned_on_the_journal_alone(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    with serving(folder, journal) as server:
+        for number in range(60):
+            if answered(server, "anna", number, grade=number % 4)["hit"] is None:
+                break
+    made = folder / "made"
+    tuned = compose([made / "bm25", made / "dense"], tune=True, qrels=journal, queries=journal, output=tmp_path / "t")
+    assert json.loads((tuned / "retriever.json").read_text())["tuning"]["queries"] >= 2
+    assert len(read_qrels(journal)) == number + 1
+
+
+# ------------------------------------------------------------------------------------------------------------- browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+class Desk(Tab):
+    """The view of a person."""
+
+    def begin(self, rater: str) -> None:
+        """Enter a name."""
+        self.open("#/judge")
+        self.page.fill("#rater", rater)
+        self.page.keyboard.press("Enter")
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for a hit that can be graded."""
+        self.page.wait_for_selector(".grades button:enabled")
+
+    @property
+    def hit(self) -> tuple[str, str]:
+        """Query and title of the hit."""
+        return self.page.text_content(".hit .query"), self.page.text_content(".hit .title")
+
+    def press(self, key: str) -> None:
+        """Press a key that ends a hit, and wait for the next hit."""
+        before = self.hit
+        self.page.keyboard.press(key)
+        self.page.wait_for_function(
+            "([query, title]) => document.querySelector('.hit .query')?.textContent !== query"
+            " || document.querySelector('.hit .title')?.textContent !== title", arg=list(before),
+        )  # fmt: skip
+        self.wait()
+
+
+def test_twenty_hits_by_keys_over_a_reload_and_a_kill(folder: Path, tmp_path: Path, browser: Any) -> None:
+    journal = tmp_path / "j.jsonl"
+    grades, keys = [], "0123"
+    with serving(folder, journal) as server:
+        desk = Desk(browser, server.url)
+        desk.begin("anna")
+        for number in range(12):
+            if number == 6:
+                before = desk.hit
+                desk.page.reload()
+                desk.wait()
+                assert desk.hit == before
+            grades.append((desk.hit, number % 4))
+            desk.press(keys[number % 4])
+        assert len(rows_of(journal)) == 12
+        server.stop(signal.SIGKILL)
+        grades.append((desk.hit, 2))
+        desk.page.keyboard.press("2")
+        desk.page.wait_for_selector("#banner button")
+        desk.page.wait_for_selector(".notice p")
+        assert desk.page.is_disabled(".grades button")
+        port = server.port
+    assert len(rows_of(journal)) == 12
+    with serving(folder, journal, port) as server:
+        desk.page.wait_for_selector("#banner:empty", state="attached")
+        desk.wait()
+        for _ in range(600):
+            if len(rows_of(journal)) == 13:
+                break
+            desk.page.wait_for_timeout(100)
+        desk.page.wait_for_function(
+            "title => document.querySelector('.hit .title')?.textContent !== title", arg=grades[-1][0][1]
+        )
+        desk.wait()
+        for number in range(13, 20):
+            grades.append((desk.hit, number % 4))
+            desk.press(keys[number % 4])
+    rows = rows_of(journal)
+    titles = {docid: title or docid for docid, title, _ in TINY_DOCUMENTS}
+    assert [((row["query"], titles[row["docid"]]), row["grade"]) for row in rows] == grades
+    assert len({(row["qid"], row["docid"]) for row in rows}) == 20
+    assert all(0 <= row["seconds"] < 60 for row in rows)
+    assert desk.faults == []
+
+
+def test_two_people_in_two_browsers(folder: Path, tmp_path: Path, browser: Any) -> None:
+    journal = tmp_path / "j.jsonl"
+    with serving(folder, journal) as server:
+        desks = {name: Desk(browser, server.url) for name in ("anna", "ben")}
+        for name, desk in desks.items():
+            desk.begin(name)
+        for number in range(6):
+            for name, desk in desks.items():
+                desk.press("3" if name == "anna" else str(number % 2))
+        assert "6 grades" in desks["ben"].page.text_content(".progress")
+    assert set(Journal(journal).graded("anna").values()) == {3}
+    assert set(Journal(journal).graded("ben").values()) == {0, 1}
+    assert [desk.faults for desk in desks.values()] == [[], []]
+
+
+def test_skip_later_undo_list_and_change(server: Served, shared: Path, browser: Any) -> None:
+    desk = Desk(browser, server.url)
+    desk.begin("menu")
+    page, first = desk.page, desk.hit
+    page.keyboard.press("s")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    assert desk.hit == first
+    page.keyboard.press("s")
+    desk.press("2")
+    desk.press("l")
+    later = desk.hit
+    desk.press("Backspace")
+    assert desk.hit != later
+    desk.press("1")
+    page.keyboard.press("a")
+    rows = page.locator(".list li button")
+    rows.first.wait_for()
+    assert rows.count() == 2
+    assert "text unreadable" in page.text_content(".list")
+    rows.last.click()
+    page.wait_for_selector(".earlier")
+    assert desk.hit == first
+    page.click(".grades .g3")
+    page.wait_for_selector(".earlier", state="detached")
+    changed = [row for row in rows_of(shared) if row["rater"] == "menu"]
+    assert [row.get("grade", "undo") for row in changed] == [None, None, "undo", 1, 3]
+    assert desk.faults == []
+
+
+def test_keys_are_ignored_in_fields_and_with_modifiers_and_may_be_changed(
+    server: Served, shared: Path, browser: Any
+) -> None:
+    desk = Desk(browser, server.url)
+    desk.begin("keys")
+    page, first = desk.page, desk.hit
+
+    def lines() -> int:
+        return sum(row["rater"] == "keys" for row in rows_of(shared))
+
+    page.fill(".own input", "")
+    page.type(".own input", "0123sl?")
+    for key in ("Control+1", "Alt+1", "Meta+2"):
+        page.keyboard.press(key)
+    page.locator(".own input").blur()
+    page.keyboard.press("Control+1")
+    assert (desk.hit, lines(), page.input_value(".own input")) == (first, 0, "0123sl?")
+    page.keyboard.press("?")
+    page.click("dialog [data-action=grade2]")
+    page.keyboard.press("r")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("2")
+    page.wait_for_timeout(300)
+    assert lines() == 0
+    desk.press("r")
+    page.reload()
+    desk.wait()
+    desk.press("r")
+    assert [row["grade"] for row in rows_of(shared) if row["rater"] == "keys"] == [2, 2]
+    page.click("text=Keys")
+    page.uncheck("#single")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    for key in ("r", "1", "s"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(300)
+    assert lines() == 2
+    assert not page.is_visible(".grades kbd")
+    page.click(".grades .g1")
+    page.wait_for_function("count => document.querySelector('.progress').textContent.includes(count)", arg="3 grades")
+    assert desk.faults == []
+
+
+def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
+    desk = Desk(browser, server.url)
+    desk.begin("marks")
+    page = desk.page
+    background = "() => getComputedStyle(document.querySelector('.hit mark')).backgroundColor"
+    for _ in range(40):
+        if page.locator(".hit .text mark").count():
+            break
+        desk.press("0")
+    assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits, so they are off at first"
+    page.keyboard.press("m")
+    assert page.locator(".hit mark.current").count() == 1
+    page.keyboard.press("h")
+    assert page.evaluate(background) != "rgba(0, 0, 0, 0)"
+    assert page.text_content(".markdown h3") == "Rules"
+    assert page.locator(".markdown li").count() == 2
+    assert "<b>text</b>" in page.text_content(".markdown")
+    page.keyboard.press("g")
+    page.reload()
+    desk.wait()
+    assert not page.is_visible(".markdown")
+    assert page.evaluate(background.replace(".hit mark", ".judge .toggle")) != "rgba(0, 0, 0, 0)"
+    assert desk.faults == []
+
+
+def test_time_counts_only_while_someone_is_there(server: Served, shared: Path, browser: Any) -> None:
+    desk = Desk(browser, server.url)
+    desk.page.clock.install()
+    desk.begin("clock")
+    page = desk.page
+
+    def seconds() -> float:
+        return float([row for row in rows_of(shared) if row["rater"] == "clock"][-1]["seconds"])
+
+    page.clock.run_for(5_000)
+    desk.press("1")
+    assert 5 <= seconds() < 15
+    page.clock.fast_forward(3_600_000)
+    desk.press("1")
+    assert 60 <= seconds() < 70, "a person who does nothing for a minute is away"
+    page.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true });"
+                  "document.dispatchEvent(new Event('visibilitychange'))")  # fmt: skip
+    page.clock.run_for(30_000)
+    page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
+    desk.press("1")
+    assert seconds() < 10
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "light"), (1600, "dark")])
+def test_it_fits_and_is_accessible(server: Served, browser: Any, width: int, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    desk = Desk(browser, server.url, width, scheme, has_touch=width < 500)
+    desk.open("#/judge")
+    desk.page.wait_for_selector("#rater")
+    faults = [Axe().run(desk.page)]
+    desk.begin(f"{scheme}{width}")
+    desk.page.click(".grades .g2")
+    desk.page.wait_for_function("() => document.querySelector('.progress').textContent.includes('1 grade')")
+    desk.page.evaluate("document.querySelector('details.list').open = true")
+    desk.page.wait_for_selector(".list li")
+    faults.append(Axe().run(desk.page))
+    desk.page.evaluate("scrollTo(0, 1e6)")
+    box = desk.page.locator(".answers").bounding_box()
+    assert desk.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert width > 500 or all(
+        each.bounding_box()["height"] >= 24 for each in desk.page.locator(".answers button").all()
+    )
+    assert box is not None
+    for action in ("Skip", "Keys"):
+        desk.page.click(f".answers >> text={action}")
+        desk.page.wait_for_selector("dialog[open]")
+        faults.append(Axe().run(desk.page))
+        desk.page.keyboard.press("Escape")
+        desk.page.wait_for_selector("dialog", state="detached")
+    assert [found.generate_report() for found in faults if found.violations_count] == []
+    assert desk.faults == []

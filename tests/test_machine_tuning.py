@@ -1,0 +1,214 @@
+"""`fuse --tune --machine` and `compose --tune --machine`: a machine judges more queries than people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import Notices, hybrid, raises, refused
+
+from hybrid_cli import artifacts
+from hybrid_cli.evaluation.prediction_powered import rectified
+from hybrid_cli.fusion.selection import Choice, Trials, select
+from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.storage import Kind
+
+QUERIES, DOCUMENTS, DEPTH, PEOPLE = 240, 12, 8, 30
+WEIGHTS = np.linspace(0, 1, 21)
+Grades = Mapping[tuple[str, str], int]
+
+
+def write(name: str, grades: Grades, rater: str = "0") -> Path:
+    path = Path(name)
+    path.write_text("".join(f"{qid}\t{rater}\t{docid}\t{grade}\n" for (qid, docid), grade in grades.items()))
+    return path
+
+
+def first(grades: Grades, count: int) -> Grades:
+    """Return the grades of the first queries."""
+    return {pair: grade for pair, grade in grades.items() if int(pair[0][1:]) < count}
+
+
+def wrong(grades: Grades, share: float, seed: int = 0) -> Grades:
+    """Return grades of which a share is replaced by the other one of 0 and 1."""
+    random = np.random.default_rng(seed)
+    return {pair: int(random.random() < share) ^ grade for pair, grade in grades.items()}
+
+
+def scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return relevance [queries, documents] and scores [runs, queries, documents] of a weaker and a better run."""
+    random = np.random.default_rng(seed)
+    relevant = (random.random((queries, DOCUMENTS)) < 0.2).astype(int)
+    quality = np.array([0.8, 1.4])[:, None, None]
+    return relevant, quality * relevant + random.normal(0, 1, (2, queries, DOCUMENTS))
+
+
+@pytest.fixture
+def truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grades:
+    """Two runs in the folder, and the grades of all their hits, of which people know those of 30 queries."""
+    monkeypatch.chdir(tmp_path)
+    relevant, values = scores(QUERIES, 1)
+    for name, of_run in zip(("one", "two"), values, strict=True):
+        lines = [
+            f"q{query} Q0 d{document} {rank} {row[document]:.6f} x\n"
+            for query, row in enumerate(of_run)
+            for rank, document in enumerate(np.argsort(-row)[:DEPTH], 1)
+        ]
+        Path(f"{name}.trec").write_text("".join(lines))
+    grades = {(f"q{q}", f"d{d}"): int(relevant[q, d]) for q in range(QUERIES) for d in range(DOCUMENTS)}
+    write("people.tsv", first(grades, PEOPLE))
+    return grades
+
+
+def tuned(output: str, qrels: str = "people.tsv", machine: str | None = None) -> dict[str, Any]:
+    made = fuse(
+        ["one.trec", "two.trec"], tune=True, qrels=Path(qrels), machine=None if machine is None else Path(machine),
+        method="minmax", measure="nDCG@5", prior_queries=0, output=Path(output)
+    )  # fmt: skip
+    content: dict[str, Any] = json.loads(made.read_text("utf-8"))
+    return content
+
+
+def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(
+    truth: Grades, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("machine.tsv", truth, "machine:m")
+    write("all.tsv", truth)
+    made, whole, few = tuned("made.json", machine="machine.tsv"), tuned("all.json", "all.tsv"), tuned("few.json")
+    assert (made["queries"], made["machine_queries"]) == (PEOPLE, QUERIES - PEOPLE)
+    assert made["machine_weight"] == pytest.approx((QUERIES - PEOPLE) / QUERIES, abs=0.25)
+    expected = {tuple(trial["weights"]): trial["score"] for trial in whole["trials"]}
+    for trial in made["trials"]:
+        assert trial["score"] == pytest.approx(expected[tuple(trial["weights"])], abs=0.02)
+    assert made["weights"] == pytest.approx(whole["weights"], abs=0.1)
+    width = {name: np.diff(content["gain_interval"])[0] for name, content in (("made", made), ("few", few))}
+    assert width["made"] < 0.75 * width["few"]
+    assert "machine_weight" not in few
+    assert (
+        artifacts.read_manifest(Path("made.json"), Kind.WEIGHTS).input_path("machine") == Path("machine.tsv").resolve()
+    )
+    assert "210" in capsys.readouterr().out
+
+
+def test_single_runs_are_corrected_as_the_fusions_are(truth: Grades) -> None:
+    write("machine.tsv", wrong(truth, 0.1), "machine:m")
+    made = tuned("made.json", machine="machine.tsv")
+    by_weights = {tuple(trial["weights"]): trial["score"] for trial in made["trials"]}
+    assert made["alone"] == pytest.approx({"one": by_weights[1.0, 0.0], "two": by_weights[0.0, 1.0]})
+    assert 0 < made["machine_weight"] < 1
+
+
+def test_evidence_at_every_look_counts_the_grades_of_people_alone(truth: Grades) -> None:
+    write("machine.tsv", wrong(truth, 0.1), "machine:m")
+    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
+    looks, alone = {look["baseline"]: look for look in made["evidence"]}, few["alone"]
+    assert made["verdict"]["wins"] + made["verdict"]["losses"] < PEOPLE, "some queries have equal values"
+    assert looks["two"]["queries"] == PEOPLE
+    assert looks["one"]["difference"] - looks["two"]["difference"] == pytest.approx(alone["two"] - alone["one"])
+
+
+def test_few_queries_of_both_are_tuned_on_the_grades_of_people(truth: Grades, notices: Notices) -> None:
+    write("machine.tsv", {pair: grade for pair, grade in truth.items() if int(pair[0][1:]) >= 11}, "machine:m")
+    made = tuned("made.json", machine="machine.tsv")
+    assert notices.says("no-correction", queries=19, needed=20)
+    assert made | {"manifest": None} == tuned("few.json") | {"manifest": None}
+
+
+def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: Notices) -> None:
+    write("machine.tsv", dict.fromkeys(truth, 0), "machine:m")
+    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
+    assert notices.says("one-grade", grade=0)
+    assert made["machine_weight"] == 0
+    assert {name: made[name] for name in ("weights", "score", "held_out", "evidence")} == {
+        name: few[name] for name in ("weights", "score", "held_out", "evidence")
+    }
+
+
+def test_queries_that_no_run_or_no_machine_has_are_left_out(truth: Grades, notices: Notices) -> None:
+    known = {pair: grade for pair, grade in truth.items() if pair[0] != "q3"}
+    write("machine.tsv", known | {("z1", "d1"): 1}, "machine:m")
+    made = tuned("made.json", machine="machine.tsv")
+    assert (made["queries"], made["machine_queries"]) == (PEOPLE - 1, QUERIES - PEOPLE)
+    assert "q3" not in made["judged"]
+    assert notices.says("queries-without-machine", queries=1)
+    assert notices.says("queries-without-hits", queries=1)
+
+
+def test_grades_of_a_machine_in_place_of_those_of_people_are_refused(truth: Grades) -> None:
+    write("machine.tsv", truth, "machine:m")
+    with raises("machine-judgments", path="machine.tsv"):
+        tuned("made.json", qrels="machine.tsv", machine="machine.tsv")
+    write("other.tsv", {("z1", "d1"): 1}, "machine:m")
+    with raises("other-queries", option="machine"):
+        tuned("made.json", machine="other.tsv")
+    words = ["fuse", "one.trec", "two.trec", "--qrels", "people.tsv", "--machine", "machine.tsv"]
+    refused(*words, "--output", "fused.parquet", option="machine", problem="option-does-not-apply")
+
+
+def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ["red", "old", "tame", "shy", "wild"]
+    animals = [f"{size} {kind}" for kind in ("cat", "dog", "owl", "fox", "cow") for size in sizes]
+    documents = [{"id": f"d{n}", "text": f"The {name} sleeps. One {name} eats."} for n, name in enumerate(animals * 2)]
+    Path("docs.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    Path("queries.tsv").write_text(
+        "".join(f"q{n}\twhere does the {name} sleep\n" for n, name in enumerate(animals * 2))
+    )
+    grades = {(f"q{n}", f"d{n % 25 + m}"): 1 for n in range(50) for m in (0, 25)}
+    write("people.tsv", first(grades, 25))
+    write("machine.tsv", grades, "machine:m")
+    prepare(PrepareFiles([Path("docs.jsonl")], queries=["test=queries.tsv"], output=Path("data")))
+    indexes = [index_bm25(Path("data"), k1=k1, output=Path(f"bm25-{k1}")) for k1 in (0.1, 2.0)]
+    made = compose(
+        indexes, tune=True, qrels=Path("people.tsv"), machine=Path("machine.tsv"), calibrate=True, output=Path("made")
+    )
+    stored = json.loads((made / "retriever.json").read_text("utf-8"))
+    assert (stored["tuning"]["queries"], stored["tuning"]["machine_queries"]) == (25, 25)
+    assert artifacts.read_manifest(made, Kind.RETRIEVER).input_path("machine") == Path("machine.tsv").resolve()
+    assert hybrid("inspect", made).code == 0
+
+
+# --------------------------------------------------------------------------------------------------------- simulation
+
+
+def ndcg(relevant: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return nDCG@5 [choices, queries] of ranks [choices, queries, documents] by relevance [queries, documents]."""
+    ideal = np.sort(relevant)[:, ::-1][:, :5] @ (1 / np.log2(np.arange(2, 7)))
+    gained = (relevant * np.where(ranks <= 5, 1 / np.log2(ranks + 1), 0)).sum(-1)
+    return np.asarray(np.divide(gained, ideal, out=np.zeros_like(gained), where=ideal > 0))
+
+
+def test_a_machine_that_is_right_finds_better_weights_and_a_useless_one_loses_nothing() -> None:
+    relevant, (one, two) = scores(1000, 2)
+    fused = (1 - WEIGHTS)[:, None, None] * one + WEIGHTS[:, None, None] * two
+    ranks = (-fused).argsort(-1).argsort(-1) + 1
+    random = np.random.default_rng(3)
+    grades = {
+        "right": relevant ^ (random.random(relevant.shape) < 0.1),
+        "useless": random.permutation(relevant.ravel()).reshape(relevant.shape),
+    }
+    people, machines = ndcg(relevant, ranks), {name: ndcg(of_machine, ranks) for name, of_machine in grades.items()}
+    choices, true = [Choice("minmax", (1 - weight, weight)) for weight in WEIGHTS], people.mean(1)
+    lost: dict[str, list[float]] = {"people": [], "right": [], "useless": []}
+    weights: dict[str, list[float]] = {"people": [], "right": [], "useless": []}
+    for _ in range(150):
+        rows = random.permutation(1000)
+        judged, rest = rows[:30], rows[30:]
+        for name in lost:
+            values, weight = people[:, judged], 0.0
+            if name != "people":
+                values, weight = rectified(values, machines[name][:, judged], machines[name][:, rest])
+            lost[name].append(true.max() - true[select(Trials(choices, values), 5, 1).row])
+            weights[name].append(weight)
+    means = {name: np.mean(values) for name, values in lost.items()}
+    assert means["right"] < 0.8 * means["people"]
+    assert means["useless"] < 1.1 * means["people"]
+    assert np.mean(weights["useless"]) < 0.1 < 0.4 < np.mean(weights["right"])

@@ -1,0 +1,399 @@
+"""The API of `serve`: answers equal those of Python, explanations add up, and bad requests are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from command import hybrid
+from served import TOKEN, Answer, Served
+from tiny_collection import TINY_DOCUMENTS
+
+from hybrid_cli import open_index, open_retriever
+from hybrid_cli.server.batching import Batches
+from hybrid_cli.stages.compose import compose
+
+pytestmark = pytest.mark.slow
+QUERY = "salt in sea water"
+
+
+@pytest.fixture(scope="module")
+def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, its indexes, and two retrievers of other fusions."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copytree(made, folder / "made", symlinks=True)
+    indexes = [folder / "made" / "bm25", folder / "made" / "dense"]
+    compose(indexes, output=folder / "retriever")
+    compose(indexes, method="minmax", depth=3, output=folder / "shallow")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Served]:
+    log = folder / "access.log"
+    options = ("--compare", folder / "shallow", "--access-log", log, "--judgments", folder / "judgments.jsonl")
+    with Served(folder / "retriever", "--split", "test", *options) as running:
+        yield running
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_hits_are_those_of_python(server: Served, folder: Path) -> None:
+    hits = open_retriever(folder / "retriever").search(QUERY, 5)
+    answer = server.get("/api/search", query=QUERY, k=5).json
+    for name in ("docid", "rank", "score"):
+        assert [each[name] for each in answer["candidates"]] == hits[name].to_list()
+    for side in ("bm25", "dense"):
+        assert [each["scores"][side] for each in answer["candidates"]] == hits[f"{side}_score"].to_list()
+        assert [each["ranks"][side] for each in answer["candidates"]] == hits[f"{side}_rank"].to_list()
+    assert answer["candidates"][0]["doc"]["title"] == hits["title"][0]
+    assert answer["took"] > 0
+
+
+def test_columns_are_indexes_fusion_and_other_retrievers(server: Served, folder: Path) -> None:
+    assert server.get("/api/info").json["systems"] == ["bm25", "dense", "hybrid", "shallow"]
+    bm25 = server.get("/api/search", query=QUERY, system="bm25", k=3).json["candidates"]
+    assert [each["docid"] for each in bm25] == open_index(folder / "made" / "bm25").search(QUERY, 3)["docid"].to_list()
+    shallow = server.get("/api/search", query=QUERY, system="shallow", k=3).json["candidates"]
+    expected = open_retriever(folder / "shallow").search(QUERY, 3)
+    assert [each["docid"] for each in shallow] == expected["docid"].to_list()
+
+
+def test_several_queries_are_answered_as_one_by_one(server: Served) -> None:
+    texts = [QUERY, "oxygen in the blood", QUERY, "moon"]
+    body = {"queries": [{"qid": f"q{n}", "text": text} for n, text in enumerate(texts)], "k": 3}
+    answer = server.ask("POST", "/api/search", body).json
+    assert [each["query"]["qid"] for each in answer["results"]] == ["q0", "q1", "q2", "q3"]
+    for text, result in zip(texts, answer["results"], strict=True):
+        alone = server.get("/api/search", query=text, k=3).json["candidates"]
+        assert [each["docid"] for each in result["candidates"]] == [each["docid"] for each in alone]
+        for one, other in zip(result["candidates"], alone, strict=True):
+            assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["retriever", "shallow"])
+@pytest.mark.parametrize("docid", ["salt", "void", "hamlet"])
+def test_an_explanation_adds_up_for_any_document(folder: Path, name: str, docid: str) -> None:
+    from hybrid_cli.server import answers
+    from hybrid_cli.server.live import Live
+
+    live = Live.open(folder / name)
+    found = answers.explained(live, QUERY, docid)
+    explanation = found["explanation"]
+    assert sum(part["value"] for part in explanation["details"]) == pytest.approx(explanation["value"], abs=1e-6)
+    terms = found["sides"][0]["terms"]
+    assert sum(term["score"] for term in terms) == pytest.approx(found["sides"][0]["score"] or 0, abs=1e-6)
+    hits = open_retriever(folder / name).search(QUERY, 12)
+    rows = hits.filter(pl.col("docid") == docid)
+    if len(rows):
+        assert found["score"] == pytest.approx(rows["score"][0], abs=1e-6)
+        assert found["rank"] == rows["rank"][0]
+    else:
+        assert found["rank"] is None
+    assert "".join(part for part, _ in found["doc"]["text"]) == next(t for d, _, t in TINY_DOCUMENTS if d == docid)
+
+
+def test_candidates_have_the_scores_of_every_side(server: Served, folder: Path) -> None:
+    """The page fuses them again: with the stored weights, the order is that of the column."""
+    answer = server.get("/api/columns", query=QUERY).json
+    weights = answer["fusion"]["weights"]
+    fused = {
+        each["docid"]: sum(weight * score for weight, score in zip(weights, each["scores"], strict=True))
+        for each in answer["documents"]
+    }
+    order = sorted(fused, key=lambda docid: (-round(fused[docid], 6), docid))
+    assert [each["docid"] for each in answer["columns"]["hybrid"]] == order[: len(answer["columns"]["hybrid"])]
+    assert any(is_term for each in answer["documents"] for _, is_term in each["snippet"] or ())
+
+
+def test_documents_and_snippets(server: Served) -> None:
+    assert server.get("/api/documents/salt").json["title"] == "Table salt"
+    assert server.get("/api/documents/moon%20landing").json["docid"] == "moon landing"
+    lifted = server.ask("POST", "/api/snippets", {"query": QUERY, "docids": ["NA", "日本"]}).json["documents"]
+    assert [each["docid"] for each in lifted] == ["NA", "日本"]
+
+
+def test_the_live_measure_has_all_judged_queries(server: Served) -> None:
+    answer = server.get("/api/judged").json
+    assert {each["qid"] for each in answer["queries"]} == {"001", "002", "003", "004", "005"}
+    for each in answer["queries"]:
+        assert len(each["docids"]) == len(each["scores"][0]) == len(each["ranks"][1])
+    assert next(each for each in answer["queries"] if each["qid"] == "002")["grades"] == {"salt": 2, "NA": 1}
+
+
+def test_figures_name_no_query(server: Served, folder: Path) -> None:
+    server.get("/api/search", query="a secret question", k=1)
+    figures = server.get("/metrics").body.decode()
+    assert 'path="/api/search"' in figures
+    assert 'side="dense",step="query"' in figures
+    assert "secret" not in figures
+    assert "secret" not in (folder / "access.log").read_text()
+    assert server.get("/health").json["status"] == "ok"
+    assert b"/api/search" in server.get("/openapi.yaml").body
+
+
+def test_one_index_is_served_alone(folder: Path) -> None:
+    with Served(folder / "made" / "bm25") as alone:
+        assert alone.get("/api/info").json["systems"] == ["bm25"]
+        found = alone.get("/api/search", query=QUERY, k=2, explain="true").json["candidates"]
+        assert found[0]["explanation"]["value"] == pytest.approx(found[0]["score"], abs=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------------- bad requests
+
+
+def refused(answer: Answer, status: int, code: str) -> None:
+    assert (answer.status, answer.code) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        ({}, "no-query"),
+        ({"query": " \t "}, "no-query"),
+        ({"query": "x" * 5000}, "query-too-long"),
+        ({"query": "x", "k": 0}, "out-of-range"),
+        ({"query": "x", "k": 10**9}, "out-of-range"),
+        ({"query": "x", "k": "ten"}, "out-of-range"),
+        ({"query": "x", "system": "../../etc/passwd"}, "unknown-choice"),
+        ({"query": "x", "path": "/etc/passwd"}, "unknown-field"),
+        ({"query": "x", "explain": "maybe"}, "other-type"),
+        ({"query": "x", "filter": "year >"}, "filter-syntax"),
+        ({"query": "x", "filter": "nothing = 1"}, "no-such-column"),
+    ],
+)
+def test_unusable_parameters_are_refused(server: Served, parameters: dict[str, Any], code: str) -> None:
+    refused(server.get("/api/search", **parameters), 400, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "not-json"),
+        (b"[" * 100_000, 400, "not-json"),
+        ([], 400, "not-json"),
+        ({}, 400, "other-type"),
+        ({"queries": []}, 400, "other-type"),
+        ({"queries": [{"text": 1}]}, 400, "no-query"),
+        ({"queries": [{"text": "x", "file": "y"}]}, 400, "other-type"),
+        ({"queries": [{"text": "x"}], "k": True}, 400, "out-of-range"),
+        ({"queries": [{"text": "x"}], "index": "/etc"}, 400, "unknown-field"),
+        (b"x" * 1_100_000, 413, "too-large"),
+    ],
+)
+def test_unusable_bodies_are_refused(server: Served, body: Any, status: int, code: str) -> None:
+    refused(server.ask("POST", "/api/search", body), status, code)
+
+
+def test_a_long_address_is_refused(server: Served) -> None:
+    with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+        assert server.get("/api/search", query="x" * 1_000_000).status in (400, 414, 431)
+    assert server.get("/health").status == 200
+
+
+def test_control_characters_are_spaces(server: Served) -> None:
+    plain = server.get("/api/search", query="salt in water", k=3).json["candidates"]
+    strange = server.get("/api/search", query="salt\0in\x1b\u202ewater", k=3).json["candidates"]
+    assert [each["docid"] for each in strange] == [each["docid"] for each in plain]
+
+
+@pytest.mark.parametrize("docid", ["nothing", "../made/manifest.json", "%2e%2e/%2e%2e/etc/passwd", "%00"])
+def test_an_unknown_document_is_not_found(server: Served, docid: str) -> None:
+    assert server.ask("GET", f"/api/documents/{docid}").status == 404
+
+
+def test_no_file_outside_of_the_page_is_served(server: Served) -> None:
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/"):
+        assert server.ask("GET", path).status == 404
+
+
+# -------------------------------------------------------------------------------------------------------------- access
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]", "a b"])
+def test_another_host_is_refused(server: Served, host: str) -> None:
+    for path in ("/", "/api/info", "/metrics", "/mcp"):
+        assert server.ask("GET", path, host=host).status in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9999", "LOCALHOST", "[::1]", "[::1]:80"])
+def test_names_of_this_machine_are_known(server: Served, host: str) -> None:
+    assert server.ask("GET", "/api/info", host=host).status == 200
+
+
+def test_other_sites_are_refused(server: Served) -> None:
+    refused(server.ask("GET", "/api/info", sec_fetch_site="cross-site"), 403, "cross-site")
+    refused(server.ask("GET", "/api/info", sec_fetch_site="same-site"), 403, "cross-site")
+    body = {"queries": [{"text": "x"}]}
+    refused(server.ask("POST", "/api/search", body, origin="http://evil.example"), 403, "cross-site")
+    assert server.ask("GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
+    answer = server.ask("POST", "/api/search", b'{"queries": [{"text": "x"}]}', content_type="text/plain")
+    refused(answer, 415, "not-json")
+    assert "access-control-allow-origin" not in server.ask("OPTIONS", "/api/search", b"", origin="http://a.b").headers
+
+
+def test_a_program_writes_with_the_token_only(server: Served) -> None:
+    refused(server.ask("POST", "/api/judgments", {}), 401, "no-token")
+    refused(server.ask("POST", "/api/judgments", {}, authorization="Bearer wrong"), 401, "no-token")
+    refused(server.ask("POST", "/api/judgments", {}, sec_fetch_site="cross-site"), 403, "cross-site")
+    assert server.ask("POST", "/api/judgments", {}, authorization=f"Bearer {TOKEN}").status not in (401, 403)
+
+
+def test_the_headers_of_every_answer(server: Served) -> None:
+    for path in ("/", "/api/info", "/nothing", "/static/app.js"):
+        headers = server.ask("GET", path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "server" not in headers
+
+
+def test_beyond_this_machine_everything_needs_the_token(folder: Path) -> None:
+    with Served(folder / "made" / "bm25", "--host", "0.0.0.0", "--allow-host", "search.example") as server:
+        assert server.get("/health").status == 200
+        for path in ("/", "/api/info", "/metrics", "/mcp", "/static/app.js"):
+            assert server.ask("GET", path).status == 401
+        assert server.ask("GET", "/api/info", host="search.example", authorization=f"Bearer {TOKEN}").status == 200
+        refused(
+            server.ask("GET", "/api/info", host="other.example", authorization=f"Bearer {TOKEN}"), 421, "unknown-host"
+        )
+        first = server.ask("GET", "/" + server.path)
+        assert (first.status, first.headers["location"]) == (303, "/")
+        cookie = first.headers["set-cookie"]
+        assert cookie.startswith(f"hybrid-{server.port}=")
+        assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in cookie.split(";")}
+        assert server.ask("GET", "/api/info", cookie=cookie.partition(";")[0]).status == 200
+        refused(server.ask("GET", "/" + server.path), 401, "used-login")
+
+
+# ---------------------------------------------------------------------------------------------------------- many, slow
+
+
+def test_two_hundred_connections_are_answered(server: Served) -> None:
+    statuses: list[int] = []
+
+    def ask(number: int) -> None:
+        statuses.append(server.get("/api/search", query=f"salt {number % 7}", k=2).status)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 200
+
+
+def test_a_slow_client_holds_nobody_up(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        head = "POST /api/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 99"
+        slow.sendall(("\r\n".join(head) + "\r\n\r\n{").encode())
+        assert server.get("/api/search", query=QUERY).status == 200
+        slow.settimeout(60)
+        assert b" 408 " in slow.recv(4096)
+
+
+def test_equal_queries_in_flight_are_answered_once() -> None:
+    calls: list[tuple[str, list[str]]] = []
+
+    def answer(key: str, texts: Any) -> list[str]:
+        calls.append((key, list(texts)))
+        time.sleep(0.05)
+        if "bad" in texts:
+            raise ValueError("bad")
+        return [text.upper() for text in texts]
+
+    async def main() -> list[Any]:
+        batches = Batches(answer, workers=2)
+        first = asyncio.create_task(batches.get("k", "a"))
+        await asyncio.sleep(0.02)
+        rest = [batches.get("k", text) for text in ("b", "c", "b", "a")]
+        results = await asyncio.gather(first, *rest)
+        failed = await asyncio.gather(*(batches.get("other", "bad") for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(each, ValueError) for each in failed)
+        results.append(await batches.get("other", "good"))
+        batches.close()
+        return results
+
+    assert asyncio.run(main()) == ["A", "B", "C", "B", "A", "GOOD"]
+    assert calls == [("k", ["a"]), ("k", ["b", "c"]), ("other", ["bad"]), ("other", ["good"])]
+
+
+# --------------------------------------------------------------------------------------------------- start, watch, end
+
+
+def test_a_port_in_use_is_refused(folder: Path, server: Served) -> None:
+    done = hybrid("serve", folder / "retriever", "--port", server.port)
+    assert done.is_problem("port-in-use", option="port")
+
+
+def test_a_stopped_server_finishes_its_requests(folder: Path) -> None:
+    with Served(folder / "retriever") as server:
+        statuses: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: statuses.append(server.get("/api/columns", query=QUERY).status))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+        for thread in threads:
+            thread.join()
+        assert statuses == [200] * 8
+
+
+def test_an_update_is_served_without_a_lost_request(folder: Path, tmp_path: Path) -> None:
+    documents = tmp_path / "docs.jsonl"
+    rows = [f'{{"docid": "d{number}", "text": "salt number {number}"}}' for number in range(20)]
+    documents.write_text("\n".join(rows))
+    from hybrid_cli.stages.auto import auto
+    from hybrid_cli.stages.update import update
+
+    auto([documents], model=str(folder / "made" / "model"), output=tmp_path / "mine")
+    with Served(tmp_path / "mine", "--watch") as server:
+        ended, statuses = threading.Event(), list[int]()
+
+        def ask() -> None:
+            number = 0
+            while not ended.is_set():
+                number += 1
+                statuses.append(server.get("/api/search", query=f"salt {number}", k=2).status)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        documents.write_text("\n".join([*rows, '{"docid": "new", "text": "an unheard zebra"}']))
+        update(tmp_path / "mine", [documents])
+        deadline = time.monotonic() + 60
+        while server.get("/health").json["generation"] == 1 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert server.get("/api/search", query="zebra", k=1).json["candidates"][0]["docid"] == "new"
+        ended.set()
+        thread.join()
+        assert set(statuses) == {200}
+
+
+def test_a_retriever_without_its_index_is_served_as_before(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "made", tmp_path / "made", symlinks=True)
+    compose([tmp_path / "made" / "bm25", tmp_path / "made" / "dense"], output=tmp_path / "retriever")
+    with Served(tmp_path / "retriever", "--watch") as server:
+        (tmp_path / "made" / "bm25").rename(tmp_path / "made" / "away")
+        file = tmp_path / "retriever" / "retriever.json"
+        shutil.copy(file, tmp_path / "copy")
+        shutil.move(tmp_path / "copy", file)
+        for _ in range(100):
+            if "warning" in server.log.read_text():
+                break
+            time.sleep(0.1)
+        assert "warning" in server.log.read_text()
+        assert server.get("/api/search", query=QUERY, k=1).status == 200
