@@ -12,9 +12,10 @@ const OUTCOMES = { all: () => true, won: (row) => row.change > EQUAL, lost: (row
 // data: { measure, systems, level, queries: [{ qid, text, values: [by system] or null, groups: [labels] }],
 //   groups: [{ name, labels }], overlaps: { "0,1": [by query] } where there are no values }
 // state: { a, b (places of systems), find, outcome, groups: [labels], point, q (qid) }, changed by the view
-// lists(query): a promise of [{ system, hits, others }] by system, or of a text
+// lists(query): a promise of [{ hits, others }] by system, or of a text
+// link(query): an address that searches the query, if there is one
 // changed(): is called after each change of the state
-export function compare(root, { data, state, lists, changed = () => {}, announce = () => {} }) {
+export function compare(root, { data, state, lists, link, changed = () => {}, announce = () => {} }) {
   const judged = !data.overlaps;
   const wide = matchMedia("(min-width: 64rem)");
   const charts = h("div", { class: "charts" }), listed = h("ol", { class: "queries" });
@@ -238,7 +239,8 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
     announce(`Lists of ${row.text || row.qid}`);
   }
 
-  const heading = (row) => h("h3", { class: "asked" }, row.text || row.qid, " ", h("small", {}, row.text ? row.qid : ""));
+  const heading = (row) => h("h3", { class: "asked" }, row.text || row.qid, " ", h("small", {}, row.text ? row.qid : ""),
+    link ? [" ", h("a", { href: link(row) }, "Search")] : null);
 
   function ranking(place, { hits, others = [] }, row, shared) {
     const name = data.systems[place];

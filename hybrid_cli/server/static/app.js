@@ -128,15 +128,20 @@ function styled(name) {
 // A view that returns `update` is updated with new parameters instead of mounted again.
 async function show() {
   const { view, params } = place();
-  if (!info || location.hash === "#main") return;
+  if (!info) return;
   remember();
   if (mounted.view === view && mounted.leave?.update) return mounted.leave.update(params);
+  const before = mounted.view;
   mounted.leave?.();
   mounted = { view, leave: null };
   title(VIEWS[view].title);
   try {
-    const [module] = await Promise.all([VIEWS[view].load(), ...VIEWS[view].styles.map(styled)]);
+    const known = before ? api.get("/api/info") : info; // judgments may have been added in the other view
+    const [module, latest] = await Promise.all([VIEWS[view].load(), known, ...VIEWS[view].styles.map(styled)]);
     if (mounted.view !== view) return;
+    info = latest;
+    head();
+    remember();
     main.replaceChildren();
     main.className = `view ${view}`;
     mounted.leave = module.mount(main, { api, info, params, navigate, announce, title });
@@ -163,9 +168,9 @@ async function start() {
     if (error.code !== "unreachable") main.replaceChildren(failure(error));
     return;
   }
-  head();
   mounted.leave?.();
   mounted = { view: null, leave: null };
+  head();
   await show();
 }
 

@@ -353,8 +353,9 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     });
     const scores = known ? fusedScores(table, now.name, now.weights) : null;
     const place = known && !now.stored ? 1 + scores.filter((each) => each > scores[row]).length : rank;
-    const label = `${METHODS[now.name]?.label ?? now.name}${scale.some((each) => each !== 1) ? ", in deviations of each side's scores" : ""}` +
-      (now.stored ? "" : `; stored: rank ${rank ?? "–"}`);
+    const unit = now.name === "rrf" ? `: 1 / (${now.recipe.k} + rank)` : scale.some((each) => each !== 1)
+      ? ", in deviations of each side's scores" : "";
+    const label = (METHODS[now.name]?.label ?? now.name) + unit + (now.stored ? "" : `; stored: rank ${rank ?? "–"}`);
     return { parts, fused: { rank: place, score: known ? scores[row] : whole, rule, label } };
   }
 
@@ -414,13 +415,14 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // --------------------------------------------------------------------------------------------------------- start
   async function judge() {
     if (!info.judged) return;
-    controls?.waiting();
+    if (judgedQueries) controls?.judged(new Judged(judgedQueries));
+    else controls?.waiting();
     try {
-      judgedQueries ??= await api.get("/api/judged", { depth: 100 });
+      judgedQueries = await api.get("/api/judged");
       if (judgedQueries.queries.length) controls?.judged(new Judged(judgedQueries));
       if (!state.query) empty();
-    } catch (error) {
-      console.warn(error.message);
+    } catch {
+      controls?.unmeasured();
     }
   }
 
