@@ -47,7 +47,8 @@ HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, 
     "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
     "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
     "test_report_page", "test_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages",
-    "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append", "test_reused",
+    "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append",
+    "test_reused",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

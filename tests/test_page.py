@@ -279,8 +279,8 @@ def test_the_state_is_in_the_address(tab: Tab) -> None:
     page.keyboard.press("Enter")
     until(tab, "document.title.startsWith('moon')")
     page.go_back()
-    until(tab, f"document.title.startsWith('{QUERY}')")
-    page.wait_for_selector(".columns .hit")
+    page.wait_for_selector(f'.column[data-system="hybrid"] .hit:first-child[data-docid="{before[0]}"]')
+    assert page.title().startswith(QUERY)
     assert column(tab, "hybrid") == before
     page.click("text=Back to stored")
     assert column(tab, "hybrid") == stored
