@@ -34,7 +34,8 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_train_roc", "test_fuse", "test_fuse_tune", "test_vectors", "test_pretrain", "test_export",
     "test_engines", "test_shipped", "test_fusion_lists",
     "test_hostile_input", "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
-    "test_judge_terminal", "test_machine_tuning", "test_search", "test_concat_runs", "test_run_files", "test_models",
+    "test_judge_terminal", "test_journal", "test_machine_tuning", "test_search",
+    "test_concat_runs", "test_run_files", "test_models",
     "test_distill_lite", "test_judge", "test_presets", "test_reranker", "test_sharded", "test_dev_set", "test_tower",
     "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_serving", "test_bpr", "test_bad_input",
     "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder", "test_api",
@@ -48,7 +49,7 @@ HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, 
     "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
     "test_report_page", "test_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages",
     "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append",
-    "test_reused",
+    "test_reused", "test_judging_page",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

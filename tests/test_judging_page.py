@@ -18,7 +18,6 @@ from hybrid_cli.collections.collection import read_qrels, read_queries
 from hybrid_cli.collections.journal import Journal
 from hybrid_cli.stages.compose import compose
 
-pytestmark = pytest.mark.slow
 RULES = "# Rules\n\nGrade **evidence**, `not` style.\n\n- one\n- two\n\n<b>text</b>\n"
 HIT = {"qid", "docid", "query", "title", "text", "position", "pooled"}
 
@@ -148,7 +147,7 @@ def test_an_earlier_answer_is_shown_and_changed(server: Served, shared: Path) ->
     assert [row["grade"] for row in rows_of(shared) if row["rater"] == "change"] == [1, 3]
 
 
-def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served) -> None:
+def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served, shared: Path) -> None:
     qid, docid = pair_of(state(server, "first"))
     answered(server, "first", 1, grade=3)
     seen = set()
@@ -165,6 +164,9 @@ def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served) -
     done = state(server, "second")
     assert done["progress"]["judged"] == done["progress"]["queries"] > 0
     assert done["conflicts"] >= 1
+    lines = server.get("/api/judging/qrels").body.decode().splitlines()
+    expected = [[qid, "0", docid, str(grade)] for qid, docid, grade in read_qrels(shared).iter_rows()]
+    assert sorted(line.split("\t") for line in lines) == sorted(expected)
     assert len(done["evidence"]) == 2
     assert all("hybrid" in each["sentence"] for each in done["evidence"])
 
@@ -301,7 +303,7 @@ class Desk(Tab):
     @property
     def hit(self) -> tuple[str, str]:
         """Query and title of the hit."""
-        return self.page.text_content(".hit .query"), self.page.text_content(".hit .title")
+        return self.page.text_content(".to-judge .query"), self.page.text_content(".to-judge .title")
 
     def press(self, key: str) -> None:
         """Press a key that ends a hit, and wait for the next hit."""
@@ -454,7 +456,7 @@ def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
     page = desk.page
     background = "() => getComputedStyle(document.querySelector('.hit mark')).backgroundColor"
     for _ in range(40):
-        if page.locator(".hit .text mark").count():
+        if page.locator(".to-judge .text mark").count():
             break
         desk.press("0")
     assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits, so they are off at first"

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Served
+from served import TOKEN, Served
 
 from hybrid_cli import open_retriever
+from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.stages.compose import compose
 
 pytest.importorskip("mcp", reason="the MCP SDK is not installed: pip install 'hybrid_cli[mcp]'")
@@ -73,3 +74,24 @@ def test_tools_on_standard_streams(retriever: Path) -> None:
     names, found = called(stdio_client(process), ("search", {"query": QUERY, "k": 1}))
     assert set(names) == {"search", "get_document", "explain"}
     assert found.structured_content["hits"][0]["docid"] == open_retriever(retriever).search(QUERY, 1)["docid"][0]
+
+
+def test_a_tool_stores_grades_as_those_of_a_machine(retriever: Path, tmp_path: Path) -> None:
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    words = ["-m", "hybrid_cli", "serve", str(retriever), "--mcp-stdio", "--judgments", str(tmp_path / "j.jsonl")]
+    process = StdioServerParameters(command=sys.executable, args=[*words, "--mcp-judge"], env=dict(os.environ))
+    call = {"query": QUERY, "docid": "salt", "grade": 2}
+    _, stored, unknown, high = called(
+        stdio_client(process), ("judge", call), ("judge", call | {"docid": "nothing"}), ("judge", call | {"grade": 4})
+    )
+    assert not stored.is_error
+    assert unknown.is_error
+    assert high.is_error
+    assert raters_of(tmp_path / "j.jsonl") == {"machine:mcp": 1}
+
+
+def test_a_client_that_judges_needs_the_token(retriever: Path, tmp_path: Path) -> None:
+    with Served(retriever, "--judgments", tmp_path / "j.jsonl", "--mcp-judge") as server:
+        assert server.ask("POST", "/mcp", {}).status == 401
+        assert server.ask("POST", "/mcp", {}, authorization=f"Bearer {TOKEN}").status != 401

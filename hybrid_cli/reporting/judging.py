@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
-from hybrid_cli.reporting.snippets import match_words
+from hybrid_cli.reporting.snippets import cells, match_words
 from hybrid_cli.reporting.tables import figure
 
 if TYPE_CHECKING:
@@ -138,13 +138,13 @@ def listing(shown: Listing, width: int, height: int) -> list[Text]:
     """Return the lines of the list, of which the part with the chosen row is shown."""
     room = max(_LEAST_LINES, height - 4)
     begin = shown.chosen // room * room
-    rows = [
-        styled(f"{'>' if number == shown.chosen else ' '} {answer}  {console.one_line(f'{query}: {title}')}")
-        for number, (answer, query, title) in enumerate(shown.rows[begin : begin + room], begin)
-    ]
-    title = f"Answered hits: {shown.chosen + 1:,} of {len(shown.rows):,}, the last one first"
+    rows = []
+    for number, (answer, query, title) in enumerate(shown.rows[begin : begin + room], begin):
+        mark = ">" if number == shown.chosen else " "
+        rows.append(styled(f"{mark} {answer}  {cells(console.one_line(query), width // 3)}: {console.one_line(title)}"))
+    head = f"Answered hits: {shown.chosen + 1:,} of {len(shown.rows):,}, the last one first"
     keys = _keys({f"{DOWN}, {UP}": "down, up", "Enter": "show and change", LIST: "back"}.items())
-    lines = [styled(title, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys]
+    lines = [styled(head, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines

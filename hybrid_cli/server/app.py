@@ -28,7 +28,7 @@ from hybrid_cli.version import __version__
 MOST_HITS, MOST_QUERIES, QUERY_CHARACTERS = 1000, 256, 4000
 _EXPLAINED = 100
 _NOT_FOUND = ("no-such-document", "unknown-id")
-_WRITES = ("/api/judgments", "/api/judging")
+_WRITES, _MCP = ("/api/judgments", "/api/judging"), "/mcp"
 
 
 def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
@@ -78,8 +78,9 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=_HANDLERS)
     hosts = {*settings.allow_host, *([settings.host] if settings.host not in ("0.0.0.0", "::") else [])}
     local = settings.host in LOOPBACK
+    writes = (*_WRITES, _MCP) if settings.mcp_judge else _WRITES
     return Guard(
-        app, port, {*hosts, *LOOPBACK}, state.token, not local, lambda path: path.startswith(_WRITES),
+        app, port, {*hosts, *LOOPBACK}, state.token, not local, lambda path: path.startswith(writes),
         settings.timeout, lambda path, status, seconds: state.metrics.requests.labels(path, status).observe(seconds),
         log, settings.log_queries,
     )  # fmt: skip

@@ -6,20 +6,20 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import polars as pl
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.journal import HIGHEST, SKIPPED, Answer, Journal, Pair, is_rater
+from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -27,25 +27,42 @@ from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import make_typed, parse_json
 from hybrid_cli.reporting.judging import GRADES, REASONS
-from hybrid_cli.reporting.judging_session import ComparedRuns, JudgingSession, at_weights, best_first, judged_queries
+from hybrid_cli.reporting.judging_session import (
+    ComparedRuns,
+    JudgedQueries,
+    JudgingSession,
+    at_weights,
+    best_first,
+    judged_queries,
+)
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.server.answers import marked
-
-if TYPE_CHECKING:
-    from hybrid_cli.server.live import Live
-    from hybrid_cli.server.state import State
+from hybrid_cli.server.live import Live
+from hybrid_cli.settings import Serve
 
 Json = dict[str, Any]
 T = TypeVar("T")
 _DEPTH = 5  # hits pooled from each system
 _HITS = 100  # hits of each system that measures and fusions read
-_MOST_QUERIES = 200  # queries that are searched for the pools
+_MOST_QUERIES = 300  # queries that are searched for the pools
 _BATCH = 16  # queries that are searched at a time, so that other requests are answered meanwhile
 _PATIENCE = 1.0  # seconds until a request is answered although the pools are not ready
 _LONGEST = 4000  # characters of a query
 _LONGEST_REASON = 200
 _RUN = ("qid", "docid", "rank", "score")
+
+
+class State(Protocol):
+    """The part of the state of the server that judging needs; see `server.state`."""
+
+    settings: Serve
+    live: Live
+    tune: Callable[[Live, Path], Path] | None
+
+    @property
+    def queries(self) -> pl.DataFrame:
+        """Return qid and text of the queries of the collection."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ class Judging:
     preparing: tuple[int, int] = (0, 0)
     _searched: Searched | None = None
     _sessions: dict[str, JudgingSession] = field(default_factory=dict)
-    _verdict: tuple[int, Json] = field(default_factory=lambda: (-1, {}))
+    _verdict: tuple[JudgedQueries, Json] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
@@ -200,7 +217,7 @@ class Judging:
                 done=lambda done: setattr(self, "preparing", (min(done, len(queries)), len(queries))),
             )  # fmt: skip
             with self._lock:
-                self._searched, self._sessions, self._verdict, searched = new, {}, (-1, {}), new
+                self._searched, self._sessions, self._verdict, searched = new, {}, None, new
         return searched
 
     @property
@@ -242,16 +259,36 @@ class Judging:
         searched = self.search()
         qid = next((known for known, asked in searched.queries.items() if asked == text), None)
         if qid is None:
-            qid = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+            qid = self._qid(text)
             query = pl.DataFrame({"qid": [qid], "text": [text]})
             new = Searched.of(searched.live, query, self.state.settings.measure, searched)
             with self._lock:
-                self._searched, self._sessions, self._verdict = new, {}, (-1, {})
+                self._searched, self._sessions, self._verdict = new, {}, None
         session = self.session(rater)
         session.pools.sort(key=lambda pool: pool.qid != qid)
         return self.content(rater)
 
+    def _qid(self, text: str) -> str:
+        """Return the id of a query with this text: a known one, or one derived from the text."""
+        known = [*self.journal.queries.items(), *self.state.queries.select("qid", "text").iter_rows()]
+        derived = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+        return next((qid for qid, asked in known if asked == text), derived)
+
     # --------------------------------------------------------------------------------------------------------- answers
+
+    def take_of_program(self, query: str, docid: str, grade: int) -> None:
+        """Store the grade of a program, which counts as that of a machine.
+
+        Raises:
+            InputError: a bad grade, or no such document.
+        """
+        if not 0 <= grade <= HIGHEST:
+            raise InputError(f"grade {grade}: is not from 0 to {HIGHEST}", code="out-of-range", option="grade")
+        text = " ".join(query.split())
+        if not text or self._text(docid, text) is None:
+            raise InputError(f"no query, or no document {docid}", code="no-such-document", id=docid)
+        with self._lock:
+            self.journal.add([Answer(self._qid(text), docid, grade, f"{MACHINE}mcp", now(), query=text)])
 
     def take(self, posted: Posted) -> Json:
         """Store an answer, unless its id is stored; return the next hit.
@@ -336,28 +373,13 @@ class Judging:
         return None
 
     def _whole(self) -> Json:
-        """Return what the answers of all people say, computed once after each answer."""
-        searched, count = self.search(), self.journal.count
-        if self._verdict[0] != count:
-            first = next(iter(self._sessions.values()))
-            judged = judged_queries(first.pools, self.journal.of_people())
-            compared, main = searched.compared, searched.live.main
-            evidence, weight = [], None
-            if judged and len(compared.opened) > 1:
-                evidence = compared.evidence(Run.of(searched.tables[main]), judged)
-                weight = compared.weight(judged)
-            found = {
-                "judged_by_all": len(judged), "conflicts": self.journal.conflicts(),
-                "decided": bool(evidence) and all(each.outcome != "undecided" for each in evidence),
-                "evidence": [
-                    {**each.content(), "sentence": evidence_sentence(main, compared.measure, each)} for each in evidence
-                ],
-                "weight": None if weight is None else {
-                    "side": weight[0], "chosen": weight[1].chosen, "low": weight[1].low, "high": weight[1].high
-                },
-            }  # fmt: skip
-            self._verdict = count, found
-        return self._verdict[1]
+        """Return what the answers of all people say; it is computed again when a further query is judged."""
+        searched = self.search()
+        pooled = next(iter(self._sessions.values())).pools
+        judged = judged_queries(pooled, self.journal.of_people())
+        if self._verdict is None or self._verdict[0] != judged:
+            self._verdict = judged, _verdict(searched, judged)
+        return {"judged_by_all": len(judged), "conflicts": self.journal.conflicts(), **self._verdict[1]}
 
     def qrels(self) -> pl.DataFrame:
         """Return the grades of people that count: qid, docid, relevance."""
@@ -409,6 +431,23 @@ class Judging:
         return str(self.state.tune(self.state.live, self.journal.path))
 
 
+def _verdict(searched: Searched, judged: JudgedQueries) -> Json:
+    """Return the evidence that the retriever is better than each side, and the weight that fits."""
+    compared, main = searched.compared, searched.live.main
+    evidence, weight = [], None
+    if judged and len(compared.opened) > 1:
+        evidence = compared.evidence(Run.of(searched.tables[main]), judged)
+        weight = compared.weight(judged)
+    sentences = [evidence_sentence(main, compared.measure, each) for each in evidence]
+    return {
+        "decided": bool(evidence) and all(each.outcome != "undecided" for each in evidence),
+        "evidence": [
+            {**each.content(), "sentence": sentence} for each, sentence in zip(evidence, sentences, strict=True)
+        ],
+        "weight": weight and {"side": weight[0], **asdict(weight[1])},
+    }  # fmt: skip
+
+
 def _listed(answer: Answer, titles: dict[str, str]) -> Json:
     return {
         "docid": answer.docid, "title": titles.get(answer.docid) or answer.docid, "grade": answer.grade,
@@ -428,6 +467,7 @@ def routes(judging: Judging) -> list[BaseRoute]:
         Route("/api/judging/answered", work.handler(_answered), methods=["GET"]),
         Route("/api/judging/queries", work.handler(_add_query), methods=["POST"]),
         Route("/api/judging/tuned", work.tuned, methods=["GET", "POST"]),
+        Route("/api/judging/qrels", partial(_qrels, judging), methods=["GET"]),
     ]
 
 
@@ -503,6 +543,12 @@ async def _add_query(judging: Judging, request: Request) -> Callable[[], Json]:
     posted = await _body(request, PostedQuery)
     check_rater(posted.rater)
     return partial(judging.add_query, posted.rater, posted.text)
+
+
+async def _qrels(judging: Judging, request: Request) -> PlainTextResponse:
+    """Return the grades as lines of TREC: qid, 0, docid, grade."""
+    rows = (await run_in_threadpool(judging.qrels)).iter_rows()
+    return PlainTextResponse("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid, grade in rows))
 
 
 async def _body(request: Request, kind: type[T]) -> T:

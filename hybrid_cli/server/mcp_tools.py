@@ -103,6 +103,21 @@ def tools(state: State) -> MCPServer[Any]:
             found = await asyncio.to_thread(answers.explained, state.live, query, docid)
         return Explanation(**found["explanation"])
 
+    if state.settings.mcp_judge and (judging := state.judging) is not None:
+
+        @server.tool(structured_output=False)
+        async def judge(query: str, docid: str, grade: int) -> str:
+            """Store how relevant a document is for a query; the grade counts as that of a machine.
+
+            Args:
+                query: text of the query.
+                docid: id of the document.
+                grade: 0 not relevant, 1 partly, 2 relevant, 3 fully relevant.
+            """
+            with _tool_errors():
+                await asyncio.to_thread(judging.take_of_program, query, docid, grade)
+            return "stored"
+
     return server
 
 

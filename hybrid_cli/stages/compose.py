@@ -203,7 +203,8 @@ def _tuned_by_fold(settings: Compose, fuse: Fuse, runs: Sequence[Path]) -> list[
     """Return the fusion that is tuned without each fold of the judged queries; its tables are not printed."""
     qrels, recipes = _qrels(settings), []
     paths = {"qrels": qrels} | ({} if settings.machine is None else {"machine": settings.machine})
-    judgments = {rater: judgments_of(path, {run.stem: run for run in runs}) for rater, path in paths.items()}
+    named = {run.stem: run for run in runs}
+    judgments = {rater: judgments_of(path, named, of_machine=rater == "machine") for rater, path in paths.items()}
     for number, fold in enumerate(judged_folds(qrels, settings.seed)):
         others = {rater: fuse.output.with_name(f"{number}-{rater}.parquet") for rater in judgments}
         for rater, path in others.items():

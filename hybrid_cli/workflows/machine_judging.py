@@ -156,7 +156,8 @@ class MachineSession:
         """Store grades by pair, with the keys of their questions."""
         rater, time = MACHINE + self.judge.name, now()
         self.journal.add(
-            Answer(*pair, grade=grade, rater=rater, time=time, key=key) for pair, (key, grade) in grades.items()
+            Answer(*pair, grade=grade, rater=rater, time=time, query=self.questions[pair][1].query, key=key)
+            for pair, (key, grade) in grades.items()
         )
 
     def grades(self) -> dict[Pair, int]:

@@ -120,7 +120,9 @@ const styles = {};
 
 function styled(name) {
   styles[name] ??= new Promise((resolve) => {
-    document.head.append(h("link", { rel: "stylesheet", href: `static/${name}`, onload: resolve, onerror: resolve }));
+    document.head.append(h("link", {
+      rel: "stylesheet", href: `static/${name}`, "data-styles": name, onload: resolve, onerror: resolve,
+    }));
   });
   return styles[name];
 }
@@ -139,9 +141,15 @@ async function show() {
     const known = before ? api.get("/api/info") : info; // judgments may have been added in the other view
     const [module, latest] = await Promise.all([VIEWS[view].load(), known, ...VIEWS[view].styles.map(styled)]);
     if (mounted.view !== view) return;
+<<<<<<< HEAD
     info = latest;
     head();
     remember();
+=======
+    for (const { sheet, dataset } of document.querySelectorAll("link[data-styles]")) {
+      if (sheet) sheet.disabled = !VIEWS[view].styles.includes(dataset.styles); // views use the same names of classes
+    }
+>>>>>>> serve
     main.replaceChildren();
     main.className = `view ${view}`;
     mounted.leave = module.mount(main, { api, info, params, navigate, announce, title });

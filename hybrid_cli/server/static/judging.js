@@ -92,7 +92,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   let busy = false;
 
   // ------------------------------------------------------------------------------------------------------- elements
-  const hit = h("article", { class: "hit", "aria-label": "Hit" });
+  const hit = h("article", { class: "to-judge", "aria-label": "Hit" });
   const notice = h("div", { class: "notice", role: "alert" });
   const buttons = {};
   const button = (name, label, kind = "") => {
@@ -118,7 +118,20 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // -------------------------------------------------------------------------------------------------------- person
   function person() {
     return h("p", { class: "note person" }, "You judge as ", h("b", { class: "name" }, rater), ". ",
-      h("button", { type: "button", class: "plain", onclick: () => ask() }, "Change"));
+      h("button", { type: "button", class: "plain", onclick: () => ask() }, "Change"), " ",
+      h("a", { href: "api/judging/qrels", download: "judgments.qrels" }, "Download qrels"));
+  }
+
+  function enter(name) {
+    rater = name;
+    state = null;
+    own.keep({ rater });
+    navigate("judge", { rater }, { replace: true });
+    side.querySelector(".name").textContent = rater;
+    hit.replaceChildren(skeleton());
+    enable(false);
+    root.replaceChildren(desk);
+    load();
   }
 
   function ask(problem = "") {
@@ -133,12 +146,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
         field.focus();
         return;
       }
-      rater = name;
-      own.keep({ rater });
-      navigate("judge", { rater }, { replace: true });
-      side.querySelector(".name").textContent = rater;
-      root.replaceChildren(desk);
-      load();
+      enter(name);
     };
     const known = info.judging.raters.filter((name) => name !== rater);
     root.replaceChildren(h("form", { class: "welcome", onsubmit: (event) => {
@@ -408,14 +416,14 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const goal = state.decided ? state.judged_by_all
       : more.length && more.every((each) => each !== null) ? state.judged_by_all + Math.max(...more) : null;
     const most = Math.max(goal ?? FIRST_GOAL, state.judged_by_all, 1);
-    const rest = state.decided ? "That suffices." : goal === null ? `${FIRST_GOAL} are a good start.`
+    const rest = state.decided ? null : goal === null ? `${FIRST_GOAL} are a good start.`
       : `About ${goal - state.judged_by_all} more would decide.`;
     const small = [count(answers, "grade"), skipped && `${skipped} skipped`, later && `${later} for later`,
       state.judged_by_all !== judged && `${count(judged, "query", "queries")} by you`].filter(Boolean).join(" · ");
     progress.replaceChildren(
       h("h3", { id: "progress-label" }, count(state.judged_by_all, "query", "queries"), " judged"),
       h("progress", { max: most, value: state.judged_by_all, "aria-labelledby": "progress-label" }),
-      h("p", { class: "note" }, rest), h("p", { class: "note" }, small));
+      ...(rest ? [h("p", { class: "note" }, rest)] : []), h("p", { class: "note" }, small));
   }
 
   function showVerdict() {
@@ -482,14 +490,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   addEventListener("keydown", pressed);
   root.classList.toggle("marks", own.marks);
   label();
-  if (rater) {
-    own.keep({ rater });
-    navigate("judge", { rater }, { replace: true });
-    root.replaceChildren(desk);
-    hit.replaceChildren(skeleton());
-    enable(false);
-    load();
-  } else ask();
+  if (rater) enter(rater);
+  else ask();
 
   const leave = () => {
     gone = true;
@@ -499,13 +501,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   };
   leave.update = (changed) => {
     const name = changed.get("rater");
-    if (name && name !== rater) {
-      rater = name;
-      own.keep({ rater });
-      side.querySelector(".name").textContent = rater;
-      root.replaceChildren(desk);
-      load();
-    }
+    if (name && name !== rater) enter(name);
   };
   return leave;
 }
