@@ -141,15 +141,12 @@ async function show() {
     const known = before ? api.get("/api/info") : info; // judgments may have been added in the other view
     const [module, latest] = await Promise.all([VIEWS[view].load(), known, ...VIEWS[view].styles.map(styled)]);
     if (mounted.view !== view) return;
-<<<<<<< HEAD
     info = latest;
     head();
     remember();
-=======
     for (const { sheet, dataset } of document.querySelectorAll("link[data-styles]")) {
       if (sheet) sheet.disabled = !VIEWS[view].styles.includes(dataset.styles); // views use the same names of classes
     }
->>>>>>> serve
     main.replaceChildren();
     main.className = `view ${view}`;
     mounted.leave = module.mount(main, { api, info, params, navigate, announce, title });
