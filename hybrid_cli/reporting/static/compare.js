@@ -269,5 +269,6 @@ export function compare(root, { data, state, lists, link, changed = () => {}, an
   const moved = () => mark();
   wide.addEventListener("change", moved);
   draw();
+  if (state.q && !wide.matches) listed.querySelector(".chosen")?.scrollIntoView();
   return { update() { whole = false; draw(); }, leave() { wide.removeEventListener("change", moved); } };
 }

@@ -161,9 +161,9 @@ function head() {
   name.textContent = info.name;
   const judged = info.judged ? [count(info.judged, "judged query", "judged queries")] : [];
   document.getElementById("facts").textContent = [count(info.documents, "document"), ...judged].join(" · ");
-  const views = Object.entries(VIEWS).filter(([, { shown }]) => !shown || shown(info));
-  document.getElementById("tabs").replaceChildren(
-    ...views.map(([view, { title }]) => h("li", {}, h("a", { href: `#/${view}`, "data-view": view }, title))));
+  const views = Object.entries(VIEWS).filter(([, { shown }]) => !shown || shown(info)), tabs = document.getElementById("tabs");
+  if (views.length === tabs.children.length) return; // the focus stays on its tab
+  tabs.replaceChildren(...views.map(([view, { title }]) => h("li", {}, h("a", { href: `#/${view}`, "data-view": view }, title))));
 }
 
 async function start() {
