@@ -27,7 +27,7 @@ os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
     "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",
-    "test_languages", "test_faiss_file",
+    "test_page", "test_languages", "test_faiss_file",
     "test_examples", "test_faq", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
     "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
     "test_append", "test_update", "test_sparse", "test_sparse_changes",
@@ -47,9 +47,9 @@ HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, 
     # forms of other tools, browsers
     "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
     "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
-    "test_report_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages", "test_train_frozen",
-    "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append", "test_reused",
-    "test_judging_page",
+    "test_report_page", "test_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages",
+    "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append",
+    "test_reused", "test_judging_page",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

@@ -20,7 +20,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
-from hybrid_cli.reporting.queries import Marker
+from hybrid_cli.reporting.compare import Marker
 from hybrid_cli.reporting.snippets import cells, match_words, snippet, wrap_lines
 from hybrid_cli.training.pretraining import pieces
 

@@ -77,11 +77,11 @@ class Findings:
         plan: runs and measures.
         summary: means, intervals and comparisons.
         complement: comparison of two runs; None without a pair.
-        matches: comparisons per query; the last one is shown in detail.
-        lead: comparison of the hybrid with BM25, which comes first; None with one run.
+        matches: comparisons per query.
+        lead: comparison of the hybrid with BM25, which comes first and is shown in detail; None with one run.
         kept: run -> its data.
         groups: groups of queries with the means of each run.
-        helped, hurt: qid, change of the queries that change most in the last match.
+        helped, hurt: qid, change of the queries that change most in `lead`.
         queries: qid -> text, if available.
         documents: docid -> title and text of the shown documents.
         reused: runs that were tuned or trained on the judged queries, in words.
@@ -124,10 +124,10 @@ def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts
     summary = summarize(plan, values, counts, settings, baselines)
     kept = gather(plan)
     compared = complement(plan, values, texts, show_queries=0) if plan.pair else None
-    matches = _matches(summary, plan.pair)
-    changed = changes(values, matches[-1].run, matches[-1].bases, summary.measures[0]) if matches else pl.DataFrame()
-    hurt, helped = most_changed(changed, settings.show_queries) if matches else (changed, changed)
-    heads = [kept[run].head for match in matches[-1:] for run in match.runs]
+    lead = _lead(summary, plan)
+    changed = changes(values, lead.run, lead.bases, summary.measures[0]) if lead else pl.DataFrame()
+    hurt, helped = most_changed(changed, settings.show_queries) if lead else (changed, changed)
+    heads = [kept[run].head for run in kept] if lead else []
     lists = (head.join(part, on="qid", how="semi")["docid"] for head in heads for part in (hurt, helped))
     shown = pl.concat([pl.Series([], dtype=pl.String), *lists])
     queries, documents, groups = _texts(plan, summary, compared, texts, shown)
@@ -135,8 +135,8 @@ def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts
         plan=plan,
         summary=summary,
         complement=compared,
-        matches=matches,
-        lead=_lead(summary, plan),
+        matches=_matches(summary, plan.pair),
+        lead=lead,
         kept=kept,
         groups=groups,
         helped=helped,

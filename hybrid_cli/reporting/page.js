@@ -30,22 +30,3 @@
   night.addEventListener("change", draw);
   draw();
 })();
-
-// Shows the judged queries whose text and id contain all words of the search box.
-(() => {
-  const box = document.getElementById("find");
-  if (!box) return;
-  const rows = [...document.querySelectorAll(".queries > .row")];
-  const texts = rows.map((row) => `${row.children[1].textContent} ${row.children[4].textContent}`.toLowerCase());
-  const output = document.querySelector(".find > output");
-  box.closest(".find").hidden = false;
-  box.addEventListener("input", () => {
-    const words = box.value.toLowerCase().split(/\s+/);
-    let count = 0;
-    rows.forEach((row, number) => {
-      row.hidden = !words.every((word) => texts[number].includes(word));
-      count += !row.hidden;
-    });
-    output.value = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} queries`;
-  });
-})();

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,60 +18,11 @@ from markupsafe import Markup
 from hybrid_cli.reporting import charts
 from hybrid_cli.reporting.charts import Figure
 from hybrid_cli.reporting.colours import COLOURS, RUN_COLOURS, style_sheet
-from hybrid_cli.reporting.tables import Table, figure, with_sign
+from hybrid_cli.reporting.tables import Table
 
-
-@dataclass(frozen=True)
-class Hit:
-    """One hit of a ranked list; texts are lists of (part, part is a query term)."""
-
-    rank: int
-    docid: str
-    score: float
-    title: Sequence[tuple[str, bool]]
-    text: Sequence[tuple[str, bool]]
-    grade: int | None
-    relevant: bool
-
-
-@dataclass(frozen=True)
-class RankedList:
-    """A ranked list: value, top hits, and ranks of other relevant documents, of one run on one query."""
-
-    run: str
-    value: float
-    hits: Sequence[Hit]
-    others: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A query with the lists of several runs side by side."""
-
-    qid: str
-    query: str
-    change: float
-    lists: Sequence[RankedList]
-
-
-@dataclass(frozen=True)
-class ListedQuery:
-    """A query with the values of a baseline and of a run; the text is empty if unknown."""
-
-    qid: str
-    query: str
-    before: float
-    after: float
-    change: float
-
-
-@dataclass(frozen=True)
-class QueryList:
-    """Queries with the values of a baseline and of a run, below a search box."""
-
-    baseline: str
-    run: str
-    queries: Sequence[ListedQuery]
+_STYLES = ("static/common.css", "static/hits.css", "static/compare.css", "page.css")
+_MODULES = ("dom.js", "hits.js", "compare.js", "report.js")  # each imports from earlier ones
+_IMPORT_OR_EXPORT = re.compile(r"^(?:import .*\n|export )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -81,8 +33,7 @@ class Section:
 
     Attributes:
         tables: the title is a label for screen readers.
-        cases: heading -> queries.
-        listed: a list of queries to search in.
+        comparison: data of `static/compare.js`.
         folded: tables that are hidden until their title is opened.
     """
 
@@ -91,8 +42,7 @@ class Section:
     text: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
-    listed: QueryList | None = None
+    comparison: Mapping[str, Any] | None = None
     folded: Sequence[Table] = ()
 
 
@@ -112,8 +62,10 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         "datasets": {name: rows for figure in figures for name, rows in figure.spec["datasets"].items()},
         "config": {scheme: charts.chart_config(scheme, legend=False) for scheme in COLOURS},
     }
+    comparison = next((section.comparison for section in sections if section.comparison), None)
+    sources = [*([_vega(), _source("page.js")] if figures else []), *([_bundle()] if comparison else [])]
     # in JavaScript, `<\/` in a string or pattern is `</`, which would end the script element
-    scripts = [text.replace("</script", "<\\/script") for text in (_vega(), _source("page.js"))] if figures else []
+    scripts = [text.replace("</script", "<\\/script") for text in sources]
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -124,12 +76,11 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         sections=sections,
         colours={run: _colour(number) for number, run in enumerate(runs)},
         colour=_colour,
-        style=Markup(style_sheet() + _source("static/common.css") + _source("page.css")),
+        style=Markup(style_sheet() + "".join(map(_source, _STYLES))),
         scripts=[Markup(script) for script in scripts],
         allowed=[_digest(script) for script in scripts],
-        content=Markup(as_data(content)),
-        figure=figure,
-        signed=with_sign,
+        content=Markup(as_data(content)) if figures else None,
+        comparison=Markup(as_data(comparison)) if comparison else None,
     )
 
 
@@ -148,6 +99,12 @@ def _vega() -> str:
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def _bundle() -> str:
+    """Return the modules of the comparison as one script, since a file has no address to import them from."""
+    modules = (_IMPORT_OR_EXPORT.sub("", _source(f"static/{name}")) for name in _MODULES)
+    return "(() => {\n" + "\n".join(modules) + "})();"
 
 
 def _digest(program: str) -> str:

@@ -1,8 +1,8 @@
-"""Comparison of runs per query: scatter plots, wins and losses, and ranked lists of the queries that change most."""
+"""Comparison of runs per query: scatter plots, wins and losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -10,23 +10,16 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import words
-from hybrid_cli.evaluation.complementarity import changes
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
 from hybrid_cli.reporting.complement import contest
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Case, Hit, ListedQuery, QueryList, RankedList, Section
-from hybrid_cli.reporting.snippets import snippet
+from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.tables import Table, with_sign
 
-_TEXT_CHARACTERS, _LISTED_CHARACTERS = 160, 240
+_TEXT_CHARACTERS = 160
 _SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
 _CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
 _GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
-_SNIPPET_CHARACTERS = 160
-_OTHERS = 3  # relevant documents listed below the hits
-
-Analyze = Callable[[Sequence[str]], list[list[str]]]
-Parts = list[tuple[str, bool]]
 
 
 def dots_section(findings: Findings, most: int) -> Section:
@@ -122,119 +115,3 @@ def _figure(
         f"ties. Dots with equal values are spread around their position.{sampled} Hover over a dot to read the query.",
         legend=[name for name in runs if name in shown],
     )
-
-
-# -------------------------------------------------------------------------------------------------------- ranked lists
-
-
-def lists_section(findings: Findings, analyze: Analyze) -> Section:
-    """Return the queries that change most in the last match, each with the lists of all its runs.
-
-    Args:
-        findings: result of `data.find`.
-        analyze: function from texts to BM25's terms.
-    """
-    match, marker = findings.matches[-1], Marker(analyze)
-    cases = {
-        heading: [_case(findings, marker, match, *row) for row in queries.select("qid", "change").iter_rows()]
-        for heading, queries in (
-            (f"Where {match.run} gains most", findings.helped),
-            (f"Where {match.run} loses most", findings.hurt),
-        )
-    }
-    text = (
-        f"Queries whose {findings.measure} differs most between {match.run} and {match.base}. Open a query to compare "
-        "the lists. Words with the stem of a query word, which BM25 matches, are highlighted."
-    )
-    return Section("changed", "Queries that change most", text=[text], cases=cases)
-
-
-def all_section(findings: Findings, match: Match, most: int) -> Section:
-    """Return the list of all judged queries with both scores, those that differ most first.
-
-    Args:
-        findings: result of `data.find`.
-        match: the compared runs.
-        most: maximum number of queries; those that differ least are left out.
-    """
-    changed = changes(findings.summary.values, match.run, match.bases, findings.measure)
-    ordered = changed.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(most)
-    rows = [
-        ListedQuery(qid, words.head(findings.queries.get(qid, ""), _LISTED_CHARACTERS), base, value, change)
-        for qid, base, value, change in ordered.select("qid", "base", "value", "change").iter_rows()
-    ]
-    left_out = f" The {len(changed) - most:,} that differ least are left out." if len(changed) > most else ""
-    text = f"{findings.measure} of {match.base} and {match.run}. Queries that differ most come first.{left_out}"
-    return Section("all-queries", "All judged queries", text=[text], listed=QueryList(match.base, match.run, rows))
-
-
-def _case(findings: Findings, marker: Marker, match: Match, qid: str, change: float) -> Case:
-    query = findings.queries.get(qid, "")
-    values = dict(findings.summary.values.filter(qid=qid, measure=findings.measure).select("run", "value").iter_rows())
-    lists = [_list(findings, marker, run, qid, query, values[run]) for run in match.runs]
-    return Case(qid, query or qid, change, lists)
-
-
-def _list(findings: Findings, marker: Marker, run: str, qid: str, query: str, value: float) -> RankedList:
-    judged = findings.kept[run].judged.filter(qid=qid)
-    head = findings.kept[run].head.filter(qid=qid)
-    grades = dict(judged.select("docid", "relevance").iter_rows())
-    hits = []
-    for docid, rank, score in head.select("docid", "rank", "score").iter_rows():
-        title, text = findings.documents.get(docid, ("", ""))
-        grade = grades.get(docid)
-        hits.append(
-            Hit(
-                rank=rank,
-                docid=docid,
-                score=score,
-                title=marker.marked(query, title or docid),
-                text=marker.marked(query, marker.snippet(query, text)),
-                grade=grade,
-                relevant=grade is not None and grade >= findings.plan.level,
-            )
-        )
-    relevant = judged.filter(pl.col("relevance") >= findings.plan.level).join(head, on="docid", how="anti")
-    return RankedList(run, value, hits, [] if findings.by_answers else _other_ranks(relevant))
-
-
-def _other_ranks(relevant: pl.DataFrame) -> list[str]:
-    """Return the ranks of relevant documents that are not among the hits shown."""
-    hits = relevant.sort("position", nulls_last=True).select("docid", "position").rows()
-    others = [
-        f"Relevant document {docid} is at rank {position:,}."
-        if position
-        else f"Relevant document {docid} was not retrieved."
-        for docid, position in hits[:_OTHERS]
-    ]
-    return others + ([f"{len(hits) - _OTHERS:,} more relevant documents are not shown."] if hits[_OTHERS:] else [])
-
-
-class Marker:
-    """Finds the words of a text whose terms are query terms."""
-
-    def __init__(self, analyze: Analyze):
-        self._analyze = analyze
-        self._terms: dict[str, frozenset[str]] = {}
-
-    def marked(self, query: str, text: str) -> Parts:
-        """Split a text into (part, part is a query term); in scripts without spaces, see `words.common`."""
-        asked = self._terms_of([query])[query]
-        terms = self._terms_of(words.plain_words(text))
-        spans = [(span, bool(terms[text[slice(*span)]] & asked)) for span in words.plain_spans(text)]
-        spans += [(span, True) for span in words.common(query)(text)]
-        parts, last = [], 0
-        for (begin, end), matched in sorted(spans):
-            parts += [(text[last:begin], False), (text[begin:end], matched)]
-            last = end
-        return [(part, matched) for part, matched in [*parts, (text[last:], False)] if part]
-
-    def snippet(self, query: str, text: str) -> str:
-        """Return the part of the text with most query terms."""
-        matched = [part for part, matches in self.marked(query, text) if matches]
-        return snippet(text, " ".join(matched), _SNIPPET_CHARACTERS)
-
-    def _terms_of(self, texts: Sequence[str]) -> Mapping[str, frozenset[str]]:
-        new = [text for text in dict.fromkeys(texts) if text not in self._terms]
-        self._terms |= dict(zip(new, map(frozenset, self._analyze(new)), strict=True))
-        return self._terms

@@ -15,7 +15,7 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import sets
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.reporting import memory, queries, reranked, venn
+from hybrid_cli.reporting import compare, memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
 from hybrid_cli.reporting.data import Findings, Match
@@ -25,7 +25,6 @@ from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note, with_
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
-LISTED = 10_000  # queries in the list of all
 MOST_POINTS = 200  # points of a learning curve; more steps are averaged
 _BAR, _GAP = 8, 14  # pixels
 
@@ -55,10 +54,8 @@ def sections(
         yield venn.section(findings.complement, runs, DRAWN)
     if findings.matches:
         yield queries.dots_section(findings, DOTS)
-    if len(findings.helped) or len(findings.hurt):
-        yield queries.lists_section(findings, _analyzer(language))
     if findings.lead:
-        yield queries.all_section(findings, findings.lead, LISTED)
+        yield compare.section(findings, findings.lead, _analyzer(language))
     if findings.groups:
         yield groups_section(findings.groups, findings.measure, runs)
     if curves:
@@ -78,9 +75,7 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
             "dense index and the only run of a lexical index, by their manifests."
         )
     if not findings.matches:
-        yield "Per query, and queries that change most: need two runs."
-    elif not len(findings.helped) and not len(findings.hurt):
-        yield "Queries that change most: no query changes, or --show-queries is 0."
+        yield "Per query, and comparison of queries: need two runs."
     if not findings.groups:
         yield "Query groups: need the texts of queries and documents, that is a collection, or two compared runs."
     if not curves:
@@ -89,7 +84,7 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
         yield "Index size against quality: no manifest of a run leads to its index; pass --index RUN=FOLDER."
 
 
-def _analyzer(language: str) -> queries.Analyze:
+def _analyzer(language: str) -> compare.Analyze:
     """Return Lucene's analyzer, or without Java a function that lowercases words."""
     try:
         return Analyzer(language).analyze

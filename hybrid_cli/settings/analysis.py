@@ -277,7 +277,7 @@ class Report(Writes, Comparison):
 
     The page is self-contained and opens offline. It starts with a summary in sentences, followed by the measures with
     intervals and tests, recall at every depth, area-proportional Venn diagrams of two runs, a scatter plot of all
-    queries, ranked lists of the queries that change most, means of query groups, learning curves, and index size
+    queries, a comparison of any two runs query by query, means of query groups, learning curves, and index size
     against quality. Sections without data are omitted. Without --complement, the two compared runs are the only run of
     a dense index and the only run of a lexical index.
     """

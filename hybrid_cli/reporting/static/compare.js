@@ -12,16 +12,17 @@ const OUTCOMES = { all: () => true, won: (row) => row.change > EQUAL, lost: (row
 // data: { measure, systems, level, queries: [{ qid, text, values: [by system] or null, groups: [labels] }],
 //   groups: [{ name, labels }], overlaps: { "0,1": [by query] } where there are no values }
 // state: { a, b (places of systems), find, outcome, groups: [labels], point, q (qid) }, changed by the view
-// lists(query): a promise of [{ system, hits, others }] by system, or of a text
+// lists(query): a promise of [{ hits, others }] by system, or of a text
+// link(query): an address that searches the query, if there is one
 // changed(): is called after each change of the state
-export function compare(root, { data, state, lists, changed = () => {}, announce = () => {} }) {
+export function compare(root, { data, state, lists, link, changed = () => {}, announce = () => {} }) {
   const judged = !data.overlaps;
   const wide = matchMedia("(min-width: 64rem)");
   const charts = h("div", { class: "charts" }), listed = h("ol", { class: "queries" });
   const summary = h("p", { class: "summary" });
   const more = h("button", { type: "button", class: "more", onclick: () => { whole = true; draw(); } });
   const shown = h("p", { class: "note", role: "status" });
-  const detail = h("section", { class: "detail", "aria-label": "Lists of a query" });
+  const detail = h("div", { class: "detail", role: "region", "aria-label": "Lists of a query", tabindex: "0" });
   let whole = false, rows = [], asked = null;
 
   const select = (id, label, options, value, onchange) => h("label", { class: "choice", for: id }, h("span", {}, label),
@@ -79,7 +80,7 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
     chosen.querySelector("#system-a").setAttribute("aria-label", "System");
     chosen.querySelector("#system-b").setAttribute("aria-label", "Compared with");
     summary.replaceChildren(...(judged ? words(some, a, b) : ["Mean rank-biased overlap ",
-      h("b", {}, number(mean(some.map(({ change }) => change)))), " (1: equal lists)"]));
+      h("strong", {}, number(mean(some.map(({ change }) => change)))), " (1: equal lists)"]));
     for (const button of outcomes) {
       const outcome = button.dataset.outcome;
       button.textContent = `${outcome} ${some.filter(OUTCOMES[outcome]).length.toLocaleString("en")}`;
@@ -98,8 +99,8 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
 
   function words(some, a, b) {
     const change = mean(some.map((row) => row.change));
-    return [swatch(state.a), `${a} `, h("b", {}, number(mean(some.map(({ after }) => after)))), "  ", swatch(state.b), `${b} `,
-      h("b", {}, number(mean(some.map(({ before }) => before)))), "  ",
+    return [swatch(state.a), `${a} `, h("strong", {}, number(mean(some.map(({ after }) => after)))), "  ", swatch(state.b), `${b} `,
+      h("strong", {}, number(mean(some.map(({ before }) => before)))), "  ",
       h("span", { class: change > 0 ? "good" : change < 0 ? "bad" : "" }, signed(change)), ` mean ${data.measure}`];
   }
 
@@ -126,29 +127,29 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
     const step = WIDE / (some.length || 1);
     const area = (of) => some.length ? `M0,${y(0)}` + some.map((row, at) =>
       `L${(at * step).toFixed(2)},${y(of(row.change)).toFixed(2)}H${((at + 1) * step).toFixed(2)}`).join("") + `L${WIDE},${y(0)}Z` : "";
-    const cursor = s("rect", { class: "cursor", y: 0, height: HIGH, width: Math.max(2, step), x: -9 });
+    const cursor = s("rect", { class: "cursor", y: 0, height: HIGH, width: Math.max(2, step), x: -WIDE });
     const drawing = s("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", class: "differences",
       "aria-label": judged ? `Differences of ${count(some.length, "query", "queries")}, from ${number(high)} to ${number(low)}` : "Rank-biased overlap by query" },
     s("path", { class: judged ? "up" : "flat", d: area((value) => Math.max(0, value)) }),
     judged ? s("path", { class: "down", d: area((value) => Math.min(0, value)) }) : null,
     s("line", { class: "axis", x1: 0, x2: WIDE, y1: y(0), y2: y(0) }), cursor);
-    const strip = judged && data.systems.length > 2 ? heat(some) : null;
+    const strips = judged && data.systems.length > 2 ? heat(some) : [];
     const figure = h("figure", { class: "card" },
-      h("figcaption", {}, h("h3", {}, judged ? `${data.measure}: ${a} minus ${b}` : `Overlap of ${a} and ${b}`)), drawing, strip, caption);
+      h("figcaption", {}, h("h3", {}, judged ? `${data.measure}: ${a} minus ${b}` : `Overlap of ${a} and ${b}`)),
+      h("div", { class: strips.length ? "heat" : "" }, strips.length ? h("span", {}, "difference") : null, drawing, strips), caption);
     caption.textContent = rest;
     const at = (event) => {
       const box = drawing.getBoundingClientRect();
       return some[Math.min(some.length - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * some.length)))];
     };
-    const plot = [drawing, ...(strip?.querySelectorAll("svg") ?? [])];
-    for (const each of plot) {
+    for (const each of figure.querySelectorAll("svg")) {
       each.addEventListener("pointermove", (event) => {
         const row = at(event);
         if (!row) return;
         cursor.setAttribute("x", some.indexOf(row) * step);
         caption.textContent = `${judged ? signed(row.change) : number(row.change)}  ${row.text || row.qid}`;
       });
-      each.addEventListener("pointerleave", () => { cursor.setAttribute("x", -9); caption.textContent = rest; });
+      each.addEventListener("pointerleave", () => { cursor.setAttribute("x", -WIDE); caption.textContent = rest; });
       each.addEventListener("click", (event) => { const row = at(event); if (row) open(row.qid); });
     }
     return figure;
@@ -157,7 +158,7 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
   // Values of every system, one column per query in the order of the bars.
   function heat(some) {
     const columns = Math.min(COLUMNS, some.length), width = WIDE / (columns || 1);
-    return h("div", { class: "heat" }, data.systems.map((name, place) => [
+    return data.systems.map((name, place) => [
       h("span", {}, swatch(place), name),
       s("svg", { viewBox: `0 0 ${WIDE} 10`, preserveAspectRatio: "none", role: "img", "aria-label": `${data.measure} of ${name} by query` },
         [...Array(columns).keys()].map((column) => {
@@ -165,7 +166,7 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
           return s("rect", { x: (column * width).toFixed(2), width: (width + 0.2).toFixed(2), height: 10,
             style: { fill: colour(place), "fill-opacity": (0.06 + 0.94 * mean(part.map(({ values }) => values[place]))).toFixed(3) } });
         })),
-    ]));
+    ]);
   }
 
   function scatter(some, a, b) {
@@ -183,14 +184,13 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
     const ticks = [0, 0.5, 1];
     return h("figure", { class: "card scatter" },
       h("figcaption", {}, h("h3", {}, `${data.measure} per query`)),
-      s("svg", { viewBox: "-0.13 -0.05 1.19 1.19", role: "img", "aria-label": `${data.measure} of ${a} and ${b}, one dot per pair of values` },
+      s("svg", { viewBox: "-0.1 -0.12 1.15 1.25", role: "img", "aria-label": `${data.measure} of ${a} and ${b}, one dot per pair of values` },
         ticks.flatMap((tick) => [
           s("line", { class: "grid", x1: 0, x2: 1, y1: 1 - tick, y2: 1 - tick }), s("line", { class: "grid", x1: tick, x2: tick, y1: 0, y2: 1 }),
           s("text", { x: -0.035, y: 1 - tick + 0.014, "text-anchor": "end" }, String(tick)), s("text", { x: tick, y: 1.06, "text-anchor": "middle" }, String(tick)),
         ]),
         s("line", { class: "diagonal", x1: 0, y1: 1, x2: 1, y2: 0 }),
-        s("text", { x: 0.5, y: 1.125, "text-anchor": "middle" }, b),
-        s("text", { x: -0.1, y: 0.5, "text-anchor": "middle", transform: "rotate(-90 -0.1 0.5)" }, a), dots));
+        s("text", { x: 0.5, y: 1.115, "text-anchor": "middle" }, `${b} →`), s("text", { x: -0.08, y: -0.07 }, `↑ ${a}`), dots));
   }
 
   // --------------------------------------------------------------------------------------------------------- lists
@@ -214,8 +214,11 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
     detail.hidden = !row && !wide.matches;
     if (place && detail.parentElement !== place) place.append(detail);
     else if (!place) root.querySelector(".table").append(detail);
-    if (!row) detail.replaceChildren(h("p", { class: "empty" }, "Select a query to compare the lists."));
-    else fill(row);
+    if (row) fill(row);
+    else {
+      asked = null;
+      detail.replaceChildren(h("p", { class: "empty" }, "Select a query to compare the lists."));
+    }
   }
 
   async function fill(row) {
@@ -229,19 +232,31 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
       detail.replaceChildren(heading(row), h("p", { class: "empty" }, answer));
       return;
     }
-    detail.replaceChildren(heading(row), h("div", { class: "lists" }, [...new Set([state.a, state.b])].map((place) => ranking(place, answer[place], row))));
+    const places = [...new Set([state.a, state.b])];
+    const [first, ...rest] = places.map((place) => answer[place].hits.map(({ docid }) => docid));
+    const shared = first.filter((docid) => rest.some((other) => other.includes(docid)));
+    detail.replaceChildren(heading(row), h("div", { class: "lists" }, places.map((place) => ranking(place, answer[place], row, shared))));
     announce(`Lists of ${row.text || row.qid}`);
   }
 
-  const heading = (row) => h("h3", { class: "asked" }, row.text || row.qid, " ", h("small", {}, row.text ? row.qid : ""));
+  const heading = (row) => h("h3", { class: "asked" }, row.text || row.qid, " ", h("small", {}, row.text ? row.qid : ""),
+    link ? [" ", h("a", { href: link(row) }, "Search")] : null);
 
-  function ranking(place, { hits, others = [] }, row) {
+  function ranking(place, { hits, others = [] }, row, shared) {
     const name = data.systems[place];
     return h("div", { class: "list" },
       h("h4", {}, swatch(place), name, judged ? h("span", { class: "value" }, number(row.values[place])) : null),
-      hits.length ? list(hits.map((each) => hit({ ...each, badge: grade(each.grade, data.level) })), `Hits of ${name}`) : h("p", { class: "note" }, "No hits."),
+      hits.length ? list(hits.map((each) => hit({ ...each, badge: grade(each.grade, data.level),
+        tint: shared.includes(each.docid) && colour(shared.indexOf(each.docid)) })), `Hits of ${name}`) : h("p", { class: "note" }, "No hits."),
       others.map((text) => h("p", { class: "note other" }, text)));
   }
+
+  const pointed = (event) => {
+    const docid = event.target.closest?.(".hit")?.dataset.docid;
+    for (const each of detail.querySelectorAll(".hit")) each.classList.toggle("chosen", each.dataset.docid === docid);
+  };
+  detail.addEventListener("pointerover", pointed);
+  detail.addEventListener("pointerleave", pointed);
 
   const arrows = (event) => {
     const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
@@ -254,5 +269,6 @@ export function compare(root, { data, state, lists, changed = () => {}, announce
   const moved = () => mark();
   wide.addEventListener("change", moved);
   draw();
+  if (state.q && !wide.matches) listed.querySelector(".chosen")?.scrollIntoView();
   return { update() { whole = false; draw(); }, leave() { wide.removeEventListener("change", moved); } };
 }

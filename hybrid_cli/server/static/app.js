@@ -130,15 +130,20 @@ function styled(name) {
 // A view that returns `update` is updated with new parameters instead of mounted again.
 async function show() {
   const { view, params } = place();
-  if (!info || location.hash === "#main") return;
+  if (!info) return;
   remember();
   if (mounted.view === view && mounted.leave?.update) return mounted.leave.update(params);
+  const before = mounted.view;
   mounted.leave?.();
   mounted = { view, leave: null };
   title(VIEWS[view].title);
   try {
-    const [module] = await Promise.all([VIEWS[view].load(), ...VIEWS[view].styles.map(styled)]);
+    const known = before ? api.get("/api/info") : info; // judgments may have been added in the other view
+    const [module, latest] = await Promise.all([VIEWS[view].load(), known, ...VIEWS[view].styles.map(styled)]);
     if (mounted.view !== view) return;
+    info = latest;
+    head();
+    remember();
     for (const { sheet, dataset } of document.querySelectorAll("link[data-styles]")) {
       if (sheet) sheet.disabled = !VIEWS[view].styles.includes(dataset.styles); // views use the same names of classes
     }
@@ -156,9 +161,9 @@ function head() {
   name.textContent = info.name;
   const judged = info.judged ? [count(info.judged, "judged query", "judged queries")] : [];
   document.getElementById("facts").textContent = [count(info.documents, "document"), ...judged].join(" · ");
-  const views = Object.entries(VIEWS).filter(([, { shown }]) => !shown || shown(info));
-  document.getElementById("tabs").replaceChildren(
-    ...views.map(([view, { title }]) => h("li", {}, h("a", { href: `#/${view}`, "data-view": view }, title))));
+  const views = Object.entries(VIEWS).filter(([, { shown }]) => !shown || shown(info)), tabs = document.getElementById("tabs");
+  if (views.length === tabs.children.length) return; // the focus stays on its tab
+  tabs.replaceChildren(...views.map(([view, { title }]) => h("li", {}, h("a", { href: `#/${view}`, "data-view": view }, title))));
 }
 
 async function start() {
@@ -168,9 +173,9 @@ async function start() {
     if (error.code !== "unreachable") main.replaceChildren(failure(error));
     return;
   }
-  head();
   mounted.leave?.();
   mounted = { view: null, leave: null };
+  head();
   await show();
 }
 

@@ -67,7 +67,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const body = h("div", { class: "comparison" });
     root.replaceChildren(h("h2", { class: "unseen" }, "Compare"), body);
     announce("");
-    view = compare(body, { data, state, lists, changed, announce });
+    const link = ({ text }) => `#/search?${new URLSearchParams({ q: text })}`;
+    view = compare(body, { data, state, lists, link, changed, announce });
   }
 
   function leave() {

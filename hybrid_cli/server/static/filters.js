@@ -2,7 +2,17 @@
 import { h } from "./dom.js";
 
 const SHOWN = 6; // values of a facet before "more"
+const DATE = /^\d{4}-\d\d-\d\d/;
 const text = (value) => `'${String(value).replaceAll("'", "''")}'`;
+
+// The columns with a facet: dates are texts of ISO 8601, and a column whose values are all different has none.
+export function columnsOf(metadata) {
+  const different = ({ values }) => values?.length >= 20 && values[0].count === 1;
+  return metadata.map((column) => {
+    const dates = column.type === "text" && column.values?.length && column.values.every(({ value }) => DATE.test(value));
+    return dates ? { ...column, type: "date", timed: column.values.some(({ value }) => value.includes("T")) } : column;
+  }).filter((column) => column.type === "date" || !different(column));
+}
 
 // The whole condition; null without any filter. facets: Map of name -> { is: [values], from, to }.
 export function condition(metadata, facets, own) {
@@ -18,7 +28,7 @@ function clauses(column, { is = [], from = "", to = "" }) {
   if (values.length === 1) some.push(`${name} = ${values[0]}`);
   if (values.length > 1) some.push(`${name} IN (${values.join(", ")})`);
   if (from !== "") some.push(`${name} >= ${literal(column, from)}`);
-  if (to !== "") some.push(`${name} <= ${literal(column, to)}`);
+  if (to !== "") some.push(`${name} <= ${literal(column, column.timed ? `${to}T24` : to)}`);
   return some;
 }
 
@@ -88,7 +98,7 @@ export function filters({ metadata, state, change }) {
     const input = (part, label, hint) => h("label", {}, h("span", {}, label),
       h("input", { class: "field", "data-part": part, type: type === "number" ? "number" : "date", step: "any",
         placeholder: hint ?? "", onchange: (event) => { own(name)[part] = event.target.value; changed(); } }));
-    return h("div", { class: "range" }, input("from", "from", min), input("to", "to", max));
+    return h("div", { class: `range ${type}` }, input("from", "from", min), input("to", "to", max));
   }
 
   function values({ name, values: all }) {

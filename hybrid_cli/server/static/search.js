@@ -1,7 +1,7 @@
 // Search: one query in every column, the fusion under the slider, and the explanation of a hit.
 import { colour, count, h, score, swatch } from "./dom.js";
 import { Judged, METHODS, candidates, fuse, fusedScores, valued } from "./fusion.js";
-import { condition, filters, readFacets, writeFacets } from "./filters.js";
+import { columnsOf, condition, filters, readFacets, writeFacets } from "./filters.js";
 import { hit, list } from "./hits.js";
 import { lines } from "./lines.js";
 import { explained, panel } from "./panel.js";
@@ -18,6 +18,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   const main = info.main ?? (info.systems.includes("hybrid") ? "hybrid" : info.systems[0]);
   const fusable = info.sides.length > 1;
   const stored = fusable ? new Stored(info) : null;
+  const metadata = columnsOf(info.metadata ?? []);
   const state = { query: "", w: null, method: null, k: null, filter: "", facets: new Map(), doc: null, from: main, n: SHOWN,
     column: main, highlight: true };
   let data = null, texts = new Map(), tints = new Map(), some = null, asking = null, settling = 0, opener = null, explaining = null;
@@ -25,7 +26,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // ------------------------------------------------------------------------------------------------------ elements
   const box = h("input", { id: "query", class: "field", type: "search", autocomplete: "off", spellcheck: "false",
     placeholder: "Search", "aria-label": "Query", maxlength: info.limits?.query });
-  const bar = filters({ metadata: info.metadata ?? [], state, change: () => ask(true) });
+  const bar = filters({ metadata, state, change: () => ask(true) });
   const highlight = h("input", { type: "checkbox", onchange: () => {
     state.highlight = highlight.checked;
     localStorage.setItem(HIGHLIGHT, highlight.checked ? "1" : "0");
@@ -35,7 +36,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   const form = h("form", { class: "ask", role: "search", onsubmit: (event) => { event.preventDefault(); submit(); } },
     h("div", { class: "box" }, box, h("kbd", { "aria-hidden": "true" }, "/")),
     h("button", { type: "submit", class: "primary" }, "Search"),
-    (info.metadata ?? []).length ? bar.button : null,
+    metadata.length ? bar.button : null,
     h("label", { class: "toggle" }, highlight, "Highlight"));
   const controls = fusable ? strip({ info, stored, state, change: () => { fused(); settle(); } }) : null;
   const picker = h("div", { class: "picker", role: "group", "aria-label": "Column" }, info.systems.map((name, place) =>
@@ -106,7 +107,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     if (!state.query) return empty();
     const slow = setTimeout(skeleton, data ? 2 * SLOW_MS : SLOW_MS);
     try {
-      const filter = condition(info.metadata ?? [], state.facets, state.filter);
+      const filter = condition(metadata, state.facets, state.filter);
       const answer = await api.get("/api/columns", { query: state.query, depth: 100, filter }, { signal });
       data = answer;
       bar.refuse("");
@@ -352,8 +353,9 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     });
     const scores = known ? fusedScores(table, now.name, now.weights) : null;
     const place = known && !now.stored ? 1 + scores.filter((each) => each > scores[row]).length : rank;
-    const label = `${METHODS[now.name]?.label ?? now.name}${scale.some((each) => each !== 1) ? ", in deviations of each side's scores" : ""}` +
-      (now.stored ? "" : `; stored: rank ${rank ?? "–"}`);
+    const unit = now.name === "rrf" ? `: 1 / (${now.recipe.k} + rank)` : scale.some((each) => each !== 1)
+      ? ", in deviations of each side's scores" : "";
+    const label = (METHODS[now.name]?.label ?? now.name) + unit + (now.stored ? "" : `; stored: rank ${rank ?? "–"}`);
     return { parts, fused: { rank: place, score: known ? scores[row] : whole, rule, label } };
   }
 
@@ -413,13 +415,14 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // --------------------------------------------------------------------------------------------------------- start
   async function judge() {
     if (!info.judged) return;
-    controls?.waiting();
+    if (judgedQueries) controls?.judged(new Judged(judgedQueries));
+    else controls?.waiting();
     try {
-      judgedQueries ??= await api.get("/api/judged", { depth: 100 });
+      judgedQueries = await api.get("/api/judged");
       if (judgedQueries.queries.length) controls?.judged(new Judged(judgedQueries));
       if (!state.query) empty();
-    } catch (error) {
-      console.warn(error.message);
+    } catch {
+      controls?.unmeasured();
     }
   }
 
@@ -441,12 +444,12 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   // Back and forward: only the parts that differ are asked for again.
   leave.update = (from) => {
     if (quiet !== null) { quiet = null; return; }
-    const before = { ...state, condition: condition(info.metadata ?? [], state.facets, state.filter) };
+    const before = { ...state, condition: condition(metadata, state.facets, state.filter) };
     read(from);
     bar.update();
     controls?.update();
     marks();
-    const same = before.query === state.query && before.condition === condition(info.metadata ?? [], state.facets, state.filter);
+    const same = before.query === state.query && before.condition === condition(metadata, state.facets, state.filter);
     if (!same || !data) { ask(false); return; }
     if (before.n !== state.n) render();
     else { fused(); pick(); }

@@ -36,7 +36,7 @@ const shared = (sizes) => {
   return sizes.map((size) => size / whole);
 };
 
-// options: { info, stored, state, change(state), measure } -> { element, update(), judged(Judged), leave() }
+// options: { info, stored, state, change() } -> { element, update(), judged(Judged), waiting(), unmeasured(), leave() }
 export function strip({ info, stored, state, change }) {
   const two = info.sides.length === 2;
   const offered = [...new Set([stored.method, ...OFFERED.filter((name) => name !== "weighted-sum" || info.exact !== false)])];
@@ -167,13 +167,18 @@ export function strip({ info, stored, state, change }) {
     update,
     judged(all) {
       judged = all;
+      drawn = "";
       const fusion = stored.fusion({ w: null, method: null, k: null });
       storedValue = fusion.known ? judged.mean(fusion.recipe, fusion.weights) : null;
       update();
     },
     waiting() {
       value.replaceChildren(h("span", { class: "name" }, "Measuring the judged queries…"));
-      curve.replaceChildren(h("div", { class: "skeleton" }));
+      if (two) curve.replaceChildren(h("div", { class: "skeleton" }));
+    },
+    unmeasured() {
+      value.replaceChildren();
+      curve.replaceChildren();
     },
     leave() { task++; },
   };

@@ -1,0 +1,16 @@
+// The comparison of a report, from the data in its page.
+import { compare } from "./compare.js";
+
+const data = JSON.parse(document.getElementById("comparison").textContent);
+const [a, b] = data.first;
+
+// The lists of a query; only those that change most are in the page.
+async function lists({ lists, others, documents }) {
+  if (!lists) return "The page does not have the lists of this query. Pass a larger --show-queries to include more.";
+  return lists.map((hits, run) => ({
+    hits: hits.map(([docid, rank]) => ({ docid, rank, ...documents[docid] })), others: others[run],
+  }));
+}
+
+const state = { a, b, find: "", outcome: "all", groups: [], point: null, q: null };
+compare(document.querySelector(".comparison"), { data, state, lists });
