@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +64,7 @@ class State:
         live: the open retriever; replaced as a whole.
         token: secret of programs; of the page too, where the server has one.
         judging: the journal of judgments; None without one.
+        signature: of the retriever before it was opened.
         tune: writes the tuned retriever from a file of judgments, for the page; see `stages.serve`.
     """
 
@@ -72,8 +72,8 @@ class State:
     live: Live
     metrics: Metrics
     token: str
+    signature: tuple[int, int, int] | None
     tune: Callable[[Live, Path], Path] | None = None
-    started: float = field(default_factory=time.time)
     _judged: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -83,8 +83,8 @@ class State:
         Raises:
             InputError: it cannot be opened.
         """
-        metrics = Metrics()
-        state = cls(settings, _open(settings, metrics), metrics, token, tune)
+        metrics, signature = Metrics(), _signature(settings)
+        state = cls(settings, _open(settings, metrics), metrics, token, signature, tune)
         metrics.generation.set(state.live.files.stored.generation)
         return state
 
@@ -157,22 +157,21 @@ class State:
 
     async def watch(self) -> None:
         """Open the retriever again whenever it has changed; searches that have begun end with the former one."""
-        before = _signature(self.settings)
+        opened, problem = self.signature, ""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             now = _signature(self.settings)
-            if now is None or now == before:
+            if now is None or now == opened:
                 continue
-            before = now
             try:
                 live = await asyncio.to_thread(_open, self.settings, self.metrics)
-            except (HybridError, OSError) as error:
-                console.warn(
-                    f"serve: the retriever has changed, but: {error}; it is served as before", code="not-reloaded"
-                )
-                before = None
+            except (HybridError, OSError) as error:  # tried again, as it may be in the middle of a change
+                if str(error) != problem:
+                    problem = str(error)
+                    text = f"serve: the retriever has changed, but: {problem}; it is served as before"
+                    console.warn(text, code="not-reloaded")
                 continue
-            self.live = live
+            self.live, opened, problem = live, now, ""
             self.metrics.reloads.inc()
             self.metrics.generation.set(live.files.stored.generation)
             console.note(f"serve: {live.name}: opened again after a change", code="reloaded")
