@@ -136,6 +136,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
 
   function refused(error) {
     data = null;
+    if (error.code === "unreachable") return results.replaceChildren(); // the banner of the page says it
     const inFilter = error.code?.startsWith("filter") || ["no-such-column", "other-type"].includes(error.code);
     if (inFilter && (state.filter || state.facets.size)) bar.refuse(error.message.replace(/^--filter:? ?/, ""));
     results.replaceChildren(inFilter ? h("p", { class: "empty" }, "The filter was not understood.")
