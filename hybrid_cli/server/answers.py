@@ -10,7 +10,6 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, weighted_mean, weighted_sum
-from hybrid_cli.fusion.options import RRF_K
 from hybrid_cli.reporting.snippets import match_words, snippet
 from hybrid_cli.server.live import Live
 
@@ -222,11 +221,10 @@ def _side_detail(side: Json, depth: int) -> Json:
 def information(live: Live) -> Json:
     """Return what the page needs to know about the retriever."""
     stored = live.files.stored
-    methods = [name for name in METHODS if METHODS[name].rule in (weighted_sum, weighted_mean)]
     return {
         "name": live.name, "sides": live.sides, "kinds": live.kinds, "systems": live.systems, "main": live.main,
         "fusion": fusion(live), "calibrated": stored.calibration is not None,
         "reranker": None if stored.reranker is None else str(stored.reranker["model"]).rstrip("/").rpartition("/")[2],
         "generation": stored.generation, "documents": live.documents, "metadata": live.facets,
-        "exact": live.has_exact_scores, "methods": methods, "rrf_k": RRF_K,
+        "exact": live.has_exact_scores,
     }  # fmt: skip

@@ -234,8 +234,8 @@ export function ndcg(ranked, grades, cutoff) {
 // The mean nDCG of judged queries under any weights; values of the lists are computed once per recipe.
 export class Judged {
   constructor({ measure, queries }) {
-    this.measure = measure;
     this.cutoff = Number(/^nDCG@(\d+)$/.exec(measure)?.[1] ?? 10);
+    this.measure = `nDCG@${this.cutoff}`; // other measures are those of the comparison
     this.queries = queries.map((query) => ({
       ...query, grades: new Map(Object.entries(query.grades)), some: candidates(query.docids, query.scores, query.ranks),
     }));
