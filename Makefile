@@ -65,7 +65,8 @@ test-all: $(SETUP)  ## all tests, as in CI, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
 
 hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
-	$(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --target build/frameworks llama-index-core haystack-ai
+	PYTHONPATH=build/frameworks $(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
 

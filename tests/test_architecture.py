@@ -57,6 +57,7 @@ ONLY_IN = {
     "uvicorn": ("stages/serve",),
     "prometheus_client": ("server",),
     "mcp": ("server/mcp_tools",),
+    "mcp_types": ("server/mcp_tools",),
 }
 APPLICATION = (
     "artifacts",

@@ -51,6 +51,7 @@ def test_tools_over_http(url: str, retriever: Path) -> None:
         ("explain", {"query": QUERY, "docid": "hamlet"}),
     )  # fmt: skip
     assert set(names) == {"search", "get_document", "explain"}
+    assert all(annotations.read_only_hint for annotations in names.values())
     assert [hit["docid"] for hit in found.structured_content["hits"]] == hits["docid"].to_list()
     assert document.structured_content["title"] == "Table salt"
     assert explained.structured_content["details"][1]["description"].startswith("dense")

@@ -10,6 +10,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
@@ -20,6 +21,7 @@ from hybrid_cli.version import __version__
 
 PATH = "/mcp"
 _MOST_HITS = 100
+_READS = ToolAnnotations(read_only_hint=True)
 
 
 class Hit(BaseModel):
@@ -65,7 +67,7 @@ def tools(state: State) -> MCPServer[Any]:
     about = f"Search of {live.documents:,} documents ({live.name}) by {', '.join(live.sides)} and their fusion."
     server: MCPServer[Any] = MCPServer(live.name, instructions=about, version=__version__, log_level="WARNING")
 
-    @server.tool(structured_output=True)
+    @server.tool(structured_output=True, annotations=_READS)
     async def search(query: str, k: int = 10, filter: str | None = None) -> Hits:
         """Search the documents.
 
@@ -81,7 +83,7 @@ def tools(state: State) -> MCPServer[Any]:
         hits = [Hit(**hit | hit["doc"]) for hit in found]
         return Hits(query=query, formula=answers.formula(state.live), hits=hits)
 
-    @server.tool(structured_output=True)
+    @server.tool(structured_output=True, annotations=_READS)
     async def get_document(docid: str) -> Document:
         """Return title, text and metadata of a document.
 
@@ -91,7 +93,7 @@ def tools(state: State) -> MCPServer[Any]:
         with _tool_errors():
             return Document(**await asyncio.to_thread(answers.document, state.live, docid))
 
-    @server.tool(structured_output=True)
+    @server.tool(structured_output=True, annotations=_READS)
     async def explain(query: str, docid: str) -> Explanation:
         """Explain the score of a document for a query, also of a document that is no hit.
 
