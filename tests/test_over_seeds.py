@@ -51,10 +51,19 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         cells[0]: cells[1:]
         for cells in (re.split(r" *\| *", line.strip("| ")) for line in printed.splitlines() if line.startswith("|"))
     }
-    assert table["row"] == ["seeds", "RoC@10", "MRR@10", "Success@10"]
-    assert table["bm25 (a)"] == ["1", "", ".5000", ".5000"]
-    assert table["A"] == ["2", ".5714 ± .1010", ".6000 ± .1414", ".6000 ± .1414"]  # 5/10 and 9/14
-    assert table["bm25+A"] == ["2", ".5714 ± .1010", ".8500ᵃ ± .1414", ".8500ᵃ ± .1414"]
+    assert table["row"] == ["seeds", "RoC@10", "D only@10", "S only@10", "Fail@10", "MRR@10", "Success@10"]
+    assert table["bm25 (a)"] == ["1", "", "", "", "", ".5000", ".5000"]
+    alone, other, neither = ".3500 ± .1414", ".2500 ± .0000", ".1500 ± .1414"  # 5 and 9, 5 and 5, 5 and 1 of 20
+    assert table["A"] == [
+        "2",
+        ".5714 ± .1010",
+        alone,
+        other,
+        neither,
+        ".6000 ± .1414",
+        ".6000 ± .1414",
+    ]  # 5/10 and 9/14
+    assert table["bm25+A"] == ["2", ".5714 ± .1010", alone, other, neither, ".8500ᵃ ± .1414", ".8500ᵃ ± .1414"]
     assert "Bonferroni" in printed
 
 

@@ -74,6 +74,10 @@ class OverSeeds:
     def legend(self) -> list[str]:
         """Return the lines below the table."""
         lines = ["Mean ± standard deviation over the seeds."]
+        if any(name.startswith("RoC@") for name in self.measures):
+            lines.append(
+                "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, or neither answers."
+            )
         if self.table["mean"].has_nulls():
             lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")
         if self.baselines:
@@ -129,17 +133,25 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     """
     names = row_names(values["run"].unique(maintain_order=True).to_list())
     baselines = list(dict.fromkeys(settings.baseline))
-    means = values.group_by("run", "measure", maintain_order=True).agg(value=pl.col("value").mean())
+    frames, ratios = {"": values}, list[pl.DataFrame]()
     if settings.roc_against:
-        means = pl.concat([roc(values, settings.roc_against), means], how="vertical_relaxed")
+        ratio, counted = roc(values, settings.roc_against)
+        frames, ratios = {settings.roc_against: counted, "": values}, [ratio]
+    whole = pl.concat([frame.select("run", "measure", "qid", "value") for frame in frames.values()])
+    means = whole.group_by("run", "measure", maintain_order=True).agg(value=pl.col("value").mean())
+    means = pl.concat([*ratios, means], how="vertical_relaxed")
     table = means.group_by(_ROW.alias("row"), "measure", maintain_order=True).agg(
         mean=_if_defined(pl.col("value").mean()), deviation=_if_defined(pl.col("value").std()), seeds=pl.len()
     )
     rank = pl.col("row").replace_strict({name: n for n, name in enumerate(names)}, return_dtype=pl.Int32)
-    averaged = values.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
-    comparisons = significance.compare(
-        averaged, baselines, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
-    )
+    compared = []
+    for without, frame in frames.items():
+        averaged = frame.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
+        others = [name for name in baselines if name != without]
+        compared.append(significance.compare(
+            averaged, others, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
+        ))  # fmt: skip
+    comparisons = pl.concat(compared, how="vertical_relaxed")
     measures = means["measure"].unique(maintain_order=True).to_list()
     by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)
     table = table.sort(rank, by_measure, maintain_order=True)
@@ -151,15 +163,18 @@ def _if_defined(statistic: pl.Expr) -> pl.Expr:
     return pl.when(~pl.col("value").has_nulls()).then(statistic)
 
 
-def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
+def roc(values: pl.DataFrame, sparse: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Compute RoC (RoC, section 3.1) of every run against a sparse run, at the cutoff of `Success@k`.
+
+    The ratio rises if a run finds less of everything, so the counts that it is made of belong to it.
 
     Args:
         values: run, measure, qid, value.
-        sparse: name of the sparse run. `SPARSE+RUN`, the fusion with a run, gets the ratio of RUN.
+        sparse: name of the sparse run. `SPARSE+RUN`, the fusion with a run, gets the figures of RUN.
 
     Returns:
-        run, measure, value; null for a run without a relevant document.
+        run, measure, value of the ratio, null for a run without a relevant document; and run, measure, qid, value of
+        the queries that only the run answers (`D only`), only the sparse run, and neither (`Fail`): 1 or 0.
 
     Raises:
         InputError: Success@k is not among the measures, or `sparse` has several seeds.
@@ -176,12 +191,17 @@ def roc(values: pl.DataFrame, sparse: str) -> pl.DataFrame:
     if not len(theirs):
         raise option_error("roc_against", sparse, "needs one run of that name, without a seed", code="unknown-choice")
     dense = successes.filter(~pl.col("run").str.starts_with(f"{sparse}+") & (pl.col("run") != sparse)).join(
-        theirs, on="qid"
+        theirs, on="qid", maintain_order="left"
     )
-    ratio = dense.group_by("run", maintain_order=True).agg(
-        value=((pl.col("successful") & ~pl.col("known")).sum() / pl.col("successful").sum()).fill_nan(None)
+    fused = dense.with_columns(run=f"{sparse}+" + pl.col("run"))
+    both = pl.concat([dense, fused.filter(pl.col("run").is_in(values["run"].unique().implode()))])
+    d, s, cutoff = pl.col("successful"), pl.col("known"), success[0].cutoff
+    ratio = both.group_by("run", maintain_order=True).agg(
+        measure=pl.lit(f"RoC@{cutoff}"), value=((d & ~s).sum() / d.sum()).fill_nan(None)
     )
-    fused = ratio.with_columns(run=f"{sparse}+" + pl.col("run")).filter(
-        pl.col("run").is_in(values["run"].unique().implode())
-    )
-    return pl.concat([ratio, fused]).select("run", measure=pl.lit(f"RoC@{success[0].cutoff}"), value="value")
+    parts = {"D only": d & ~s, "S only": s & ~d, "Fail": ~d & ~s}
+    counted = [
+        both.select("run", pl.lit(f"{name}@{cutoff}").alias("measure"), "qid", value=part.cast(pl.Float64))
+        for name, part in parts.items()
+    ]
+    return ratio, pl.concat(counted)
