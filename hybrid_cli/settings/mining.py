@@ -44,6 +44,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --output out/train.parquet",
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --sources bm25:6,random:2 "
         "--relative-margin 0.95 --output out/train.parquet",
+        "hybrid mine-negatives data/pydocs --split train --index out/bm25 --scores out/reranked.parquet "
+        "--output out/scored.parquet",
         "hybrid mine-negatives data/nq data/webq --split train --index out/bm25 --output out/multi.parquet",
         "hybrid mine-negatives data/nq --split train --sources given:biencoder-nq-train.json --positives first "
         "--output out/dpr.parquet",
@@ -63,6 +65,10 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
     index: Sequence[Path] | Path | None = option(
         (), "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
         "each. Or a retriever, whose hits are the source.", panel=SOURCES
+    )  # fmt: skip
+    scores: Path | None = option(
+        None, "Run with a teacher's scores, which the examples store. Documents that it lacks are left out.",
+        panel=SOURCES
     )  # fmt: skip
     positives: Literal["all", "first"] = option(
         "all",
@@ -131,6 +137,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
             return
         if own := [source.name for source in self.plan() if source.run]:
             raise option_error("sources", own[0], "only with one collection", code="conflicting-options")
+        if self.scores is not None:
+            raise option_error("scores", self.scores, "only with one collection", code="conflicting-options")
         files = sum(_is_given(item) for item in self.sources)
         if files not in (0, len(self.collections)):
             reason = f"pass one file for each of the {len(self.collections)} collections, in order"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
 from hybrid_cli.training.start import load_start
-from hybrid_cli.training.teachers import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
 from hybrid_cli.workflows.session import Session, contract_changes, dev_validation
+from hybrid_cli.workflows.teaching import check_teacher
 
 
 @stage(DistillLite)
@@ -53,6 +53,7 @@ def distill_lite(settings: DistillLite) -> Path:
     if session.up_to_date:
         return settings.output
     examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     session.seed()  # initializes the heads
     student = load_start(settings.model, settings.layers, settings.device, **_changes(settings, teacher.dim))
@@ -65,7 +66,11 @@ def distill_lite(settings: DistillLite) -> Path:
         return {"examples": len(examples), "dim": student.dim}
 
     def prepare(work: Path) -> Job[Any]:
-        sources = BatchSources(teacher=FrozenEncoder(teacher, examples, work), queries_only=settings.queries_only)
+        sources = BatchSources(
+            teacher=FrozenEncoder(teacher, examples, work),
+            teacher_scores=stored_scores if settings.is_taught else None,
+            queries_only=settings.queries_only,
+        )
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
 
         def batches(done: int) -> Iterator[Batch]:
@@ -93,5 +98,12 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
-    likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
-    return losses.with_distillation(likelihood, student.dim, settings.kd_weight)
+    relevance = losses.objective(
+        "nll",
+        distill=settings.distill,
+        distill_weight=settings.distill_weight,
+        temperature=temperature,
+        teacher_temperature=settings.teacher_temperature,
+        in_batch=settings.in_batch,
+    )
+    return losses.with_distillation(relevance, student.dim, settings.kd_weight)

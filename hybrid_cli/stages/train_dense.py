@@ -37,6 +37,7 @@ from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
 from hybrid_cli.workflows.session import Session, contract_changes, dev_validation, start_contract
+from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -66,6 +67,7 @@ def train_dense(settings: TrainDense) -> Path:
     if session.up_to_date:
         return settings.output
     examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
     _warn_unless_mined_with_runs(settings)
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
@@ -84,6 +86,7 @@ def train_dense(settings: TrainDense) -> Path:
 
     def prepare(work: Path) -> Job[Any]:
         scorer, residual = _scorer(settings, vectors, examples, work), settings.loss in RESIDUALS
+        sampled, teacher_scores = taught(settings, examples, work)
         sources = BatchSources(
             lexical=_lexical(settings, vectors, examples),
             masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
@@ -91,6 +94,7 @@ def train_dense(settings: TrainDense) -> Path:
             else None,
             scorer=scorer if residual else None,
             weight=weight if residual else None,
+            teacher_scores=teacher_scores,
         )
         by_sum = settings.dynamic_ranking == "sum"
         fusion = Fusion(temperature, scorer, weight) if by_sum and scorer and weight else None
@@ -103,7 +107,7 @@ def train_dense(settings: TrainDense) -> Path:
 
         projection = vectors.projection if vectors else None
         validation = validator(trained, dev_validation(settings, steps, settings.index, projection=projection))
-        batches = _batches(settings, examples, learner, fusion, work)
+        batches = _batches(settings, sampled, learner, fusion, work)
         return Job(learner, batches, steps, save, validation, _remedy(settings))
 
     state = session.train(prepare)
@@ -126,6 +130,7 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
     return {
+        **teacher_input(settings),
         "examples": settings.training_examples,
         "model": model_input(settings.model),
         "index": settings.index,

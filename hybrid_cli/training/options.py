@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Literal
 from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.plugins import Lazy, Registry, function_of
 
+Distill = Literal["margin-mse", "kl"]
 DynamicRanking = Literal["model", "sum"]
 Keep = Literal["best", "last"]
 LambdaEncoder = Literal["transformer", "static"]
 LambdaLoss = Literal["contrastive", "listwise"]
 RerankerLoss = Literal["pointwise", "listwise"]
+SparseLoss = Literal["nll", "margin-mse", "kl"]
 Schedule = Literal["linear", "halve", "constant"]
 ScorerSchedule = Literal["fixed", "anneal", "random", "learned"]
 
@@ -33,6 +35,8 @@ LOSSES: Registry[Callable[..., Any]] = Registry(
             ("nll", "nll", "negative log-likelihood of the positive (DPR)"),
             ("roc", "nll", "nll, orthogonal to BM25's vectors, with masked matches (RoC)"),
             ("bpr", "bpr", "binary codes, reranked by the float query (BPR)"),
+            ("margin-mse", "margin_mse", "squared error of the score differences of a teacher (Margin-MSE)"),
+            ("kl", "kl", "divergence from a teacher's distribution over the documents of a query"),
         )
     },
     function_of,
@@ -40,6 +44,7 @@ LOSSES: Registry[Callable[..., Any]] = Registry(
 LOSS = "nll"
 MARGINS = ("margin", "residual-margin")
 RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum with a frozen scorer
+TAUGHT = ("margin-mse", "kl")  # losses on the scores of a teacher
 XI = 1.0  # margin where the scorer's scores are equal
 
 BM25, RANDOM, RUN, GIVEN_FILE = "bm25", "random", "run", "given"  # sources of negatives
