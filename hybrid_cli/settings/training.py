@@ -148,6 +148,15 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         shown="`sum` for residual-margin, residual-nll; else `model`",
         applies=when(dynamic_negatives=POSITIVE),
     )
+    refresh_negatives: int | None = option(
+        None,
+        "Steps between two searches of the whole collection, from whose top hits the dynamic negatives are drawn.",
+        minimum=1, applies=when(dynamic_negatives=POSITIVE)
+    )  # fmt: skip
+    collection: Path | None = option(
+        None, "Collection or corpus of `--refresh-negatives`.", shown="the corpus of the examples",
+        applies=when(refresh_negatives=GIVEN)
+    )  # fmt: skip
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -189,8 +198,8 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     _: KW_ONLY
     encoder: LambdaEncoder = option("transformer", "Transformer, or static encoder with one vector per term.")
     index: Path | None = option(
-        None, "Lexical index: the teacher of a static encoder and of the validation; with `--loss listwise`, scores of "
-        "all documents of the batch, if BM25 made the labels.",
+        None, "Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all "
+        "documents of the batch for `--loss listwise`.",
         panel=TEACHER, applies=(when(encoder="static"), when(loss="listwise"), when(dev=GIVEN)),
         needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN))
     )  # fmt: skip
@@ -199,9 +208,8 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         panel=TEACHER, needed=when(encoder="transformer")
     )  # fmt: skip
     loss: LambdaLoss = inherited(
-        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the teacher's "
-        "scores, of the hits in the labels or, with `--index`, of all documents of the batch.", panel=TEACHER,
-        applies=TRANSFORMER
+        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the scores in "
+        "the labels, or of BM25 with `--index`.", panel=TEACHER, applies=TRANSFORMER
     )  # fmt: skip
     base: str | None = option(
         None,

@@ -61,6 +61,7 @@ OPTIMIZER, STATE, CHECKSUM = "optimizer.pt", "state.json", "checksum"  # in a ch
 DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
 IMPACT_ENDS, IMPACT_TERMS, IMPACT_VALUES = "ends.npy", "terms.bin", "values.bin"  # in `DOCUMENT_IMPACTS`
 TEXTS = ".texts.arrow"
+REFRESHED = ".refreshed"  # hits of the model in training, by step
 SCORED = ".scored.parquet"  # examples with the scores of a teacher
 FROZEN = ".frozen"  # vectors of frozen encoders
 

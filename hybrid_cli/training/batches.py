@@ -151,6 +151,15 @@ class Examples:
         negatives = table["negatives"].explode(empty_as_null=False).struct.field("docid")
         return pl.concat([table["docid"], negatives.drop_nulls()]).unique().sort()
 
+    def positives(self) -> pl.Series:
+        """Return the ids of the positives of all queries."""
+        return self._table("docid")["docid"].unique()
+
+    @property
+    def most_positives(self) -> int:
+        """The largest number of positives of a query."""
+        return max(map(len, self._positives.values()))
+
     def queries(self) -> Iterator[pl.DataFrame]:
         """Yield tables with the column `text`: every query once, in file order."""
         yield self._table("query").rename({"query": "text"}).unique(maintain_order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,16 @@ TAUGHT = ("margin-mse", "kl")  # losses on the scores of a teacher
 XI = 1.0  # margin where the scorer's scores are equal
 
 BM25, RANDOM, RUN, GIVEN_FILE = "bm25", "random", "run", "given"  # sources of negatives
+
+
+def mining_depth(documents: int, negatives: int) -> int:
+    """Return the lowest rank from which hard negatives are drawn.
+
+    It is sqrt(documents) / 3, at least 20, at most 1,000, and at least twice the negatives: our choice, which passes
+    through 1,000 of MS MARCO's 8.8 million passages (CLEAR) and keeps the ranks of small collections to BM25's errors
+    (docs/training.md).
+    """
+    return max(min(max(round(math.sqrt(documents) / 3), 20), 1000), 2 * negatives)
 
 
 @dataclass(frozen=True, kw_only=True)

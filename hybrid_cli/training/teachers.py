@@ -6,6 +6,7 @@ The scores of a scorer (BM25, a Lambda, an ensemble) enter a residual loss, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 
 from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
-from hybrid_cli.training.batches import Group
+from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.options import ScorerSchedule
 
 BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
@@ -163,6 +164,35 @@ class Texts(Protocol):
 
     def documents(self) -> Iterable[pl.DataFrame]:
         """Return tables of docid, title, text: every document once."""
+
+
+@dataclass(frozen=True)
+class MappedTexts:
+    """The queries of examples, with documents in one table.
+
+    Attributes:
+        examples: the examples.
+        texts: docid, title, text; memory-mapped.
+    """
+
+    examples: Examples
+    texts: pl.DataFrame
+
+    def queries(self) -> Iterable[pl.DataFrame]:
+        """Return tables with the column `text`: every query once."""
+        return self.examples.queries()
+
+    def documents(self) -> Iterable[pl.DataFrame]:
+        """Return the table."""
+        return [self.texts]
+
+    def check(self, corpus: Path) -> None:
+        """Refuse a corpus that lacks a document of the examples."""
+        docids = self.examples.docids()
+        unknown = docids.filter(~docids.is_in(self.texts["docid"].implode()))
+        if len(unknown):
+            problem = f"has no document {unknown[0]} of {self.examples.path}; pass the --collection of the examples"
+            raise path_error(corpus, problem, code="other-corpus", id=unknown[0], count=len(unknown))
 
 
 def stored_scores(groups: list[Group]) -> Floats:
