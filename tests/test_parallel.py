@@ -40,6 +40,10 @@ COMMANDS = {
         *("train-dense", "{mined}", "--model", "{model}", "--loss", "residual-nll", "--index", "{index}"),
         *("--distill", "margin-mse", "--teacher", "{reranker}", *TRANSFORMER, "--epochs", "4"),
     ),
+    "refreshed": (
+        *("train-dense", "{mined}", "--model", "{model}", "--dynamic-negatives", "1", "--refresh-negatives", "2"),
+        *(*TRANSFORMER, "--epochs", "4"),
+    ),
     "sparse": ("train-sparse", "{examples}", "--architecture", "splade", "--model", "{model}", *TRANSFORMER),
     "deepct": ("train-sparse", "{examples}", "--architecture", "deepct", "--model", "{model}", *TRANSFORMER),
     "sparterm": (

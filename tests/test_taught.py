@@ -34,6 +34,7 @@ from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.in_memory import train
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
 from hybrid_cli.training.options import Sampling
+from hybrid_cli.training.scoring import ScoredExamples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -409,7 +410,7 @@ def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
         train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)
 
 
-def test_examples_without_the_column_train_without_a_teacher(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_examples_without_the_column_are_read_and_scored(examples: Path, reranker: Path, tmp_path: Path) -> None:
     kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
     rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
     old = tmp_path / "old.parquet"
@@ -418,6 +419,16 @@ def test_examples_without_the_column_train_without_a_teacher(examples: Path, tin
     assert len(next(Examples(old).batches(Sampling(batch_size=4)))) == 4
     with raises("no-scores", path="old.parquet"):
         Examples(old).check_teacher()
+    folder = tmp_path / "shards"
+    job = ScoredExamples(Examples(old), folder, lambda: CrossEncoder.load(reranker), qids=pl.Series(["q1"]))
+    assert job.score() == 8
+    found = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in job.tables()])
+    assert found["teacher_score"].null_count() == 16
+    assert (
+        found.select(storage.SCHEMAS[Kind.EXAMPLES].names)
+        .drop("teacher_score", "negatives")
+        .equals(rows.drop("negatives"))
+    )
 
 
 @pytest.mark.parametrize("loss", ["nll", "residual-margin"])
@@ -459,3 +470,30 @@ def test_the_command_line(here: Path, reranker: Path) -> None:
     words = ["train-dense", "train.parquet", "--model", "model", "--distill", "kl", "--teacher", reranker]
     assert hybrid(*words, "--max-steps", 1, "--batch-size", 2, "--output", "out").code == 0
     assert artifacts.read_manifest("out").options["distill"] == "kl"
+
+
+def test_out_of_fold_scores_by_the_commands_of_the_docs(here: Path) -> None:
+    """docs/training.md: each half of the training queries is scored by a reranker that was trained on the other one."""
+
+    def call(words: str, *more: object) -> None:
+        done = hybrid(*words.split(), *more)
+        assert done.code == 0, done.err
+
+    train = ("--model", "model", "--max-steps", 2, "--batch-size", 2)
+    call("mine-negatives collection --split train --index bm25 --output out/train.parquet")
+    call("split collection --split train --folds 2 --no-dev --output out/halves")
+    for half in (1, 2):
+        call(f"mine-negatives out/halves --split train-{half} --index bm25 --output out/half-{half}.parquet")
+        call(f"train-reranker out/half-{half}.parquet --output out/reranker-{half}", *train, "--lr", half)
+    unscored = "out/train.parquet"
+    for half in (1, 2):
+        words = f"rerank {unscored} --model out/reranker-{half} --collection out/halves --split test-{half}"
+        unscored = f"out/scored-{half}.parquet"
+        call(f"{words} --output {unscored} --dtype fp32")
+    call("train-dense out/scored-2.parquet --distill margin-mse --output out/taught", *train)
+    rows = documents_of(Path("out/scored-2.parquet"))
+    for half in (1, 2):
+        model, trained = CrossEncoder.load(f"out/reranker-{half}"), pl.read_parquet(f"out/half-{half}.parquet")
+        own = rows.filter(~pl.col("qid").is_in(trained["qid"].implode()))
+        assert 0 < len(own) < len(rows)
+        np.testing.assert_allclose(own["teacher_score"], model.scores(own)[0], atol=1e-4)

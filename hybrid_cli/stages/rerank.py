@@ -70,7 +70,7 @@ def _score_examples(settings: Rerank) -> Path:
     settings.check_facts(f"{settings.run} holds training examples", input=Kind.EXAMPLES)
     examples, made = open_examples(settings.run), artifacts.read_manifest(settings.run, Kind.EXAMPLES)
     chosen = settings.queries
-    if settings.collection is not None:
+    if chosen is None and settings.collection is not None:
         chosen = collections.queries_path(settings.collection, settings.split)
     inputs: dict[str, artifacts.Input] = {
         role: source for role in made.inputs if (source := artifacts.recorded_input(made, role)) is not None

@@ -68,17 +68,13 @@ def train_dense(settings: TrainDense) -> Path:
     session = Session(settings, {**_inputs(settings), "corpus": corpus}, resolved)
     if session.up_to_date:
         return settings.output
-    examples = open_examples(settings.training_examples)
-    check_teacher(settings, examples)
-    _warn_unless_mined_with_runs(settings)
-    if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
-        examples.check_lexical()
+    examples = _examples(settings)
+    docids = examples.docids() if corpus is None else collections.docids(corpus)
     session.seed()  # initializes markers and projection
     encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
     vectors = None
     if settings.index is not None:
         projection = SignProjection(encoder.dim, PROJECTION_SEED)
-        docids = examples.docids() if corpus is None else collections.docids(corpus)
         vectors = Bm25Vectors(open_bm25(settings.index), projection, docids)
     _check_projection(settings, vectors)
     how: Any = {"device": settings.device, "dtype": settings.precision}
@@ -92,7 +88,7 @@ def train_dense(settings: TrainDense) -> Path:
         scorer, residual = _scorer(settings, vectors, known, work), settings.loss in RESIDUALS
         sampled, teacher_scores = taught(settings, examples, work)
         sources = BatchSources(
-            lexical=_lexical(settings, vectors, examples),
+            lexical=_lexical(settings, vectors, examples, docids),
             masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
             if settings.mask_matches
             else None,
@@ -142,6 +138,16 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
         "scorer": model_input(settings.scorer) if _names_encoder(settings) else None,
         "ensemble": model_input(settings.boost) if settings.boost else None,
     }
+
+
+def _examples(settings: TrainDense) -> Examples:
+    """Return the examples, which have the scores that the training needs."""
+    examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
+    if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
+        examples.check_lexical()
+    _warn_unless_mined_with_runs(settings)
+    return examples
 
 
 def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
@@ -231,7 +237,7 @@ def _objective(
 
 
 def _lexical(
-    settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples
+    settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, docids: pl.Series
 ) -> Bm25Vectors | VectorsOfOthers | None:
     """Return the vectors for the orthogonality."""
     if vectors is None or not settings.ortho_weight:
@@ -239,7 +245,7 @@ def _lexical(
     if not settings.ortho_control:
         return vectors
     queries = pl.concat([table["text"] for table in examples.queries()])
-    return VectorsOfOthers(vectors, queries, examples.docids(), settings.seed)
+    return VectorsOfOthers(vectors, queries, docids, settings.seed)
 
 
 def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None:

@@ -19,6 +19,7 @@ from hybrid_cli.training.batches import Examples
 
 SHARD_PAIRS = 4096  # the maximum that an interruption loses
 _PAIR = ["qid", "docid"]
+_NO_SCORES = pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "new": pl.Float32})
 
 
 @dataclass
@@ -69,11 +70,9 @@ class ScoredExamples:
     def tables(self) -> Iterator[pa.Table]:
         """Yield the examples with the scores of the shards."""
         for rows, parts in self._parts():
-            if parts:
-                scores = pl.concat([pl.read_parquet(path, glob=False, columns=["score"]) for path, _ in parts])
-                pairs = pl.concat([part.select(_PAIR) for _, part in parts])
-                rows = _with_scores(rows, pairs.with_columns(new=scores["score"]))
-            yield rows.to_arrow(compat_level=pl.CompatLevel.oldest()).select(SCHEMAS[Kind.EXAMPLES].names)
+            scores = (part.select(_PAIR).with_columns(new=_read_scores(path)) for path, part in parts)
+            scored = _with_scores(rows, pl.concat([_NO_SCORES, *scores]))
+            yield scored.to_arrow(compat_level=pl.CompatLevel.oldest())
 
     def _parts(self) -> Iterator[tuple[pl.DataFrame, list[tuple[Path, pl.DataFrame]]]]:
         """Yield the row groups of the examples, and the paths and pairs of their shards."""
@@ -92,6 +91,10 @@ class ScoredExamples:
         names = ["qid", "query", "docid", "title", "text"]
         pairs = pl.concat([rows.select(names), _negatives(rows).select(names)])
         return pairs.unique(_PAIR, keep="first", maintain_order=True)
+
+
+def _read_scores(path: Path) -> pl.Series:
+    return pl.read_parquet(path, glob=False, columns=["score"])["score"]
 
 
 def _negatives(rows: pl.DataFrame) -> pl.DataFrame:
