@@ -497,3 +497,19 @@ def test_out_of_fold_scores_by_the_commands_of_the_docs(here: Path) -> None:
         own = rows.filter(~pl.col("qid").is_in(trained["qid"].implode()))
         assert 0 < len(own) < len(rows)
         np.testing.assert_allclose(own["teacher_score"], model.scores(own)[0], atol=1e-4)
+
+
+def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
+    """By the examples of the reranker, behind the model that it taught, or behind the examples that it scored."""
+    train = ["--model", "model", "--max-steps", 1, "--batch-size", 2]
+    mine = ["mine-negatives", "collection", "--split", "test", "--sources", "random:2", "--output", "test.parquet"]
+    assert hybrid(*mine).code == 0
+    assert hybrid("train-reranker", "test.parquet", *train, "--output", "teacher").code == 0
+    assert hybrid("rerank", "train.parquet", "--model", "teacher", "--output", "scored.parquet").code == 0
+    for name, words in (("stored", ["scored.parquet"]), ("computed", ["train.parquet", "--teacher", "teacher"])):
+        assert hybrid("train-dense", *words, "--distill", "kl", *train, "--output", name).code == 0
+        assert hybrid("encode", "collection", "--model", name, "--output", f"{name}-index").code == 0
+        out = f"{name}.parquet"
+        assert hybrid("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out).code == 0
+        done = hybrid("evaluate", "collection", "--split", "test", out)
+        assert done.says("queries-reused", part="training examples")
