@@ -390,7 +390,9 @@ train_dense(sys.argv[1], output=sys.argv[2], **{options!r})
 """
 
 
-def test_sparse_encoders_and_small_students_are_taught(scored: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_sparse_encoders_and_small_students_are_taught(
+    scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     plan = {**PLAN, "model": str(tiny_bert), "max_steps": 2}
     sparse = train_sparse(scored, output=tmp_path / "sparse", architecture="splade", loss="margin-mse", **plan)
     assert {"margin_mse", "query_flops"} < set(pl.read_parquet(sparse / layout.CURVE)["name"])
@@ -398,6 +400,8 @@ def test_sparse_encoders_and_small_students_are_taught(scored: Path, tiny_bert: 
     assert {"nll", "kl"} < set(pl.read_parquet(mixed / layout.CURVE)["name"])
     lite = distill_lite(scored, output=tmp_path / "lite", teacher=str(tiny_bert), dim=4, distill="kl", **plan)
     assert {"nll", "kl", "distillation"} < set(pl.read_parquet(lite / layout.CURVE)["name"])
+    with raises("other-kind", option="teacher"):
+        distill_lite(scored, output=tmp_path / "no", teacher=str(reranker), **plan)
 
 
 def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:

@@ -10,8 +10,10 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.cross_encoder import is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import option_error
 from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
@@ -41,6 +43,12 @@ def distill_lite(settings: DistillLite) -> Path:
     Raises:
         InputError: examples or models are unusable or incompatible.
     """
+    if is_reranker(resolve(settings.teacher)):
+        reason = (
+            "is a reranker, which has no vectors; use train-dense --dim N --distill kl --teacher RERANKER, or score "
+        )
+        reason += "the examples with `hybrid rerank` and add --distill to an encoder as teacher"
+        raise option_error("teacher", settings.teacher, reason, code="other-kind")
     inputs = {
         "examples": settings.training_examples,
         "model": model_input(settings.model),
