@@ -224,7 +224,9 @@ def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
     function = LOSSES[settings.loss]
     vectors, *names = signature(function).parameters
     options = {name for name in names if name in settings.declared() and settings.applies(name)}
-    return values_of(function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", *options})
+    return values_of(
+        function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", "fused", *options}
+    )
 
 
 def _objective(

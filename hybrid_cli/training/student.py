@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.models import autocast
@@ -88,7 +89,7 @@ class StudentNegatives:
             yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]
 
     def _extended(self, group: Group, scores: np.ndarray, documents: pl.DataFrame) -> Group:
-        known = self._known(group, documents)
+        known = self._known(group, documents["docid"])
         ranked = np.argsort(np.where(known, np.inf, -scores), kind="stable")[: np.count_nonzero(~known)]
         return self._with(group, documents[np.resize(ranked[: self.count], self.count).tolist()])  # repeated if too few
 
@@ -102,9 +103,9 @@ class StudentNegatives:
         )
         return fused
 
-    def _known(self, group: Group, documents: pl.DataFrame) -> np.ndarray:
+    def _known(self, group: Group, docids: pl.Series) -> np.ndarray:
         """Return whether each document is one that the query has, or that is excluded."""
-        known = documents["docid"].is_in([*group.docids, *self.excluded(group)]).to_numpy()
+        known = docids.is_in([*group.docids, *self.excluded(group)]).to_numpy()
         if known.all():
             raise InputError(f"query {group.query!r}: no document is a negative; mine more", code="no-negatives")
         return known
@@ -157,12 +158,12 @@ class RefreshedNegatives(StudentNegatives):
         for number, batch in enumerate(batches, done):
             if number % every == 0 or number == done:
                 hits = self._stored(number // every * self.every)
-            yield [self._drawn(group, self.texts[hits[row_of[group.query]].tolist()]) for group in batch]
+            yield [self._drawn(group, hits[row_of[group.query]]) for group in batch]
 
-    def _drawn(self, group: Group, documents: pl.DataFrame) -> Group:
-        allowed = np.flatnonzero(~self._known(group, documents))[: self.depth]
-        rng = draws.rng(group.noise, 2)
-        return self._with(group, documents[np.resize(rng.permutation(allowed), self.count).tolist()])
+    def _drawn(self, group: Group, hits: np.ndarray) -> Group:
+        allowed = hits[~self._known(group, self.texts["docid"].gather(hits))][: self.depth]
+        drawn = draws.rng(group.noise, 2).permutation(allowed)
+        return self._with(group, self.texts[np.resize(drawn, self.count).tolist()])
 
     def _stored(self, step: int) -> np.ndarray:
         """Return the rows of the hits [Q, depth + spare] of the search at a step, best first."""
@@ -176,28 +177,39 @@ class RefreshedNegatives(StudentNegatives):
         return hits
 
     def _search(self, step: int) -> np.ndarray:
-        queries = [*self.queries]
+        """Return the rows of the best documents [Q, depth + spare], from one block of documents after the other."""
+        queries, device = [*self.queries], self.encoder.device
         vectors, most = self._encoded(None, queries), min(self.depth + self.spare, len(self.texts))
-        scores, rows = torch.full((len(queries), 0), -torch.inf), torch.zeros((len(queries), 0), dtype=torch.int32)
-        with console.progress(
-            f"search the corpus for negatives, step {step:,}", len(self.texts), "documents"
-        ) as advance:
-            for first, part in enumerate(self.texts.iter_slices(BLOCK_TEXTS)):
-                documents = self._encoded(part["title"].to_list(), part["text"].to_list())
-                best = []
+        scores, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int32)
+        first = 0
+        with console.progress("search the corpus for negatives", len(self.texts), "documents") as advance:
+            for part in self.texts.iter_slices(BLOCK_TEXTS):
+                documents = torch.from_numpy(self._encoded(part["title"].to_list(), part["text"].to_list())).to(device)
+                own, best = torch.arange(first, first + len(part), dtype=torch.int32), []
                 for begin in range(0, len(queries), BLOCK_QUERIES):
                     some = slice(begin, begin + BLOCK_QUERIES)
-                    block = self._fused(vectors[some] @ documents.T, queries[some], part["docid"], step, self.plan.seed)
-                    own = torch.arange(first * BLOCK_TEXTS, first * BLOCK_TEXTS + len(part), dtype=torch.int32)
-                    known = torch.cat([scores[some], torch.from_numpy(block)], 1)
-                    kept = known.topk(min(most, known.shape[1]))
-                    best.append(
-                        (kept.values, torch.cat([rows[some], own.expand(len(block), -1)], 1).gather(1, kept.indices))
-                    )
+                    block = (torch.from_numpy(vectors[some]).to(device) @ documents.T).cpu().numpy()
+                    block = self._fused(block, queries[some], part["docid"], step, self.plan.seed)
+                    best.append(_best((scores[some], rows[some]), torch.from_numpy(block), own, most))
                 scores, rows = (torch.cat(parts) for parts in zip(*best, strict=True))
+                first += len(part)
                 advance(len(part))
-        found: np.ndarray = rows.numpy()
-        return found
+        hits: np.ndarray = rows.numpy()
+        return hits
+
+
+def _best(known: tuple[Tensor, Tensor], scores: Tensor, rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return scores and rows [n, most] of the best of known documents and of a block.
+
+    Args:
+        known: scores and rows [n, k].
+        scores: [n, m].
+        rows: [m].
+        most: documents that are kept.
+    """
+    both = torch.cat([known[0], scores], 1)
+    kept = both.topk(min(most, both.shape[1]))
+    return kept.values, torch.cat([known[1], rows.expand(len(scores), -1)], 1).gather(1, kept.indices)
 
 
 def relevant(texts: pl.DataFrame, positives: pl.Series) -> Callable[[Group], Set[str]]:
