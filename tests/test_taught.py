@@ -470,6 +470,14 @@ def test_deepct_has_no_teacher() -> None:
             TrainSparse(Path("train.parquet"), output=Path("out"), architecture="deepct", **option)  # type: ignore[arg-type]
 
 
+def test_the_sum_is_no_parameter_of_a_loss(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with raises("unknown-parameter", name="fused"):
+        train_dense(
+            examples, output=tmp_path / "no", model=str(tiny_bert), loss="kl", teacher=str(tiny_bert),
+            loss_options={"fused": "true"},
+        )  # fmt: skip
+
+
 def test_the_command_line(here: Path, reranker: Path) -> None:
     words = ["train-dense", "train.parquet", "--model", "model", "--distill", "kl", "--teacher", reranker]
     assert hybrid(*words, "--max-steps", 1, "--batch-size", 2, "--output", "out").code == 0
