@@ -482,6 +482,9 @@ def test_the_command_line(here: Path, reranker: Path) -> None:
     words = ["train-dense", "train.parquet", "--model", "model", "--distill", "kl", "--teacher", reranker]
     assert hybrid(*words, "--max-steps", 1, "--batch-size", 2, "--output", "out").code == 0
     assert artifacts.read_manifest("out").options["distill"] == "kl"
+    roc = ["--loss", "roc", "--index", "bm25", "--max-steps", 1, "--batch-size", 2, "--output", "roc"]
+    assert hybrid(*words, *roc).code == 0
+    assert {"nll", "kl", "orthogonality"} < set(pl.read_parquet(Path("roc") / layout.CURVE)["name"])
 
 
 def test_out_of_fold_scores_by_the_commands_of_the_docs(here: Path) -> None:
