@@ -29,7 +29,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_cluster", "test_kill", "test_memory", "test_lucene", "test_train_frozen", "test_report_page",
     "test_page", "test_languages", "test_faiss_file",
     "test_examples", "test_faq", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
-    "test_train_dense", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
+    "test_train_dense", "test_taught", "test_int8", "test_killed", "test_object_store", "test_object_store_names",
     "test_append", "test_update", "test_sparse", "test_sparse_changes",
     "test_train_roc", "test_fuse", "test_fuse_tune", "test_vectors", "test_pretrain", "test_export",
     "test_engines", "test_shipped", "test_fusion_lists",

@@ -36,6 +36,14 @@ COMMANDS = {
         *("train-dense", "{mined}", "--model", "{model}", "--loss", "residual-nll", "--index", "{index}"),
         *("--scorer-schedule", "learned", *TRANSFORMER, "--epochs", "4", "--lr", "1e-6"),
     ),
+    "taught": (
+        *("train-dense", "{mined}", "--model", "{model}", "--loss", "residual-nll", "--index", "{index}"),
+        *("--distill", "margin-mse", "--teacher", "{reranker}", *TRANSFORMER, "--epochs", "4"),
+    ),
+    "refreshed": (
+        *("train-dense", "{mined}", "--model", "{model}", "--dynamic-negatives", "1", "--refresh-negatives", "2"),
+        *(*TRANSFORMER, "--epochs", "4"),
+    ),
     "sparse": ("train-sparse", "{examples}", "--architecture", "splade", "--model", "{model}", *TRANSFORMER),
     "deepct": ("train-sparse", "{examples}", "--architecture", "deepct", "--model", "{model}", *TRANSFORMER),
     "sparterm": (
@@ -107,13 +115,16 @@ def without_dropout(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def sources(tiny: Path, without_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def sources(
+    tiny: Path, without_dropout: Path, reranker: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sources")
     index = index_bm25(tiny, output=folder / "bm25", threads=1)
     return {
         "examples": str(write_examples(folder / "examples.parquet")),
         "dev": str(write_examples(folder / "dev.parquet", 6, seed=3)),
         "model": str(without_dropout),
+        "reranker": str(reranker),
         "collection": str(tiny),
         "index": str(index),
         "mined": str(mine_negatives(tiny, split="train", index=index, output=folder / "mined.parquet")),

@@ -231,7 +231,7 @@ def test_hits_beyond_the_run_are_noted(place: Path) -> None:
         ("dense.parquet --depths 5,5", refusal("repeated-value", option="depths")),
         ("dense.parquet --depths 5 --top-k 3", refusal("option-does-not-apply", option="top_k")),
         ("nothing.parquet", refusal("no-such-file", path="nothing.parquet")),
-        ("train.parquet", refusal("other-kind", path="train.parquet")),
+        ("bm25", refusal("other-kind", path="bm25")),
         ("dense.parquet --model model", refusal("no-ranking-head", path="model")),
         ("dense.parquet --model nothing", refusal("no-such-model")),
         ("dense.parquet --collection other", refusal("other-corpus", path="dense.parquet")),

@@ -308,7 +308,13 @@ class TestEveryCommand:
 
 
 NEUTRAL = {  # equal by chance: a value of these parameters that changes nothing, or that has another meaning
-    "training/losses.py": {"temperature", "weight", "in_batch"},  # no scaling; all passages of a batch
+    "training/losses.py": {  # no scaling; all passages of a batch
+        "temperature",
+        "teacher_temperature",
+        "weight",
+        "distill_weight",
+        "in_batch",
+    },
     "training/roc.py": {"seed"},  # of the projection
     "collections/readers/text_files.py": {"encoding"},  # of JSON, TSV and CSV
     "input_files.py": {"encoding"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from command import raises
 from processes import run
 
 from hybrid_cli import artifacts, storage
@@ -18,14 +20,15 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.storage import layout
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.options import Optimization, Sampling
-from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
-from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, ScorerWeight
+from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
+from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
 
 PLAN: dict[str, Any] = {
     "batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 6,
@@ -154,7 +157,9 @@ def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Pat
     tops = []
     for weight in (0.0, 100.0):  # the model alone, BM25 alone
         fusion = Fusion(0.5, scorer, ScorerWeight(weight))
-        negatives = StudentNegatives(encoder, texts, plan, torch.float32, 2, 100, relevant(texts), fusion)
+        negatives = StudentNegatives(
+            encoder, texts, plan, torch.float32, 2, 100, relevant(texts, known.positives()), fusion
+        )
         extended = next(negatives.added(iter([batch]), 0))
         tops.append([group.docids[2:] for group in extended])
         encoder.eval()
@@ -196,7 +201,7 @@ def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
         "docid": ["p", "copy", "other", "q"], "title": ["", "", "", "a"], "text": ["a  b", "a b", "c", "b"],
     })  # fmt: skip
     group = Group("?", ["p"], [""], ["a  b"], [0.0], frozenset({"p"}))
-    assert relevant(texts)(group) == {"p", "copy", "q"}
+    assert relevant(texts, pl.Series(["p"]))(group) == {"p", "copy", "q"}
 
 
 class Counting:
@@ -290,3 +295,87 @@ def test_a_scalar_does_not_decay() -> None:
     learner = WithScalar([0.0])
     Trainer(learner, Optimization(learning_rate=0.01, weight_decay=0.5)).step(iter([0]))
     assert learner.model.scalar.item() == 1
+
+
+# ---------------------------------------------------------------------------------- negatives from the whole collection
+
+REFRESHED: dict[str, Any] = {**PLAN, "max_steps": 11, "dynamic_negatives": 2, "refresh_negatives": 7}
+
+
+def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
+    examples: Path, bm25: Path, tiny_bert: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybrid_cli.training.student.BLOCK_TEXTS", 5)
+    monkeypatch.setattr("hybrid_cli.training.student.BLOCK_QUERIES", 4)
+    known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
+    corpus = pl.read_parquet(tiny / "corpus.parquet")
+    queries, scorer = pl.concat(known.queries())["text"].to_list(), PostingsScorer(open_bm25(bm25))
+    plan, exclude = Sampling(batch_size=4, epochs=9), relevant(corpus, known.positives())
+    for weight in (0.0, 100.0):
+        fusion = Fusion(0.5, scorer, ScorerWeight(weight))
+        negatives = RefreshedNegatives(
+            encoder, corpus, plan, torch.float32, 2, 100, exclude, fusion,
+            every=3, queries=queries, folder=tmp_path / str(weight), depth=3, spare=known.most_positives,
+        )  # fmt: skip
+        extended = list(negatives.added(islice(known.batches(plan), 5), 0))
+        stored = sorted(path.name for path in (tmp_path / str(weight)).iterdir())
+        assert stored == ["00000000.npy", "00000003.npy"]
+        encoder.eval()
+        vectors = encoder.encode_documents(corpus["title"].to_list(), corpus["text"].to_list())
+        drawn = set()
+        for group in (group for batch in extended for group in batch):
+            fused = (encoder.encode_queries([group.query]) @ vectors.T)[0] / 0.5
+            fused = fused + weight * scorer.scores([group.query], corpus["docid"].to_list())[0]
+            ranked = corpus["docid"].gather(np.argsort(-fused, kind="stable")).to_list()
+            hits = [docid for docid in ranked if docid not in {*group.docids[:2], *exclude(group)}]
+            assert len(set(group.docids[2:])) == 2
+            assert set(group.docids[2:]) <= set(hits[:3])
+            assert group.texts[2:] == [corpus.filter(docid=docid)["text"].item() for docid in group.docids[2:]]
+            drawn.add((group.query, *group.docids[2:]))
+        assert len(drawn) > len(queries), "an epoch draws others"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": "residual-nll", "accumulate": 2}, {"loss": "residual-margin", "scorer": "lambda"}]
+)
+def test_a_killed_training_draws_from_the_stored_hits(
+    examples: Path, bm25: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """SIGKILL in step 9, after the search at step 7; the last checkpoint is that of step 6."""
+    lexical = options.get("loss") == "residual-nll"
+    scorer = {"scorer": str(tiny_lambda)} if "scorer" in options else {}
+    plan = {**REFRESHED, **options, **({"index": str(bm25)} if lexical else {}), **scorer, "threads": 1}
+    whole, resumed = tmp_path / "whole", tmp_path / "killed"
+    train_dense(examples, output=whole, model=str(tiny_bert), **plan)
+    ended = run(KILLED.format(plan), examples, tiny_bert, resumed)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    work = tmp_path / ".killed.partial"
+    assert len(list((work / layout.REFRESHED).iterdir())) == 2
+    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
+    for name in (layout.WEIGHTS, layout.CURVE):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+    other = train_dense(examples, output=tmp_path / "other", model=str(tiny_bert), **{**plan, "refresh_negatives": 5})
+    assert (other / layout.WEIGHTS).read_bytes() != (whole / layout.WEIGHTS).read_bytes()
+
+
+def test_the_corpus_is_that_of_the_examples(examples: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**REFRESHED, "model": str(tiny_bert), "max_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", **plan)
+    corpus = artifacts.read_manifest(out).input_path("corpus")
+    assert corpus is not None
+    assert corpus.samefile(tiny / "corpus.parquet")
+    named = train_dense(examples, output=tmp_path / "named", collection=tiny, **plan)
+    assert (named / layout.WEIGHTS).read_bytes() == (out / layout.WEIGHTS).read_bytes()
+    unrecorded = tmp_path / "unrecorded.parquet"
+    rows = pl.read_parquet(examples).to_arrow(compat_level=pl.CompatLevel.oldest())
+    artifacts.open_output(unrecorded, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
+    with raises("corpus-missing", option="collection"):
+        train_dense(unrecorded, output=tmp_path / "no", **plan)
+    other = tmp_path / "corpus.parquet"
+    pl.read_parquet(tiny / "corpus.parquet").head(5).write_parquet(other)
+    with raises("other-corpus", path="corpus.parquet"):
+        train_dense(examples, output=tmp_path / "no", collection=other, **plan)
+    for options in ({"refresh_negatives": 3}, {"dynamic_negatives": 1, "collection": tiny}):
+        with raises("option-does-not-apply", option=list(options)[-1]):
+            TrainDense(examples, output=tmp_path / "no", **options)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
+from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.training import static
 from hybrid_cli.training.lambda_data import LabeledQueries
@@ -74,6 +75,24 @@ def test_listwise_training_converts_no_impacts(
     for name in ("by_document", "of_documents"):
         monkeypatch.setattr(f"hybrid_cli.lexical.impacts.Impacts.{name}", refused)
     train_lambda(output=tmp_path / "lambda", model=str(tiny_bert), **sources, **planned(loss="listwise"))
+
+
+def test_listwise_learns_the_scores_of_a_run_without_an_index(
+    tiny: Path, made: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """Also with an index, for the validation, the teacher is the run that made the labels."""
+    run = search(tiny, split="train", index=made / "dense", output=tmp_path / "run.parquet", hits=8)
+    labels = label(tiny, run=run, split="train", output=tmp_path / "labels", depth=6)
+    plan = planned(loss="listwise", positives=1, max_steps=60, epochs=60, learning_rate=5e-3)
+    plan |= {"collection": tiny, "labels": labels, "model": str(tiny_bert)}
+    out = train_lambda(output=tmp_path / "out", **plan)
+    losses = curve(out)["listwise"]
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    plan |= {"max_steps": 2, "epochs": 2, "keep": "last", "dev": "train", "index": made / "bm25"}
+    validated = train_lambda(output=tmp_path / "validated", **plan)
+    assert curve(validated)["listwise"][0] == losses[0]
+    with raises("conflicting-options", option="student_negatives"):
+        train_lambda(output=tmp_path / "no", **plan, student_negatives=1)
 
 
 def without(sources: Sources, *names: str) -> Sources:
@@ -337,7 +356,7 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
     ("given", "message"),
     [
         ({}, refusal("missing-option", option="labels")),
-        ({"labels": "l", "loss": "listwise"}, refusal("missing-option", option="index")),
+        ({"labels": "l", "loss": "listwise", "student_negatives": 1}, refusal("missing-option", option="index")),
         ({"labels": "l", "dev": "dev"}, refusal("missing-option", option="index")),
         ({"labels": "l", "index": "i"}, refusal("option-does-not-apply", option="index")),
         ({"labels": "l", "student_negatives": 2}, refusal("option-does-not-apply", option="student_negatives")),

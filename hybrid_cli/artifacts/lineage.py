@@ -21,7 +21,8 @@ _PARTS_OF = {  # kind of an artifact -> kinds of inputs that become a part of it
     Kind.SHARDS: (Kind.LEXICAL_INDEX, Kind.SHARDS),
     Kind.LEXICAL_INDEX: (Kind.LEXICAL_INDEX,),
     Kind.DENSE_INDEX: (Kind.DENSE_INDEX, Kind.ENCODER),
-    Kind.ENCODER: _MODELS,
+    Kind.ENCODER: (Kind.RERANKER, *_MODELS),
+    Kind.EXAMPLES: (Kind.RERANKER,),
     Kind.RERANKER: (Kind.RERANKER, *_MODELS),
 }
 _OF_QUERIES = ("perturb", "encode")  # stages that change the form of queries, not which ones they are

@@ -40,7 +40,7 @@ from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import RERANKER
+from hybrid_cli.storage.layout import CONTRACT, RERANKER
 
 BATCH_TOKENS = 4096
 ROOM = 8  # tokens of an input that a query of full length leaves at least: special tokens and words of the document
@@ -217,6 +217,13 @@ class CrossEncoder(nn.Module):
             self.backbone.save_pretrained(folder, safe_serialization=True)
             save_tokenizer(self.tokenizer, folder)
         disk.write_text(folder / RERANKER, json.dumps(asdict(self.input), indent=2) + "\n")
+
+
+def is_reranker(folder: Path) -> bool:
+    """Test whether a folder contains a model with a ranking head, and not an encoder."""
+    if (folder / RERANKER).is_file() or (folder / CONTRACT).is_file() or not (folder / "config.json").is_file():
+        return (folder / RERANKER).is_file()
+    return any("ForSequenceClassification" in name for name in read_config(folder).architectures or ())
 
 
 def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:

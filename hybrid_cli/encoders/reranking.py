@@ -107,7 +107,8 @@ class Reranking:
                 texts = self._texts(pl.concat(part["docid"] for part in missing)) if missing else pl.DataFrame()
                 for path, part in shards:
                     if not path.exists():
-                        self._write_shard(path, part, texts)
+                        pairs = part.join(texts, on="docid", how="left", maintain_order="left")
+                        write_scores(path, pairs, self._model, self.batch_tokens)
                     advance(len(part))
 
     def _texts(self, docids: pl.Series) -> pl.DataFrame:
@@ -123,22 +124,6 @@ class Reranking:
             problem = f"no document {unknown[0]} in {corpus}; pass its own collection"
             raise path_error(self.path, problem, code="other-corpus", id=unknown[0], count=len(unknown))
         return texts
-
-    def _write_shard(self, path: Path, part: pl.DataFrame, texts: pl.DataFrame) -> None:
-        began = time.monotonic()
-        pairs = part.join(texts, on="docid", how="left", maintain_order="left")
-        model = self._model
-        default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
-        cut = model.truncated
-        scores, tokens = model.scores(pairs, self.batch_tokens or default)
-        if not np.isfinite(scores).all():
-            row = int((~np.isfinite(scores)).argmax())
-            problem = f"{part['qid'][row]}, {part['docid'][row]}: the score is not finite; use --dtype fp32"
-            raise HybridError(problem, code="values-not-finite")
-        facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
-        table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
-        with storage.replacing(path) as scratch, disk.create(scratch) as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
     def facts(self, name: str) -> float:
         """Return the sum of a number over all shards, also those of an interrupted call."""
@@ -191,3 +176,28 @@ class Reranking:
                 f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}",
                 code="queries-without-text", path=self.path, count=empty,
             )  # fmt: skip
+
+
+def write_scores(path: Path, pairs: pl.DataFrame, model: CrossEncoder, batch_tokens: int | None = None) -> None:
+    """Write one shard: score and tokens of each pair; its metadata hold the seconds and the number of cut documents.
+
+    Args:
+        path: the shard.
+        pairs: qid, docid, query, title, text.
+        model: the reranker.
+        batch_tokens: tokens per batch, padding included; None is 4,096 on a CPU and 65,536 on a GPU.
+
+    Raises:
+        HybridError: a score is not finite.
+    """
+    began, cut = time.monotonic(), model.truncated
+    default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
+    scores, tokens = model.scores(pairs, batch_tokens or default)
+    if not np.isfinite(scores).all():
+        row = int((~np.isfinite(scores)).argmax())
+        problem = f"{pairs['qid'][row]}, {pairs['docid'][row]}: the score is not finite; use --dtype fp32"
+        raise HybridError(problem, code="values-not-finite")
+    facts = {"truncated": str(model.truncated - cut), "seconds": str(time.monotonic() - began)}
+    table = pa.table({"score": scores, "tokens": tokens}).replace_schema_metadata(facts)
+    with storage.replacing(path) as scratch, disk.create(scratch) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest, has_content, read_manifest
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import path_error
 from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import Examples
@@ -41,6 +43,23 @@ def open_dev_examples(path: Path, index: Path | None = None) -> DevExamples:
         open_lexical(used) if used else None,
         lost_index=used is None and "index" in manifest.inputs,
     )
+
+
+def corpus_of_examples(path: Path, collection: Path | None = None) -> Path:
+    """Return the corpus from which examples were mined, or that of a given collection.
+
+    Raises:
+        InputError: the corpus was moved or changed, or there are several.
+    """
+    if collection is not None:
+        return collections.corpus_path(collection)
+    corpus = _unchanged(read_manifest(path, Kind.EXAMPLES), "corpus")
+    if corpus is None:
+        raise path_error(
+            path, "its corpus is not recorded, or has changed; pass --collection", code="corpus-missing",
+            option="collection"
+        )  # fmt: skip
+    return corpus
 
 
 def open_labels(folder: Path) -> Labels:

@@ -76,7 +76,8 @@ class OverSeeds:
         lines = ["Mean ± standard deviation over the seeds."]
         if any(name.startswith("RoC@") for name in self.measures):
             lines.append(
-                "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, or neither answers."
+                "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, "
+                "or neither answers."
             )
         if self.table["mean"].has_nulls():
             lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")

@@ -29,7 +29,17 @@ from hybrid_cli.settings.options import (
     when,
 )
 from hybrid_cli.training import options as training
-from hybrid_cli.training.options import BM25, LOSSES, MARGINS, RESIDUALS, Keep, Schedule, ScorerSchedule
+from hybrid_cli.training.options import (
+    BM25,
+    LOSSES,
+    MARGINS,
+    RESIDUALS,
+    TAUGHT,
+    Distill,
+    Keep,
+    Schedule,
+    ScorerSchedule,
+)
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 HITS = 1000  # hits per query of a run
@@ -268,6 +278,48 @@ class Likelihood(Settings):
     in_batch: bool = option(
         True, "Use the documents of the other queries in the batch as negatives.", "--in-batch/--no-in-batch"
     )
+
+
+TEACHER = "Teacher"
+_DISTILLED = when(distill=GIVEN)
+_TAUGHT = (_DISTILLED, when(loss=TAUGHT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation(Settings):
+    """A loss on the scores of a teacher, next to another loss."""
+
+    option_panel = TEACHER
+
+    distill: Distill | None = option(
+        None,
+        "Loss on a teacher's scores that is added: `margin-mse`, squared error of score differences, or `kl`, "
+        "divergence of the distributions over the query's documents.",
+    )
+    distill_weight: float = option(1.0, "Weight of `--distill`.", above=0, applies=_DISTILLED)
+    teacher_temperature: float = option(
+        1.0, "Divisor of the teacher's scores; the learning curve shows the mean margins of both, `student_margin` and "
+        "`teacher_margin`.", above=0, applies=_DISTILLED
+    )  # fmt: skip
+
+    @property
+    def is_taught(self) -> bool:
+        """The loss depends on the scores of a teacher."""
+        return self.applies("teacher_temperature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taught(Distillation):
+    """A loss on the scores of a teacher, alone or next to another loss."""
+
+    option_panel = TEACHER
+
+    distill: Distill | None = inherited(excluded=when(loss=(*TAUGHT, "bpr")))
+    teacher_temperature: float = inherited(applies=_TAUGHT)
+    teacher: str | None = option(
+        None, "Teacher: a reranker, or an encoder of any kind.", shown="the scores in the examples", recorded=False,
+        applies=_TAUGHT
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

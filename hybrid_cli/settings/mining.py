@@ -14,7 +14,7 @@ from hybrid_cli.settings.common import Budgeted, Seeded, ThreadedOnCluster, Writ
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
 from hybrid_cli.settings.retrieval import REPLACED
-from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, RUN, Labeling, Mining, Source
+from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, RUN, Labeling, Mining, Source, mining_depth
 
 TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
@@ -44,6 +44,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --output out/train.parquet",
         "hybrid mine-negatives data/pydocs --split train --index out/bm25 --sources bm25:6,random:2 "
         "--relative-margin 0.95 --output out/train.parquet",
+        "hybrid mine-negatives data/pydocs --split train --index out/bm25 --scores out/reranked.parquet "
+        "--output out/scored.parquet",
         "hybrid mine-negatives data/nq data/webq --split train --index out/bm25 --output out/multi.parquet",
         "hybrid mine-negatives data/nq --split train --sources given:biencoder-nq-train.json --positives first "
         "--output out/dpr.parquet",
@@ -63,6 +65,10 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
     index: Sequence[Path] | Path | None = option(
         (), "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
         "each. Or a retriever, whose hits are the source.", panel=SOURCES
+    )  # fmt: skip
+    scores: Path | None = option(
+        None, "Run with a teacher's scores, which the examples store. Documents that it lacks are left out.",
+        panel=SOURCES
     )  # fmt: skip
     positives: Literal["all", "first"] = option(
         "all",
@@ -131,6 +137,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
             return
         if own := [source.name for source in self.plan() if source.run]:
             raise option_error("sources", own[0], "only with one collection", code="conflicting-options")
+        if self.scores is not None:
+            raise option_error("scores", self.scores, "only with one collection", code="conflicting-options")
         files = sum(_is_given(item) for item in self.sources)
         if files not in (0, len(self.collections)):
             reason = f"pass one file for each of the {len(self.collections)} collections, in order"
@@ -155,17 +163,11 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         return [item for position, item in enumerate(self.sources) if position not in others]
 
     def with_depth(self, documents: int) -> MineNegatives:
-        """Return the settings with the depth for a collection of `documents` documents, if none is set.
-
-        The depth is sqrt(documents) / 3, at least 20, at most 1,000, and at least twice the negatives of a source: our
-        choice, which passes through 1,000 of MS MARCO's 8.8 million passages (CLEAR) and keeps the ranks of small
-        collections to BM25's errors (docs/training.md).
-        """
+        """Return the settings with the depth for a collection of `documents` documents, if none is set."""
         ranked = [source.count for source in self.plan() if source.name != RANDOM]
         if self.depth is not None or not ranked:
             return self
-        ranks = min(max(round(documents**0.5 / 3), 20), 1000)
-        return self.changed(depth=self.skip_top + max(ranks, 2 * max(ranked)))
+        return self.changed(depth=self.skip_top + mining_depth(documents, max(ranked)))
 
     def _facts(self) -> dict[str, Any]:
         return {} if any(source.name != RANDOM for source in self.plan()) else {"source": RANDOM}

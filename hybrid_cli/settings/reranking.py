@@ -31,6 +31,7 @@ from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import RerankerLoss
 
 RERANKER, DEPTHS = "Reranker", "Depths"
+A_RUN = "a run"  # fact about the input of `rerank`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class TrainReranker(Training, Validation, Sampling, StartModel, Pairs):
 
 @dataclass(frozen=True)
 class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
-    """Rescore the top hits of a run with a reranker.
+    """Rescore the top hits of a run with a reranker, or score training examples.
 
     The rescored hits come first, in the order of their new scores; all other hits follow in their order, with lower
     scores at their previous distances. Queries without text keep their order. An interrupted command resumes with the
@@ -100,6 +101,9 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
 
     With `--depths`, each pair is scored once, and the output is a folder with one run per depth, for `report
     --reranked`.
+
+    All documents of training examples are scored, for `train-dense --distill`; with `--collection` and `--split`, or
+    `--queries`, those of these queries, and the others keep their scores.
     """
 
     command = "rerank"
@@ -107,16 +111,21 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     examples = (
         "hybrid rerank out/bm25.parquet --model out/reranker --top-k 100 --output out/reranked.parquet",
         "hybrid rerank out/bm25.parquet --model out/reranker --depths 10,20,50,100,200,500,1000 --output out/by-depth",
+        "hybrid rerank out/train.parquet --model out/reranker --output out/scored.parquet",
     )
 
-    run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO).")
+    run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO), or training examples.")
     _: KW_ONLY
     model: str = option(
         REQUIRED, "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
         panel=RERANKER, recorded=False
     )  # fmt: skip
-    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=when(depths=None))
-    depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
+    top_k: int = option(
+        100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=when(depths=None, input=A_RUN)
+    )
+    depths: Sequence[int] = option(
+        (), "Numbers of rescored hits per query; writes one run for each.", minimum=1, applies=when(input=A_RUN)
+    )
     collection: Path | None = option(
         None, "Collection or corpus with the texts of the documents.", shown="the corpus recorded in the run"
     )

@@ -17,11 +17,12 @@ from hybrid_cli.settings.common import (
     LossOptions,
     Sampling,
     StartModel,
+    Taught,
     Training,
 )
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, inherited, option, redeclare, when
 from hybrid_cli.settings.training import TRAINING
-from hybrid_cli.training.options import Flops, Keep
+from hybrid_cli.training.options import Distill, Flops, Keep, SparseLoss
 
 SPARSE_HELP = (
     "`splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`: its words; `sparterm`: gated."
@@ -61,7 +62,7 @@ _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
 @dataclass(frozen=True)
-class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
+class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel, Taught):
     """Train a learned sparse encoder on mined examples.
 
     `deepct` learns the share of a passage's training queries that contain each of its words, and needs no negatives.
@@ -79,6 +80,10 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
     architecture: SparseArchitecture = option(REQUIRED, f"Weights of words: {SPARSE_HELP}")
+    loss: SparseLoss = option(
+        "nll", "Likelihood of the positive, or a loss on a teacher's scores.", panel=OBJECTIVE, applies=_CONTRASTIVE
+    )
+    distill: Distill | None = inherited(applies=_CONTRASTIVE)
     query_flops: float = option(
         By("architecture", {"sparterm": 0.0}, Flops.query_flops), "Weight of the FLOPS of queries.", panel=OBJECTIVE,
         minimum=0, applies=_CONTRASTIVE
@@ -93,7 +98,7 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel):
         applies=tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops"))
     )  # fmt: skip
     temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0, applies=_CONTRASTIVE)
-    in_batch: bool = redeclare(Likelihood, "in_batch", applies=_CONTRASTIVE)
+    in_batch: bool = redeclare(Likelihood, "in_batch", applies=when(**_CONTRASTIVE.allowed, loss="nll"))
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0, applies=_CONTRASTIVE)
     negatives: int = inherited(applies=_CONTRASTIVE)
     query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRASTIVE)

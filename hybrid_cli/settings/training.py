@@ -14,6 +14,7 @@ from hybrid_cli.settings.common import (
     OPTIMIZATION,
     PROJECTION,
     Architecture,
+    Distillation,
     ExampleValidation,
     Likelihood,
     LossOptions,
@@ -21,6 +22,7 @@ from hybrid_cli.settings.common import (
     Optimization,
     Sampling,
     StartModel,
+    Taught,
     Training,
     Validation,
 )
@@ -39,6 +41,7 @@ from hybrid_cli.settings.options import (
 from hybrid_cli.training.options import (
     BM25,
     RESIDUALS,
+    TAUGHT,
     DynamicRanking,
     Imitation,
     LambdaEncoder,
@@ -103,11 +106,12 @@ _PAIRS = (  # BM25 scores of pairs that the examples do not hold
 
 
 @dataclass(frozen=True)
-class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOptions):
+class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, LossOptions):
     """Train a dense encoder on mined examples.
 
-    The two parts of RoC, `--ortho-weight` and `--mask-matches`, combine with every loss. An interrupted run resumes
-    from its last checkpoint and ends with the same weights.
+    The two parts of RoC, `--ortho-weight` and `--mask-matches`, combine with every loss, and so does `--distill`; with
+    a residual loss, the teacher teaches the sum with the scorer. An interrupted run resumes from its last checkpoint
+    and ends with the same weights.
     """
 
     option_panel = OPTIMIZATION
@@ -117,6 +121,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
     examples = (
         "hybrid train-dense out/train.parquet --loss residual-margin --model minilm --output out/clear",
         "hybrid train-dense out/train.parquet --loss roc --index out/bm25 --dev out/dev.parquet --output out/roc",
+        "hybrid train-dense out/train.parquet --distill kl --teacher out/reranker --output out/taught",
     )
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
@@ -134,6 +139,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
         0,
         "Additional hard negatives per query, found again at every checkpoint among the documents of the examples.",
         minimum=0,
+        excluded=when(loss=TAUGHT),
     )
     dynamic_ranking: DynamicRanking = option(
         By("loss", dict.fromkeys(RESIDUALS, "sum"), "model"),
@@ -142,6 +148,15 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, LossOption
         shown="`sum` for residual-margin, residual-nll; else `model`",
         applies=when(dynamic_negatives=POSITIVE),
     )
+    refresh_negatives: int | None = option(
+        None,
+        "Steps between two searches of the whole collection, from whose top hits the dynamic negatives are drawn.",
+        minimum=1, applies=when(dynamic_negatives=POSITIVE)
+    )  # fmt: skip
+    collection: Path | None = option(
+        None, "Collection or corpus of `--refresh-negatives`.", shown="the corpus of the examples",
+        applies=when(refresh_negatives=GIVEN)
+    )  # fmt: skip
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -183,17 +198,18 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     _: KW_ONLY
     encoder: LambdaEncoder = option("transformer", "Transformer, or static encoder with one vector per term.")
     index: Path | None = option(
-        None, "Lexical index: the teacher of a static encoder, of `--loss listwise` and of the validation.",
+        None, "Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all "
+        "documents of the batch for `--loss listwise`.",
         panel=TEACHER, applies=(when(encoder="static"), when(loss="listwise"), when(dev=GIVEN)),
-        needed=(when(encoder="static"), when(loss="listwise"), when(dev=GIVEN))
+        needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN))
     )  # fmt: skip
     labels: Path | None = option(
         None, "Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.",
         panel=TEACHER, needed=when(encoder="transformer")
     )  # fmt: skip
     loss: LambdaLoss = inherited(
-        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the teacher's "
-        "scores of the batch.", panel=TEACHER, applies=TRANSFORMER
+        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the scores in "
+        "the labels, or of BM25 with `--index`.", panel=TEACHER, applies=TRANSFORMER
     )  # fmt: skip
     base: str | None = option(
         None,
@@ -266,11 +282,12 @@ STUDENT = when(queries_only=False)
 
 
 @dataclass(frozen=True)
-class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood):
+class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood, Distillation):
     """Distill a teacher's vectors into a small encoder (LITE).
 
     The student has two heads: a small head for retrieval, and a large head that matches the teacher's vectors and is
-    dropped after training. With `--queries-only`, the output is a query encoder for the teacher's indexes (DrBoost).
+    dropped after training; `--distill` adds a loss of the small head on the scores in the examples. With
+    `--queries-only`, the output is a query encoder for the teacher's indexes (DrBoost).
     """
 
     command = "distill-lite"
@@ -279,7 +296,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --dim 32 --output out/lite",
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-queries",
     )
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Likelihood: STUDENT}
+    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Likelihood: STUDENT, Distillation: STUDENT}
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY

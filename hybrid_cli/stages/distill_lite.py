@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.cross_encoder import is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import option_error
 from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
@@ -24,8 +25,9 @@ from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
 from hybrid_cli.training.start import load_start
-from hybrid_cli.training.teachers import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
 from hybrid_cli.workflows.session import Session, contract_changes, dev_validation
+from hybrid_cli.workflows.teaching import check_teacher
 
 
 @stage(DistillLite)
@@ -41,6 +43,12 @@ def distill_lite(settings: DistillLite) -> Path:
     Raises:
         InputError: examples or models are unusable or incompatible.
     """
+    if is_reranker(resolve(settings.teacher)):
+        reason = (
+            "is a reranker, which has no vectors; use train-dense --dim N --distill kl --teacher RERANKER, or score "
+        )
+        reason += "the examples with `hybrid rerank` and add --distill to an encoder as teacher"
+        raise option_error("teacher", settings.teacher, reason, code="other-kind")
     inputs = {
         "examples": settings.training_examples,
         "model": model_input(settings.model),
@@ -53,6 +61,7 @@ def distill_lite(settings: DistillLite) -> Path:
     if session.up_to_date:
         return settings.output
     examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     session.seed()  # initializes the heads
     student = load_start(settings.model, settings.layers, settings.device, **_changes(settings, teacher.dim))
@@ -65,7 +74,11 @@ def distill_lite(settings: DistillLite) -> Path:
         return {"examples": len(examples), "dim": student.dim}
 
     def prepare(work: Path) -> Job[Any]:
-        sources = BatchSources(teacher=FrozenEncoder(teacher, examples, work), queries_only=settings.queries_only)
+        sources = BatchSources(
+            teacher=FrozenEncoder(teacher, examples, work),
+            teacher_scores=stored_scores if settings.is_taught else None,
+            queries_only=settings.queries_only,
+        )
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
 
         def batches(done: int) -> Iterator[Batch]:
@@ -93,5 +106,12 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
-    likelihood = partial(losses.nll, temperature=temperature, in_batch=settings.in_batch)
-    return losses.with_distillation(likelihood, student.dim, settings.kd_weight)
+    relevance = losses.objective(
+        "nll",
+        distill=settings.distill,
+        distill_weight=settings.distill_weight,
+        temperature=temperature,
+        teacher_temperature=settings.teacher_temperature,
+        in_batch=settings.in_batch,
+    )
+    return losses.with_distillation(relevance, student.dim, settings.kd_weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,25 +16,30 @@ from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.opening.examples import open_examples
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.training.scoring import ScoredExamples
 
 
 @stage(Rerank)
 def rerank(settings: Rerank) -> Path:
-    """Rescore the top hits of a run, in shards that survive an interruption.
+    """Rescore the top hits of a run, or score training examples, in shards that survive an interruption.
 
     Returns:
-        Path of the run, or with `depths` of a folder with one run per depth.
+        Path of the run or of the examples, or with `depths` of a folder with one run per depth.
 
     Raises:
         InputError: unusable inputs or options, or texts that are missing.
         HybridError: a score is not finite.
     """
+    record = storage.find_record(settings.run)
+    if record is not None and record.kind == Kind.EXAMPLES:
+        return _score_examples(settings)
     inputs = _inputs(settings)
     kind = Kind.RERANKED if settings.depths else Kind.RUN
     output = artifacts.output_of(settings, kind, inputs, {**settings.recorded(), "dtype": _dtype(settings)})
@@ -59,14 +65,49 @@ def rerank(settings: Rerank) -> Path:
     return output.path
 
 
-def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Run, work: Path) -> Reranking:
-    def load() -> CrossEncoder:
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        return CrossEncoder.load(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
+def _score_examples(settings: Rerank) -> Path:
+    """Store the scores of the reranker in a copy of training examples."""
+    settings.check_facts(f"{settings.run} holds training examples", input=Kind.EXAMPLES)
+    examples, made = open_examples(settings.run), artifacts.read_manifest(settings.run, Kind.EXAMPLES)
+    chosen = settings.queries
+    if chosen is None and settings.collection is not None:
+        chosen = collections.queries_path(settings.collection, settings.split)
+    inputs: dict[str, artifacts.Input] = {
+        role: source for role in made.inputs if (source := artifacts.recorded_input(made, role)) is not None
+    }
+    inputs |= {"examples": settings.run, "model": model_input(settings.model)}
+    inputs |= {"scored queries": chosen} if chosen is not None else {}
+    options = settings.recorded(input=Kind.EXAMPLES) | {"dtype": _dtype(settings)}
+    options |= {"remove_query": True} if examples.remove_query else {}
+    output = artifacts.output_of(settings, Kind.EXAMPLES, inputs, options)
+    if output.up_to_date:
+        return output.path
+    qids = None if chosen is None else collections.read_queries(chosen)["qid"]
+    examples.refuse_scores("rerank the file without scores", qids)
+    with output.file_with_shards() as (work, path):
+        sizes = settings.shard_size, settings.batch_tokens
+        job = ScoredExamples(examples, work / layout.SCORES, partial(_load, settings), *sizes, qids)
+        pairs = job.score()
+        counts = {name: count for name, count in made.counts.items() if name not in ("rows", "pairs")}
+        manifest = replace(output.manifest, counts={**counts, "pairs": pairs}, location=path.resolve())
+        with storage.replacing(path) as scratch:
+            storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], manifest)
+    console.note(
+        f"rerank: {output.path}: {console.counted(example=len(examples), pair=pairs)} scored",
+        code="written", path=output.path, pairs=pairs,
+    )  # fmt: skip
+    return output.path
 
+
+def _load(settings: Rerank) -> CrossEncoder:
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return CrossEncoder.load(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
+
+
+def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Run, work: Path) -> Reranking:
     scores, sizes = work / layout.SCORES, (settings.deepest, settings.shard_size, settings.batch_tokens)
-    return Reranking(run, settings.run, inputs, scores, load, *sizes)
+    return Reranking(run, settings.run, inputs, scores, partial(_load, settings), *sizes)
 
 
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:

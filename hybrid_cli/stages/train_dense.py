@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
@@ -19,7 +20,7 @@ from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.json_files import read_object
-from hybrid_cli.opening.examples import open_examples
+from hybrid_cli.opening.examples import corpus_of_examples, open_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainDense
@@ -31,12 +32,13 @@ from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
-from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS
+from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.start import load_start
-from hybrid_cli.training.student import Fusion, StudentNegatives, relevant
-from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, mapped_texts
+from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
+from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
 from hybrid_cli.workflows.session import Session, contract_changes, dev_validation, start_contract
+from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -62,19 +64,18 @@ def train_dense(settings: TrainDense) -> Path:
         resolved["projection_version"] = PROJECTION_VERSION
     if settings.epochs is None and settings.max_steps is None:
         resolved["epochs"] = settings.default_epochs
-    session = Session(settings, _inputs(settings), resolved)
+    corpus = _corpus(settings)
+    session = Session(settings, {**_inputs(settings), "corpus": corpus}, resolved)
     if session.up_to_date:
         return settings.output
-    examples = open_examples(settings.training_examples)
-    _warn_unless_mined_with_runs(settings)
-    if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
-        examples.check_lexical()
+    examples = _examples(settings)
+    docids = examples.docids() if corpus is None else collections.docids(corpus)
     session.seed()  # initializes markers and projection
     encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
     vectors = None
     if settings.index is not None:
         projection = SignProjection(encoder.dim, PROJECTION_SEED)
-        vectors = Bm25Vectors(open_bm25(settings.index), projection, examples.docids())
+        vectors = Bm25Vectors(open_bm25(settings.index), projection, docids)
     _check_projection(settings, vectors)
     how: Any = {"device": settings.device, "dtype": settings.precision}
     ensemble = open_encoder(settings.boost, **how) if settings.boost else None
@@ -83,14 +84,17 @@ def train_dense(settings: TrainDense) -> Path:
     objective = _objective(settings, temperature, encoder, parameters)
 
     def prepare(work: Path) -> Job[Any]:
-        scorer, residual = _scorer(settings, vectors, examples, work), settings.loss in RESIDUALS
+        known = _texts(settings, examples, corpus, work)
+        scorer, residual = _scorer(settings, vectors, known, work), settings.loss in RESIDUALS
+        sampled, teacher_scores = taught(settings, examples, work)
         sources = BatchSources(
-            lexical=_lexical(settings, vectors, examples),
+            lexical=_lexical(settings, vectors, examples, docids),
             masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
             if settings.mask_matches
             else None,
             scorer=scorer if residual else None,
             weight=weight if residual else None,
+            teacher_scores=teacher_scores,
         )
         by_sum = settings.dynamic_ranking == "sum"
         fusion = Fusion(temperature, scorer, weight) if by_sum and scorer and weight else None
@@ -103,7 +107,7 @@ def train_dense(settings: TrainDense) -> Path:
 
         projection = vectors.projection if vectors else None
         validation = validator(trained, dev_validation(settings, steps, settings.index, projection=projection))
-        batches = _batches(settings, examples, learner, fusion, work)
+        batches = _batches(settings, sampled, known, learner, fusion, work)
         return Job(learner, batches, steps, save, validation, _remedy(settings))
 
     state = session.train(prepare)
@@ -126,6 +130,7 @@ def _as_last_learner(ensemble: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
     return {
+        **teacher_input(settings),
         "examples": settings.training_examples,
         "model": model_input(settings.model),
         "index": settings.index,
@@ -133,6 +138,16 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
         "scorer": model_input(settings.scorer) if _names_encoder(settings) else None,
         "ensemble": model_input(settings.boost) if settings.boost else None,
     }
+
+
+def _examples(settings: TrainDense) -> Examples:
+    """Return the examples, which have the scores that the training needs."""
+    examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
+    if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
+        examples.check_lexical()
+    _warn_unless_mined_with_runs(settings)
+    return examples
 
 
 def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
@@ -151,27 +166,56 @@ def _names_encoder(settings: TrainDense) -> bool:
     return settings.scored and settings.scorer != BM25
 
 
-def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, work: Path) -> Scorer | None:
+def _corpus(settings: TrainDense) -> Path | None:
+    """Return the corpus that the model in training searches for negatives, if it does."""
+    if settings.refresh_negatives is None:
+        return None
+    return corpus_of_examples(settings.training_examples, settings.collection)
+
+
+def _texts(settings: TrainDense, examples: Examples, corpus: Path | None, work: Path) -> Texts:
+    """Return the texts whose documents may be in a batch: with dynamic negatives, mapped tables."""
+    if not settings.dynamic_negatives:
+        return examples
+    if corpus is None:
+        return MappedTexts(examples, mapped_texts(work, examples.documents()))
+    tables = (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus))
+    texts = MappedTexts(examples, mapped_texts(work, tables))
+    texts.check(corpus)
+    return texts
+
+
+def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, texts: Texts, work: Path) -> Scorer | None:
     """Return the frozen scorer; None means the lexical scores of the examples."""
     if _names_encoder(settings):
         encoder = open_encoder(settings.scorer, device=settings.device, dtype=settings.precision)
-        return FrozenEncoder(encoder, examples, work)
+        return FrozenEncoder(encoder, texts, work)
     return vectors if settings.uses_bm25 else None
 
 
 def _batches(
     settings: TrainDense,
     examples: Examples,
+    known: Texts,
     learner: DenseLearner[TransformerEncoder],
     fusion: Fusion | None,
     work: Path,
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
-    if not settings.dynamic_negatives:
+    if not isinstance(known, MappedTexts):
         return lambda done: prefetch(map(learner.prepare, examples.batches(settings, done)))
-    texts = mapped_texts(work, examples.documents())
-    pool = settings.dynamic_negatives, DYNAMIC_POOL, relevant(texts)
-    negatives = StudentNegatives(learner.model, texts, settings, learner.precision, *pool, fusion)
+    count, texts = settings.dynamic_negatives, known.texts
+    pool = count, DYNAMIC_POOL, relevant(texts, examples.positives()), fusion
+    negatives = StudentNegatives(learner.model, texts, settings, learner.precision, *pool)
+    if settings.refresh_negatives is not None:
+        negatives = RefreshedNegatives(
+            **vars(negatives),
+            every=settings.refresh_negatives,
+            queries=pl.concat(examples.queries())["text"].to_list(),
+            folder=work / layout.REFRESHED,
+            depth=mining_depth(len(texts), count),
+            spare=examples.most_positives,
+        )
     return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
 
 
@@ -180,7 +224,9 @@ def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
     function = LOSSES[settings.loss]
     vectors, *names = signature(function).parameters
     options = {name for name in names if name in settings.declared() and settings.applies(name)}
-    return values_of(function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", *options})
+    return values_of(
+        function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", "fused", *options}
+    )
 
 
 def _objective(
@@ -193,7 +239,7 @@ def _objective(
 
 
 def _lexical(
-    settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples
+    settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, docids: pl.Series
 ) -> Bm25Vectors | VectorsOfOthers | None:
     """Return the vectors for the orthogonality."""
     if vectors is None or not settings.ortho_weight:
@@ -201,7 +247,7 @@ def _lexical(
     if not settings.ortho_control:
         return vectors
     queries = pl.concat([table["text"] for table in examples.queries()])
-    return VectorsOfOthers(vectors, queries, examples.docids(), settings.seed)
+    return VectorsOfOthers(vectors, queries, docids, settings.seed)
 
 
 def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None:

@@ -18,7 +18,7 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.examples import open_labels
@@ -35,7 +35,7 @@ from hybrid_cli.training.lambda_data import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import StudentNegatives
-from hybrid_cli.training.teachers import PostingsScorer, mapped_impacts
+from hybrid_cli.training.teachers import PostingsScorer, Scorer, mapped_impacts
 from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 
 DEV_DEPTH = 50
@@ -67,6 +67,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     if session.up_to_date:
         return settings.output
     labels = settings.labels
+    teacher = _teacher(settings, labels)
     index = open_lexical(settings.index) if settings.index else None
     base = open_encoder(settings.base) if settings.base is not None else None
     session.seed()  # initializes a projection
@@ -79,7 +80,6 @@ def _train_transformer(settings: TrainLambda) -> Path:
     def prepare(work: Path) -> Job[Any]:
         queries = LabeledQueries(open_labels(labels), settings.collection, settings, work)
         counts.update(queries=len(queries), dropped=queries.dropped)
-        teacher = PostingsScorer(index) if index is not None and settings.loss == "listwise" else None
         sources = BatchSources(scorer=teacher, base=base)
         learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
         batches, steps = _batches(settings, queries, learner), session.steps(len(queries))
@@ -98,6 +98,19 @@ def _train_transformer(settings: TrainLambda) -> Path:
     state = session.train(prepare)
     session.note(state, f"{console.counted(query=counts['queries'])} ({counts['dropped']:,} with too few hits dropped)")
     return settings.output
+
+
+def _teacher(settings: TrainLambda, labels: Path) -> Scorer | None:
+    """Return BM25, if it made the labels, as the teacher of all documents of a batch; None for scores in the labels."""
+    if settings.loss != "listwise" or settings.index is None:
+        return None
+    made = artifacts.read_manifest(labels, Kind.LABELS).inputs.get("index")
+    if made is not None and made["kind"] in (Kind.LEXICAL_INDEX, Kind.SHARDS):
+        return PostingsScorer(open_lexical(settings.index))
+    if settings.student_negatives:
+        reason = f"{labels} are of a run or a retriever, which does not score further documents; omit it"
+        raise option_error("student_negatives", settings.student_negatives, reason, code="conflicting-options")
+    return None
 
 
 def _train_static(settings: TrainLambda) -> Path:

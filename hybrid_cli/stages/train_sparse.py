@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
 from hybrid_cli.training.start import keep_first_layers
 from hybrid_cli.workflows.session import Session, dev_validation
+from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
 
 
 @stage(TrainSparse)
@@ -46,10 +46,12 @@ def train_sparse(settings: TrainSparse) -> Path:
     }
     contract = read_sparse_contract(resolve(settings.model), settings.architecture).changed(**changes)
     inputs = {"examples": settings.training_examples, "model": model_input(settings.model), "dev": settings.dev}
+    inputs |= teacher_input(settings)
     session = Session(settings, inputs, contract.to_dict())
     if session.up_to_date:
         return settings.output
     examples = open_examples(settings.training_examples)
+    check_teacher(settings, examples)
     session.seed()  # initializes new heads
     encoder = SparseEncoder.load(
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
@@ -84,15 +86,24 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         recall = RecallLearner(encoder, session.precision, settings.chunk_size)
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
-    relevance = partial(losses.nll, temperature=settings.temperature, in_batch=settings.in_batch)
+    sampled, teacher_scores = taught(settings, examples, work)
+    relevance = losses.objective(
+        settings.loss,
+        distill=settings.distill,
+        distill_weight=settings.distill_weight,
+        temperature=settings.temperature,
+        teacher_temperature=settings.teacher_temperature,
+        in_batch=settings.in_batch,
+    )
     objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
     form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
     tokenizer, matches = encoder.document_tower.tokenizer, settings.mask_matches
-    sources = BatchSources(masking=MatchMasking(tokenizer, form, matches) if matches else None)
+    masking = MatchMasking(tokenizer, form, matches) if matches else None
+    sources = BatchSources(masking=masking, teacher_scores=teacher_scores)
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
 
     def batches(done: int) -> Iterator[Batch]:
-        return prefetch(map(learner.prepare, examples.batches(settings, done)))
+        return prefetch(map(learner.prepare, sampled.batches(settings, done)))
 
     validation = validator(encoder, dev_validation(settings, steps, whole=False))
     return Job(learner, batches, steps, save, validation, diagnostics.HARDER)

@@ -50,7 +50,7 @@ RERANKER = "reranker.json"
 # retriever
 RETRIEVER = "retriever.json"
 
-# reranked runs, and an unfinished one
+# unfinished reranked runs, and trainings with a reranker as teacher
 SCORES = ".scores"  # shards of scores
 
 
@@ -61,6 +61,8 @@ OPTIMIZER, STATE, CHECKSUM = "optimizer.pt", "state.json", "checksum"  # in a ch
 DOCUMENT_IMPACTS = ".impacts"  # of all documents, by document
 IMPACT_ENDS, IMPACT_TERMS, IMPACT_VALUES = "ends.npy", "terms.bin", "values.bin"  # in `DOCUMENT_IMPACTS`
 TEXTS = ".texts.arrow"
+REFRESHED = ".refreshed"  # hits of the model in training, by step
+SCORED = ".scored.parquet"  # examples with the scores of a teacher
 FROZEN = ".frozen"  # vectors of frozen encoders
 
 # several attacked query files

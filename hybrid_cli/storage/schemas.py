@@ -69,6 +69,7 @@ _NEGATIVE = pa.struct(
         ("text", pa.string()),
         ("lexical_score", pa.float32()),
         ("source", pa.string()),
+        ("teacher_score", pa.float32()),
     ]
 )
 PROBABILITY = pa.field("probability", pa.float64())  # column of a run of a calibrated retriever
@@ -85,6 +86,7 @@ SCHEMAS: dict[Kind, pa.Schema] = {
             ("title", pa.string()),
             ("text", pa.string()),
             ("lexical_score", pa.float32()),
+            ("teacher_score", pa.float32()),
             ("negatives", pa.list_(_NEGATIVE)),
         ]
     ),

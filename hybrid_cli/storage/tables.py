@@ -20,6 +20,7 @@ from hybrid_cli.storage.records import METADATA_KEY, AnyRecord, find_record, par
 from hybrid_cli.storage.schemas import SCHEMAS, Kind
 
 ROWS_PER_GROUP = 1 << 16
+_OPTIONAL = ("answers", "teacher_score")  # columns that a file may lack
 _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time and a quarter more space
     Kind.RUN: ["qid"],
     Kind.LABELS: ["source", "docids.list.element"],
@@ -69,8 +70,8 @@ def column_names(path: Path) -> list[str]:
 def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None) -> Path:
     """Check that `path` is a Parquet file with the columns of `kind`, written by any program, and return the path.
 
-    Columns may have any order, strings may be large, extra columns are ignored, and `answers` may be absent. Ids of
-    runs, qrels and queries may be whole numbers, which their readers turn into texts.
+    Columns may have any order, strings may be large, extra columns are ignored, and `answers` and `teacher_score` may
+    be absent. Ids of runs, qrels and queries may be whole numbers, which their readers turn into texts.
 
     Args:
         path: the file.
@@ -118,7 +119,7 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
             code="repeated-column", path=path, column=name,
         )  # fmt: skip
     if name not in schema.names:
-        if name == "answers":
+        if name in _OPTIONAL:
             return
         raise InputError(
             f"{path}: has no column '{name}' (found: {', '.join(schema.names[:50])}); a {kind} file needs "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,8 @@ Item = TypeVar("Item")
 class Group:
     """A query with its positive and the negatives of this step; `noise` seeds other random draws for the example.
 
-    `positives` are never its negatives: its judged documents, and itself where queries are documents.
+    `positives` are never its negatives: its judged documents, and itself where queries are documents. `teacher` are the
+    stored scores of a teacher for the positive and the mined negatives, the first documents.
     """
 
     query: str
@@ -43,6 +44,7 @@ class Group:
     lexical: list[float]
     positives: frozenset[str]
     noise: int = 0
+    teacher: Sequence[float | None] = ()
 
 
 class Examples:
@@ -87,11 +89,76 @@ class Examples:
                 self.path, "has no lexical scores; mine with --index, or use another --loss", code="no-scores"
             )
 
+    def check_teacher(self) -> None:
+        """Refuse examples of which a document has no score of a teacher.
+
+        Raises:
+            InputError: names the query and the document.
+        """
+        missing, count, documents = None, 0, 0
+        for rows in self._teacher_scores():
+            lacking = rows.filter(pl.col("teacher_score").is_finite().not_().fill_null(True))
+            missing = missing or next(lacking.iter_rows(named=True), None)
+            count, documents = count + len(lacking), documents + len(rows)
+        advice = "score the examples with `hybrid rerank`, mine with --scores, or pass --teacher"
+        if count == documents:
+            raise path_error(self.path, f"has no scores of a teacher; {advice}", code="no-scores")
+        if missing is not None:
+            place = f"query {missing['qid']}, document {missing['docid']}"
+            problem = f"{place} and {count - 1:,} others have no score of the teacher; {advice}"
+            raise path_error(
+                self.path, problem, code="missing-score", query=missing["qid"], document=missing["docid"], count=count
+            )
+
+    def refuse_scores(self, advice: str, qids: pl.Series | None = None) -> None:
+        """Refuse examples that have scores of a teacher already.
+
+        Args:
+            advice: fix, for the message.
+            qids: queries that may have none; None for all.
+
+        Raises:
+            InputError: names the query and the document.
+        """
+        for rows in self._teacher_scores():
+            scored = rows.drop_nulls("teacher_score")
+            if qids is not None:
+                scored = scored.filter(pl.col("qid").is_in(qids.implode()))
+            if len(scored):
+                place = f"query {scored['qid'][0]}, document {scored['docid'][0]}"
+                raise path_error(self.path, f"{place} has a teacher's score already; {advice}", code="scored-already")
+
+    def _teacher_scores(self) -> Iterator[pl.DataFrame]:
+        """Yield qid, docid and teacher_score of all documents, by row group."""
+        schema = self._file.schema
+        paths = [schema.column(number).path for number in range(len(schema.names))]
+        read = [path for path in paths if path.rpartition(".")[2] in ("qid", "docid", "teacher_score")]
+        empty = pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "teacher_score": pl.Float32})
+        for part in range(len(self._sizes)):
+            rows = pl.DataFrame(pl.from_arrow(self._file.read_row_group(part, columns=read)))
+            negatives = rows.select("qid", pl.col("negatives")).explode("negatives", empty_as_null=False)
+            both = (empty, rows.drop("negatives"), negatives.unnest("negatives"))
+            yield pl.concat(both, how="diagonal").drop_nulls("docid")
+
+    def tables(self) -> Iterator[pl.DataFrame]:
+        """Yield all rows, by row group."""
+        for part in range(len(self._sizes)):
+            yield pl.DataFrame(pl.from_arrow(self._file.read_row_group(part)))
+
     def docids(self) -> pl.Series:
         """Return the ids of all documents of the examples."""
         table = self._table("docid", "negatives")
         negatives = table["negatives"].explode(empty_as_null=False).struct.field("docid")
         return pl.concat([table["docid"], negatives.drop_nulls()]).unique().sort()
+
+    def positives(self) -> pl.Series:
+        """Return the ids of the positives of all queries."""
+        return self._table("docid")["docid"].unique()
+
+    @property
+    def most_positives(self) -> int:
+        """The largest number of positives of a query."""
+        return max(map(len, self._positives.values()))
 
     def queries(self) -> Iterator[pl.DataFrame]:
         """Yield tables with the column `text`: every query once, in file order."""
@@ -155,6 +222,7 @@ class Examples:
             lexical=[document["lexical_score"] or 0.0 for document in documents],
             positives=self._positives[row["qid"]],
             noise=int(rng.integers(2**62)),
+            teacher=[document.get("teacher_score") for document in documents],
         )
 
     def batches(self, plan: Sampling, done: int = 0) -> Iterator[list[Group]]:

@@ -22,7 +22,7 @@ from hybrid_cli.training.batches import Group, allowed_mask
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
-from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight
+from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, TeacherScores
 
 _TOKENS_AT_ONCE = 4096
 
@@ -48,6 +48,7 @@ class BatchSources:
         scorer: scores every query and document of the batch; None leaves the lexical scores of the examples.
         weight: weight of the scorer in a residual loss.
         teacher: vectors of a frozen encoder.
+        teacher_scores: scores [B, N] of a teacher for the positive and the mined negatives of each query.
         queries_only: encode only queries; documents have the teacher's vectors.
         base: frozen encoder whose vectors are added to those of the encoder.
     """
@@ -57,6 +58,7 @@ class BatchSources:
     scorer: Scorer | None = None
     weight: ScorerWeight | None = None
     teacher: FrozenEncoder | None = None
+    teacher_scores: TeacherScores | None = None
     queries_only: bool = False
     base: Encoder | None = None
 
@@ -174,7 +176,7 @@ class DenseLearner(Generic[Model]):
         return autocast(self.model.device, self.precision)
 
     def _constants(self, groups: list[Group]) -> dict[str, Any]:
-        """Return the other fields of `Vectors`."""
+        """Return the other fields of `LossInputs`."""
         sources = self.sources
         constants = {}
         if sources.lexical is not None:
@@ -184,6 +186,8 @@ class DenseLearner(Generic[Model]):
         if sources.teacher is not None:
             constants["teacher_queries"] = sources.teacher.queries(groups)
             constants["teacher_documents"] = sources.teacher.documents(groups)
+        if sources.teacher_scores is not None:
+            constants["teacher_scores"] = sources.teacher_scores(groups)
         if sources.scorer is not None:
             docids = [docid for group in groups for docid in group.docids]
             constants["scorer"] = sources.scorer.scores([group.query for group in groups], docids)

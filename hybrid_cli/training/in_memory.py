@@ -27,10 +27,11 @@ from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
 from hybrid_cli.training.loop import train as run
 from hybrid_cli.training.losses import objective, usual_temperature
-from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, Sampling
+from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, TAUGHT, Sampling
 from hybrid_cli.training.start import load_start
+from hybrid_cli.training.teachers import stored_scores
 
-Text = str | Mapping[str, str]  # a text, or a dictionary with `text` and maybe `title` and `docid`
+Text = str | Mapping[str, Any]  # a text, or a dictionary with `text` and maybe `title`, `docid`, `teacher_score`
 _NAME = "the examples"
 
 
@@ -48,13 +49,13 @@ def train(
 
     Args:
         examples: dictionaries with `query`, `positive` and `negatives` (a list): texts, or dictionaries with `text` and
-            maybe `title` and `docid`. Documents with equal texts are one document.
+            maybe `title`, `docid` and `teacher_score`. Documents with equal texts are one document.
         model: start model: `minilm`, a folder, or a Hugging Face id.
         loss: name of a loss that needs no scorer and no lexical index, such as `nll`, `margin` or `bpr`.
         options: steps, batch size, negatives of a query, learning rate, seed, ...
         device: `auto`, `cpu`, `cuda`, ...
         callbacks: are called by the training loop; see `Callback`.
-        parameters: parameters of the loss, such as `temperature` or `xi`.
+        parameters: parameters of the loss, such as `temperature`, `xi` or `distill`.
 
     Raises:
         InputError: unusable examples, model or loss.
@@ -65,6 +66,9 @@ def train(
         raise InputError(f"loss {loss}: needs a frozen scorer; use `hybrid train-dense`", code="needs-scorer")
     plan = options or Sampling()
     known = Examples.of(examples_table(examples), _NAME)
+    taught = loss in TAUGHT or parameters.get("distill") is not None
+    if taught:
+        known.check_teacher()
     torch.manual_seed(plan.seed)
     encoder = load_start(str(model), device=device, binary=loss == "bpr")
     unit = encoder.contract.normalize
@@ -74,7 +78,7 @@ def train(
         objective(loss, **values),
         pick_dtype(plan.precision, encoder.device.type),
         plan.chunk_size,
-        BatchSources(),
+        BatchSources(teacher_scores=stored_scores if taught else None),
     )
     with tempfile.TemporaryDirectory() as work:
         job = Job(
@@ -102,7 +106,8 @@ class _Documents:
             raise InputError(f"{_NAME}: {label} is no text, and no dictionary with a text", code="not-a-text")
         title, text = str(document.get("title") or ""), document["text"]
         number = self.numbers.setdefault((title, text), str(len(self.numbers)))
-        return {"docid": str(document.get("docid", number)), "title": title, "text": text}
+        score = document.get("teacher_score")
+        return {"docid": str(document.get("docid", number)), "title": title, "text": text, "teacher_score": score}
 
 
 def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -8,7 +8,7 @@ another package (docs/extending.md). Keyword arguments with the name of an optio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.training.options import LOSS, LOSSES, XI
+from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, XI, Distill
 
 Terms = dict[str, Tensor]
 
@@ -36,6 +36,8 @@ class LossInputs:
         allowed: [B, B * G]; False for another positive of the query among the documents of the batch.
         lexical_queries, lexical_documents: [B, d] and [B, G, d] projected BM25 vectors, for `orthogonality`; constants.
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
+        teacher_scores: [B, N] scores of a teacher for the first N of the query's own documents: the positive and the
+            mined negatives.
         scorer_weight: weight of the scorer's scores in a residual loss; a scalar.
         step: number of completed optimizer steps.
         recorded: diagnostics that the loss records for the learning curve.
@@ -49,6 +51,7 @@ class LossInputs:
     lexical_documents: Tensor | None = None
     teacher_queries: Tensor | None = None
     teacher_documents: Tensor | None = None
+    teacher_scores: Tensor | None = None
     scorer_weight: Tensor | float = 0.1
     step: int = 0
     recorded: Terms = field(default_factory=dict)
@@ -95,18 +98,40 @@ class LossInputs:
 Objective = Callable[[LossInputs], Terms]
 
 
-def objective(name: str, ortho_weight: float = 0.0, **parameters: Any) -> Objective:
+def objective(
+    name: str,
+    ortho_weight: float = 0.0,
+    distill: Distill | None = None,
+    distill_weight: float = 1.0,
+    **parameters: Any,
+) -> Objective:
     """Return a loss with its parameters.
 
     Args:
         name: name of a registered loss.
         ortho_weight: weight of the orthogonality to BM25's vectors, which is added (RoC).
+        distill: loss on the scores of a teacher, which is added. With a residual loss, the teacher teaches the weighted
+            sum with the scorer.
+        distill_weight: weight of this loss.
         parameters: keyword arguments; those that the loss does not have are ignored.
     """
+    parts = [_bound(name, parameters)]
+    if distill is not None:
+        parts.append(weighted(_bound(distill, {**parameters, "fused": name in RESIDUALS}), distill_weight))
+    if ortho_weight:
+        parts.append(partial(orthogonality, weight=ortho_weight))
+    return sum_objectives(*parts) if len(parts) > 1 else parts[0]
+
+
+def _bound(name: str, parameters: Mapping[str, Any]) -> Objective:
     function = LOSSES[name]
     bound = {key: parameters[key] for key in signature(function).parameters if key in parameters}
-    relevance: Objective = partial(_terms, name, partial(function, **bound))
-    return sum_objectives(relevance, partial(orthogonality, weight=ortho_weight)) if ortho_weight else relevance
+    return partial(_terms, name, partial(function, **bound))
+
+
+def weighted(relevance: Objective, weight: float) -> Objective:
+    """Return an objective with each of its terms times `weight`."""
+    return lambda vectors: {name: weight * term for name, term in relevance(vectors).items()}
 
 
 def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
@@ -258,18 +283,60 @@ def orthogonality(vectors: LossInputs, weight: float = 1.0) -> Terms:
 
 
 def listwise(vectors: LossInputs, temperature: float = 1.0, own_temperature: float = 1.0) -> Terms:
-    """Return the divergence from the scorer's scores of all documents of the batch; see `divergence`.
+    """Return the divergence from the scorer's scores; see `divergence`.
 
-    The inner products are first divided by `own_temperature`, so that vectors of length 1 reach the scale of the other
-    scores.
+    The documents are those that the scorer scores: all of the batch, or the query's own. The inner products are first
+    divided by `own_temperature`, so that vectors of length 1 reach the scale of the other scores.
     """
-    return {"listwise": divergence(vectors.dense_scores(in_batch=True) / own_temperature, vectors.scorer, temperature)}
+    scores = vectors.dense_scores(in_batch=vectors.scorer.shape[1] != vectors.documents.shape[1])
+    return {"listwise": divergence(scores / own_temperature, vectors.scorer, temperature)}
 
 
 def divergence(scores: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(scores / T)) of scores [B, C], the mean over the rows."""
     wanted, actual = (functional.log_softmax(values / temperature, dim=1) for values in (teacher.detach(), scores))
     return functional.kl_div(actual, wanted, log_target=True, reduction="batchmean")
+
+
+def margin_mse(
+    vectors: LossInputs, temperature: float = 1.0, teacher_temperature: float = 1.0, fused: bool = False
+) -> Terms:
+    """Return the mean of `((s+ - s-) - (t+ - t-))^2` over all pairs of a query and one of its negatives (Margin-MSE).
+
+    Records the mean differences of both, whose scales should agree.
+
+    Args:
+        vectors: batch, with the scores t of the teacher.
+        temperature: divisor of the inner products s.
+        teacher_temperature: divisor of the teacher's scores.
+        fused: s is the weighted sum with the scorer; see `fused_scores`.
+    """
+    scores, teacher = _taught_scores(vectors, temperature, teacher_temperature, fused)
+    errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])
+    return {"margin_mse": errors.square().mean()}
+
+
+def kl(vectors: LossInputs, temperature: float = 1.0, teacher_temperature: float = 1.0, fused: bool = False) -> Terms:
+    """Return KL(softmax(t) || softmax(s)) over the query's own documents; see `margin_mse` and `divergence`."""
+    return {"kl": divergence(*_taught_scores(vectors, temperature, teacher_temperature, fused))}
+
+
+def _taught_scores(
+    vectors: LossInputs, temperature: float, teacher_temperature: float, fused: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the scores [B, N] of the model and of the teacher for the same documents, both divided.
+
+    Raises:
+        ValueError: the batch has no scores of a teacher, or for one document per query only.
+    """
+    if vectors.teacher_scores is None or vectors.teacher_scores.shape[1] < 2:
+        raise ValueError("distillation needs a teacher's scores of a positive and at least one negative")
+    scores = fused_scores(vectors, temperature, False) if fused else vectors.dense_scores(False) / temperature
+    teacher = vectors.teacher_scores.detach() / teacher_temperature
+    scores = scores[:, : teacher.shape[1]]
+    margins = ((values[:, :1] - values[:, 1:]).mean() for values in (scores, teacher))
+    vectors.record(**dict(zip(("student_margin", "teacher_margin"), margins, strict=True)))
+    return scores, teacher
 
 
 def with_distillation(relevance: Objective, dim: int, weight: float = 1.0) -> Objective:

@@ -27,6 +27,7 @@ _DOCUMENT_BYTES, _NEGATIVE_BYTES = 96, 160  # id and hash of a document; a drawn
 _CANDIDATE_BYTES = 200  # of a retrieved document, with copies
 LOOK_AHEAD = 64  # minimum number of candidates per example that the answer filter reads; later ones are not drawn
 
+_TEACHER = "teacher_score"
 _NO_SCORES = pl.DataFrame(schema={"example": pl.UInt32, "score": pl.Float32})
 
 
@@ -65,6 +66,7 @@ class Sources:
         where: processes that compute blocks of examples.
         threads: CPU threads of each of them; None for all cores.
         remedy: advice for fewer negatives, for messages.
+        scores: run with the scores of a teacher; documents that it lacks are neither positives nor negatives.
     """
 
     collection: Path
@@ -74,6 +76,7 @@ class Sources:
     where: cluster.Workers = field(default_factory=cluster.Workers)
     threads: int | None = None
     remedy: str = "draw fewer negatives"
+    scores: Path | None = None
 
 
 class Miner:
@@ -100,9 +103,10 @@ class Miner:
         self.index = self.sources.open_index() if self.sources.open_index else None
         self.runs = {source.name: _run(source.run, self.queries) for source in self.plan if source.run}
         self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
+        self.teacher = _run(self.sources.scores, self.queries) if self.sources.scores else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("index", "runs")}
+        return {name: value for name, value in vars(self).items() if name not in ("index", "runs", "teacher")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -117,7 +121,7 @@ class Miner:
             own: the document with the id of a query is the query itself, and never a negative.
 
         Returns:
-            Examples whose positive is in the corpus and has text.
+            Examples whose positive is in the corpus, and has text and a score of the teacher, if there is one.
         """
         collection, parts = self.collection, []
         documents = collections.document_count(collection)
@@ -137,7 +141,7 @@ class Miner:
             self.forbidden["the query itself"] = self.queries.select("qid", docid="qid")
         if self.how.exclude_same_text:
             self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
-        return known
+        return known if self.teacher is None else self._taught(known)
 
     def mine(self, examples: pl.DataFrame) -> pl.DataFrame:
         """Draw the negatives of all examples.
@@ -189,6 +193,8 @@ class Miner:
             **negatives.pair_filters(self.forbidden),
             **negatives.score_filters(positives, how.max_score, how.relative_margin),
         }
+        if self.teacher is not None:
+            filters["no teacher score"] = lambda rows: self._with_teacher(rows).drop_nulls(_TEACHER).drop(_TEACHER)
         return negatives.in_drawing_order(negatives.admissible(candidates, filters, source, self.tally), seeds, keep)
 
     def _retrieved(self, source: str, examples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -251,7 +257,33 @@ class Miner:
             )
         return texts
 
+    def _taught(self, examples: pl.DataFrame) -> pl.DataFrame:
+        """Return the examples whose positive has a score of the teacher, renumbered from 0."""
+        scored, run = self._with_teacher(examples), self.sources.scores
+        missing, kept = scored.filter(pl.col(_TEACHER).is_null()), scored.drop_nulls(_TEACHER).drop(_TEACHER)
+        if not len(kept):
+            problem = f"scores no relevant document ({_names(missing)}); pass a run of this split that ranks them"
+            raise path_error(run, problem, code="no-scores")
+        if len(missing):
+            console.warn(
+                f"{run}: lacks the relevant document of {console.counted(example=len(missing))} of {len(scored):,} "
+                f"({_names(missing)}), which are left out; score mined examples with `hybrid rerank` to keep them",
+                code="positives-without-score", path=run, count=len(missing),
+                ids=missing["docid"].unique(maintain_order=True).head(3).to_list(),
+            )  # fmt: skip
+        return kept.drop("example").with_row_index("example")
+
+    def _with_teacher(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        """Return the pairs with the score of the teacher: null if its run lacks them, or without a teacher."""
+        if self.teacher is None:
+            return pairs.with_columns(pl.lit(None, pl.Float32).alias(_TEACHER))
+        blocks = self.teacher.of_queries(pairs["qid"]).blocks()
+        hits = pl.concat([runs.empty(), *(block.join(pairs, on=["qid", "docid"], how="semi") for block in blocks)])
+        scores = hits.select("qid", "docid", pl.col("score").alias(_TEACHER))
+        return pairs.join(scores, on=["qid", "docid"], how="left", maintain_order="left")
+
     def _scored(self, candidates: pl.DataFrame) -> pl.DataFrame:
+        candidates = self._with_teacher(candidates)
         if self.index is None:
             return candidates.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
@@ -304,7 +336,7 @@ def _names(examples: pl.DataFrame) -> str:
 
 def _nested(examples: pl.DataFrame, chosen: pl.DataFrame, texts: pl.DataFrame) -> pa.Table:
     """Return one row per example, with its negatives as a list of records."""
-    fields = ["docid", "title", "text", "lexical_score", "source"]
+    fields = ["docid", "title", "text", "lexical_score", "source", "teacher_score"]
     lists = (
         chosen.join(texts, on="docid", maintain_order="left")
         .select("example", pl.struct(fields).alias("negatives"))

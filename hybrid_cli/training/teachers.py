@@ -6,6 +6,7 @@ The scores of a scorer (BM25, a Lambda, an ensemble) enter a residual loss, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk, layout
@@ -29,6 +30,9 @@ from hybrid_cli.training.options import ScorerSchedule
 BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 
 Floats = npt.NDArray[np.float32]
+
+
+TeacherScores = Callable[[list[Group]], Floats]  # scores [B, N] of the positive and the mined negatives
 
 
 class Scorer(Protocol):
@@ -152,6 +156,50 @@ def _write_arrow(file: Any, tables: Iterable[pl.DataFrame]) -> None:
         writer.close()
 
 
+class Texts(Protocol):
+    """Texts of a training, such as those of examples."""
+
+    def queries(self) -> Iterable[pl.DataFrame]:
+        """Return tables with the column `text`: every query once."""
+
+    def documents(self) -> Iterable[pl.DataFrame]:
+        """Return tables of docid, title, text: every document once."""
+
+
+@dataclass(frozen=True)
+class MappedTexts:
+    """The queries of examples, with documents in one table.
+
+    Attributes:
+        examples: the examples.
+        texts: docid, title, text; memory-mapped.
+    """
+
+    examples: Examples
+    texts: pl.DataFrame
+
+    def queries(self) -> Iterable[pl.DataFrame]:
+        """Return tables with the column `text`: every query once."""
+        return self.examples.queries()
+
+    def documents(self) -> Iterable[pl.DataFrame]:
+        """Return the table."""
+        return [self.texts]
+
+    def check(self, corpus: Path) -> None:
+        """Refuse a corpus that lacks a document of the examples."""
+        docids = self.examples.docids()
+        unknown = docids.filter(~docids.is_in(self.texts["docid"].implode()))
+        if len(unknown):
+            problem = f"has no document {unknown[0]} of {self.examples.path}; pass the --collection of the examples"
+            raise path_error(corpus, problem, code="other-corpus", id=unknown[0], count=len(unknown))
+
+
+def stored_scores(groups: list[Group]) -> Floats:
+    """Return the scores [B, N] of a teacher that the examples store."""
+    return np.array([group.teacher for group in groups], np.float32)
+
+
 class FrozenEncoder:
     """The vectors of a frozen encoder, such as a Lambda or an ensemble; every text of the examples is encoded once.
 
@@ -159,22 +207,23 @@ class FrozenEncoder:
         encoder: the encoder.
         examples: training examples.
         work: folder of the unfinished artifact, where the vectors are stored for resuming.
+        role: name of the encoder in this folder.
     """
 
-    def __init__(self, encoder: Encoder, examples: Examples, work: Path):
+    def __init__(self, encoder: Encoder, examples: Texts, work: Path, role: str = ""):
         self.dim = encoder.dim
         for _ in parallel.first_alone():
             with console.progress("encode with the frozen model", unit="texts") as advance:
                 self._queries, self._query_rows = stored_vectors(
                     work,
-                    "queries",
+                    f"{role}queries",
                     examples.queries(),
                     lambda part: encoder.encode_queries(part["text"].to_list()),
                     advance,
                 )
                 self._documents, self._document_rows = stored_vectors(
                     work,
-                    "documents",
+                    f"{role}documents",
                     examples.documents(),
                     lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
                     advance,
@@ -184,6 +233,12 @@ class FrozenEncoder:
         """Return the scores [n, m] of every query and every document."""
         rows = [self._document_rows[docid] for docid in docids]
         scores: Floats = self._queries[[self._query_rows[query] for query in queries]] @ self._documents[rows].T
+        return scores
+
+    def own_scores(self, groups: list[Group]) -> Floats:
+        """Return the scores [B, N] of the positive and the mined negatives of each query."""
+        mined = [[self._document_rows[docid] for docid in group.docids[: len(group.teacher)]] for group in groups]
+        scores: Floats = np.einsum("bd,bgd->bg", self.queries(groups), self._documents[mined])
         return scores
 
     def queries(self, groups: list[Group]) -> Floats:

@@ -33,7 +33,8 @@ class MinedCollection:
     def of(cls, settings: MineNegatives) -> MinedCollection:
         """Check the runs, and find the inputs of one collection."""
         inputs = _inputs(settings)
-        refuse_other_corpus((source.run for source in settings.plan() if source.run), inputs["corpus"])
+        ranked = [source.run for source in settings.plan() if source.run]
+        refuse_other_corpus([*ranked, *([settings.scores] if settings.scores else [])], inputs["corpus"])
         return cls(settings, inputs)
 
     def mine(self) -> None:
@@ -60,6 +61,7 @@ class MinedCollection:
             where=settings,
             threads=settings.of_worker().threads,
             remedy=settings.fewer,
+            scores=settings.scores,
         )
         self.miner = Miner(sources, settings, self.queries)
         first = settings.positives == "first"
@@ -92,5 +94,6 @@ def _inputs(settings: MineNegatives) -> dict[str, Path]:
         "qrels": settings.qrels or collections.qrels_path(collection, split),
         **({"index": settings.indexes[0]} if settings.indexes else {}),
         **{f"run {source.name}": source.run for source in settings.plan() if source.run},
+        **({"scores": settings.scores} if settings.scores else {}),
         **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
     }

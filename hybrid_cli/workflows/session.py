@@ -51,7 +51,8 @@ class Session:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         options = {**settings.recorded(), **(resolved or {})}
-        if any(settings.values().get(name) for name in _MINED_AT_CHECKPOINTS):
+        values = settings.values()
+        if any(values.get(name) for name in _MINED_AT_CHECKPOINTS) and not values.get("refresh_negatives"):
             options["checkpoint_steps"] = settings.checkpoint_steps
         self.precision = torch.float32
         if settings.applies("precision"):

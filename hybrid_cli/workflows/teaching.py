@@ -1,0 +1,62 @@
+"""The teacher of a training on mined examples: scores in the examples, or of a reranker or an encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hybrid_cli import artifacts, storage
+from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
+from hybrid_cli.encoders.models import open_encoder, resolve
+from hybrid_cli.opening.models import model_input
+from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
+from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
+from hybrid_cli.training import parallel
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.scoring import SHARD_PAIRS, ScoredExamples
+from hybrid_cli.training.teachers import FrozenEncoder, TeacherScores, stored_scores
+
+
+def teacher_input(settings: TrainDense | TrainSparse) -> dict[str, Path | artifacts.Named]:
+    """Return the teacher as an input of the training; scores in the examples are a part of them."""
+    return {} if settings.teacher is None else {"teacher": model_input(settings.teacher)}
+
+
+def check_teacher(settings: TrainDense | TrainSparse | DistillLite, examples: Examples) -> None:
+    """Refuse examples without the scores that a training needs, or with others than those of its teacher.
+
+    Raises:
+        InputError: names the query and the document.
+    """
+    if not settings.is_taught:
+        return
+    if isinstance(settings, DistillLite) or settings.teacher is None:
+        examples.check_teacher()
+    else:
+        examples.refuse_scores("omit --teacher to use it, or mine without --scores")
+
+
+def taught(settings: TrainDense | TrainSparse, examples: Examples, work: Path) -> tuple[Examples, TeacherScores | None]:
+    """Return the examples to train on, and the scores of the teacher, if there is one.
+
+    Args:
+        settings: settings of the training.
+        examples: training examples.
+        work: folder of the unfinished artifact, where scores or vectors are stored for resuming.
+    """
+    if not settings.is_taught:
+        return examples, None
+    if settings.teacher is None:
+        return examples, stored_scores
+    how: Any = {"device": settings.device, "dtype": settings.precision}
+    if not is_reranker(resolve(settings.teacher)):
+        return examples, FrozenEncoder(open_encoder(settings.teacher, **how), examples, work, "teacher-").own_scores
+    teacher, file = settings.teacher, work / layout.SCORED
+    for first in parallel.first_alone():
+        if first and not file.exists():
+            job = ScoredExamples(examples, work / layout.SCORES, lambda: CrossEncoder.load(teacher, **how), SHARD_PAIRS)
+            job.score()
+            with storage.replacing(file) as scratch:
+                record = Record(Kind.EXAMPLES, settings.command)
+                storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], record)
+    return Examples(file, examples.remove_query), stored_scores

@@ -1,0 +1,530 @@
+"""Scores of a teacher: their losses, in examples, from runs, rerankers and encoders; refusals."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from command import Notices, Refusal, hybrid, raises, refusal
+from gradient_descent import TOLERANCE, errors, gradient_descent
+from processes import run as run_code
+from test_train_dense import write_examples
+
+from hybrid_cli import artifacts, runs, storage
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.models import open_encoder
+from hybrid_cli.runs import read_run
+from hybrid_cli.settings import TrainDense, TrainSparse
+from hybrid_cli.stages.distill_lite import distill_lite
+from hybrid_cli.stages.mine_negatives import mine_negatives
+from hybrid_cli.stages.rerank import rerank
+from hybrid_cli.stages.search import search
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_sparse import train_sparse
+from hybrid_cli.storage import Kind, layout
+from hybrid_cli.training import losses
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.in_memory import train
+from hybrid_cli.training.losses import LossInputs, kl, margin_mse
+from hybrid_cli.training.options import Sampling
+from hybrid_cli.training.scoring import ScoredExamples
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TAUGHT = {"margin-mse": margin_mse, "kl": kl}
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 9, "max_steps": 8, "learning_rate": 1e-3, "precision": "fp32"}
+
+
+# --------------------------------------------------------------------------------------------------------------- losses
+
+
+def taught_vectors(seed: int = 0, added: int = 0) -> LossInputs:
+    """Return 3 queries with 4 documents scored by a teacher, and `added` others."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.double)
+
+    group = 4 + added
+    return LossInputs(
+        drawn(3, 5), drawn(3, group, 5), drawn(3, 3 * group), torch.ones(3, 3 * group, dtype=torch.bool),
+        teacher_scores=3 * drawn(3, 4), scorer_weight=0.3,
+    )  # fmt: skip
+
+
+def by_hand(name: str, scores: np.ndarray, teacher: np.ndarray) -> float:
+    if name == "margin-mse":
+        return float((((scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])) ** 2).mean())
+    p, q = (np.exp(values) / np.exp(values).sum(1, keepdims=True) for values in (teacher, scores))
+    return float((p * np.log(p / q)).sum(1).mean())
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+@pytest.mark.parametrize("added", [0, 2])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_loss_equals_its_formula_on_the_documents_of_the_teacher(name: str, added: int, fused: bool) -> None:
+    vectors = taught_vectors(added=added)
+    queries, documents, scorer = (each.numpy() for each in (vectors.queries, vectors.documents, vectors.scorer))
+    assert vectors.teacher_scores is not None
+    scores = np.einsum("bd,bgd->bg", queries, documents)[:, :4] / 0.7
+    if fused:
+        scores = scores + 0.3 * np.stack([scorer[row].reshape(3, -1)[row, :4] for row in range(3)])
+    found = TAUGHT[name](vectors, temperature=0.7, teacher_temperature=2.0, fused=fused)
+    expected = by_hand(name, scores, vectors.teacher_scores.numpy() / 2)
+    assert expected > 0.1
+    assert found[name.replace("-", "_")].item() == pytest.approx(expected, abs=1e-6)
+    assert vectors.recorded["student_margin"].item() == pytest.approx((scores[:, :1] - scores[:, 1:]).mean())
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_a_teacher_that_scores_as_the_model_gives_no_gradient(name: str) -> None:
+    vectors = taught_vectors()
+    queries = vectors.queries.clone().requires_grad_()
+    equal = 2 * replace(vectors, queries=queries).dense_scores(False).detach() / 0.5 + 7
+    (loss,) = TAUGHT[name](replace(vectors, queries=queries, teacher_scores=equal), 0.5, 2.0).values()
+    (gradient,) = torch.autograd.grad(loss, queries)
+    assert loss.item() == pytest.approx(0, abs=1e-12)
+    assert gradient.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_a_constant_added_to_the_teacher_of_a_query_changes_nothing(name: str) -> None:
+    vectors = taught_vectors()
+    assert vectors.teacher_scores is not None
+    shifted = vectors.teacher_scores + torch.tensor([[3.0], [-8.0], [0.5]])
+    (one,), (other,) = (TAUGHT[name](each).values() for each in (vectors, replace(vectors, teacher_scores=shifted)))
+    assert one.item() == pytest.approx(other.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_a_loss_has_the_gradient_of_finite_differences(name: str) -> None:
+    vectors = taught_vectors()
+
+    def value(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        (loss,) = TAUGHT[name](replace(vectors, queries=queries, documents=documents), 0.9, fused=True).values()
+        return loss
+
+    inputs = [vectors.queries.clone().requires_grad_(), vectors.documents.clone().requires_grad_()]
+    assert torch.autograd.gradcheck(value, inputs)
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+@pytest.mark.parametrize("loss", ["nll", "residual-nll", "residual-margin", "margin"])
+def test_distillation_is_added_to_any_loss(name: Any, loss: str) -> None:
+    """A residual loss is taught as the sum with the scorer."""
+    vectors, how = taught_vectors(), cast("dict[str, Any]", {"temperature": 0.7, "in_batch": True})
+    found = losses.objective(loss, distill=name, distill_weight=0.25, teacher_temperature=3.0, **how)(vectors)
+    alone = losses.objective(loss, **how)(vectors)
+    (taught,) = TAUGHT[name](vectors, 0.7, 3.0, fused=loss.startswith("residual")).values()
+    assert {key: value.item() for key, value in found.items()} == pytest.approx(
+        {key: value.item() for key, value in alone.items()} | {name.replace("-", "_"): 0.25 * taught.item()}
+    )
+
+
+def test_one_document_is_no_distribution() -> None:
+    vectors = taught_vectors()
+    assert vectors.teacher_scores is not None
+    for scores in (None, vectors.teacher_scores[:, :1]):
+        with pytest.raises(ValueError, match="at least one negative"):
+            kl(replace(vectors, teacher_scores=scores))
+    with raises("out-of-range", option="negatives"):
+        TrainDense(Path("train.parquet"), output=Path("out"), loss="kl", negatives=0)
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
+
+
+@pytest.fixture(scope="module")
+def scored(examples: Path, reranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("scored") / "scored.parquet"
+    return rerank(examples, model=str(reranker), output=output, dtype="fp32", device="cpu", threads=1)
+
+
+def documents_of(path: Path) -> pl.DataFrame:
+    """Return qid, query, docid, title, text, teacher_score of all documents of examples."""
+    rows, names = pl.read_parquet(path), ["qid", "query", "docid", "title", "text", "teacher_score"]
+    negatives = rows.select("qid", "query", "negatives").explode("negatives").unnest("negatives")
+    return pl.concat([rows.select(names), negatives.select(names)])
+
+
+def test_a_reranker_scores_all_documents_of_examples(examples: Path, scored: Path, reranker: Path) -> None:
+    pairs, model = documents_of(scored), CrossEncoder.load(reranker, device="cpu")
+    alone = [model.scores(pairs[row])[0][0] for row in range(len(pairs))]
+    np.testing.assert_allclose(pairs["teacher_score"], alone, atol=1e-5)
+    assert pairs["teacher_score"].to_numpy().std() > 0.1
+    before, after = pl.read_parquet(examples), pl.read_parquet(scored)
+    without = pl.element().struct.with_fields(pl.lit(None, pl.Float32).alias("teacher_score"))
+    cleared = after.with_columns(
+        pl.lit(None, pl.Float32).alias("teacher_score"), pl.col("negatives").list.eval(without)
+    )
+    assert cleared.equals(before)
+    manifest = artifacts.read_manifest(scored, Kind.EXAMPLES)
+    assert manifest.counts == {"rows": 18, "pairs": 72}
+    assert manifest.input_path("model") == reranker
+
+
+def test_scored_examples_keep_the_files_that_they_were_mined_from(made: Path, reranker: Path, tmp_path: Path) -> None:
+    out = rerank(made / "train.parquet", model=str(reranker), output=tmp_path / "out.parquet", device="cpu")
+    before, after = (artifacts.read_manifest(path, Kind.EXAMPLES) for path in (made / "train.parquet", out))
+    assert set(before.inputs) < set(after.inputs)
+    assert after.input_path("corpus") == before.input_path("corpus")
+    assert after.counts["queries"] == before.counts["queries"]
+
+
+KILLED = """
+import os, sys
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.stages import {stage}
+scores, done = CrossEncoder.scores, []
+def dying(*arguments):
+    len(done) == 3 and os.kill(os.getpid(), 9)
+    done.append(1)
+    return scores(*arguments)
+CrossEncoder.scores = dying
+{stage}.{stage}(sys.argv[1], output=sys.argv[2], **{options!r})
+"""
+
+
+@pytest.mark.heavy
+def test_a_killed_scoring_resumes_with_the_same_bytes(examples: Path, reranker: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 7}
+    whole = rerank(examples, output=tmp_path / "whole.parquet", **options)
+    ended = run_code(KILLED.format(stage="rerank", options=options), examples, tmp_path / "out.parquet")
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert len(list((tmp_path / ".out.parquet.partial" / layout.SCORES).iterdir())) == 3
+    out = rerank(examples, output=tmp_path / "out.parquet", **options)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
+    examples: Path, scored: Path, reranker: Path, tmp_path: Path
+) -> None:
+    """Out-of-fold scores: each half is scored by the reranker of the other half."""
+    other = shutil.copytree(reranker, tmp_path / "other")
+    (other / "manifest.json").unlink()
+    changed = storage.fingerprint(other)
+    config = other / "config.json"
+    config.write_text(config.read_text("utf-8").replace("1e-12", "1e-1"), "utf-8")
+    assert storage.fingerprint(other) != changed
+    qids = pl.read_parquet(examples)["qid"].unique(maintain_order=True)
+    for name, half in (("first", qids[:4]), ("second", qids[4:])):
+        pl.DataFrame({"qid": half, "text": ["?"] * len(half)}).write_parquet(tmp_path / f"{name}.parquet")
+    how: dict[str, Any] = {"device": "cpu", "dtype": "fp32"}
+    first = rerank(
+        examples, model=str(other), queries=tmp_path / "first.parquet", output=tmp_path / "one.parquet", **how
+    )
+    with raises("missing-score", query="q4"):
+        Examples(first).check_teacher()
+    both = rerank(
+        first, model=str(reranker), queries=tmp_path / "second.parquet", output=tmp_path / "both.parquet", **how
+    )
+    Examples(both).check_teacher()
+    assert (
+        (both_scores := documents_of(both))
+        .filter(pl.col("qid").is_in(qids[4:].implode()))
+        .equals(documents_of(scored).filter(pl.col("qid").is_in(qids[4:].implode())))
+    )
+    assert not both_scores.equals(documents_of(scored))
+    with raises("scored-already"):
+        rerank(both, model=str(reranker), queries=tmp_path / "second.parquet", output=tmp_path / "no.parquet", **how)
+    pl.DataFrame({"qid": ["x"], "text": ["?"]}).write_parquet(tmp_path / "others.parquet")
+    with raises("other-queries", path="train.parquet"):
+        rerank(examples, model=str(other), queries=tmp_path / "others.parquet", output=tmp_path / "no.parquet", **how)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"depths": (3,)}])
+def test_options_of_runs_do_not_apply_to_examples(
+    examples: Path, reranker: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with raises("option-does-not-apply", option=next(iter(options))):
+        rerank(examples, model=str(reranker), output=tmp_path / "no.parquet", **options)
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def run(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("run") / "run.parquet"
+    search(made / "collection", split="train", index=made / "dense", output=output, hits=9)
+    return output
+
+
+def test_mined_examples_store_the_scores_of_a_run(made: Path, run: Path, tmp_path: Path, notices: Notices) -> None:
+    out = mine_negatives(
+        made / "collection", split="train", sources="random:3", scores=run, output=tmp_path / "out.parquet"
+    )
+    known = {(qid, docid): score for qid, docid, _, score in read_run(run).iter_rows()}
+    rows = documents_of(out)
+    assert all(known[qid, docid] == score for qid, docid, score in rows.select("qid", "docid", "teacher_score").rows())
+    plain = mine_negatives(made / "collection", split="train", sources="random:3", output=tmp_path / "plain.parquet")
+    missing = set(pl.read_parquet(plain).select("qid", "docid").rows()) - set(known)
+    assert missing, "the run lacks a positive"
+    assert set(pl.read_parquet(out).select("qid", "docid").rows()) == (
+        set(pl.read_parquet(plain).select("qid", "docid").rows()) - missing
+    )
+    assert notices.says("positives-without-score", path=run, count=len(missing))
+    assert artifacts.read_manifest(out).counts["tally"]["random"]["no teacher score"] > 0
+    Examples(out).check_teacher()
+    assert not documents_of(plain)["teacher_score"].count()
+
+
+def test_unusable_scores_are_refused(made: Path, run: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"split": "train", "sources": "random:2", "output": tmp_path / "no.parquet"}
+    with raises("other-queries", path="bm25.parquet"):
+        mine_negatives(made / "collection", scores=made / "bm25.parquet", **how)
+    positives = pl.read_parquet(made / "train.parquet").select("qid", "docid")
+    negatives = read_run(run).join(positives, on=["qid", "docid"], how="anti")
+    ranked = runs.ranked(negatives.select("qid", "docid", "score"), 100)
+    ranked.write_parquet(tmp_path / "negatives.parquet")
+    with raises("no-scores", path="negatives.parquet"):
+        mine_negatives(made / "collection", scores=tmp_path / "negatives.parquet", **how)
+    with raises("conflicting-options", option="scores"):
+        mine_negatives([made / "collection", tmp_path / "b"], scores=run, **how)
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / layout.WEIGHTS).read_bytes()
+
+
+def curve(folder: Path, name: str) -> list[float]:
+    found: list[float] = pl.read_parquet(folder / layout.CURVE).filter(name=name)["value"].to_list()
+    return found
+
+
+@pytest.mark.parametrize("loss", TAUGHT)
+def test_a_model_learns_the_scores_of_a_teacher(scored: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "loss": loss, "negatives": 3, "teacher_temperature": 0.2}
+    plan |= {"epochs": 20, "max_steps": 100, "learning_rate": 5e-3}
+    found = curve(train_dense(scored, output=tmp_path / "out", **plan), loss.replace("-", "_"))
+    assert np.mean(found[-9:]) < 0.8 * np.mean(found[:9])
+
+
+def test_a_reranker_while_training_gives_the_model_of_scored_examples(
+    examples: Path, scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "distill": "margin-mse", "distill_weight": 0.5, "device": "cpu"}
+    stored = train_dense(scored, output=tmp_path / "stored", **plan)
+    computed = train_dense(examples, output=tmp_path / "computed", teacher=str(reranker), **plan)
+    assert weights(stored) == weights(computed)
+    assert not [path for path in computed.iterdir() if path.name.startswith(".")]
+    assert artifacts.read_manifest(computed).inputs["teacher"]["fingerprint"] == storage.fingerprint(reranker)
+    alone = train_dense(examples, output=tmp_path / "alone", **{**PLAN, "model": str(tiny_bert)})
+    assert weights(alone) != weights(stored)
+
+
+def test_an_encoder_teaches_its_inner_products(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """The examples of a run of the same encoder give the same model."""
+    encoder = open_encoder(tiny_bert)
+    rows = pl.read_parquet(examples)
+
+    def score(query: str, document: dict[str, Any]) -> float:
+        vector = encoder.encode_documents([document["title"]], [document["text"]])[0]
+        return float(encoder.encode_queries([query])[0] @ vector)
+
+    records = rows.to_dicts()
+    for record in records:
+        record["teacher_score"] = score(record["query"], record)
+        for negative in record["negatives"]:
+            negative["teacher_score"] = score(record["query"], negative)
+    table = pl.DataFrame(records, schema=rows.schema).to_arrow(compat_level=pl.CompatLevel.oldest())
+    stored = tmp_path / "stored.parquet"
+    artifacts.open_output(stored, Kind.EXAMPLES, "test", inputs={}, options={}).write([table])
+    plan = {**PLAN, "model": str(tiny_bert), "loss": "kl", "device": "cpu", "clip": 1e9, "learning_rate": 0.02}
+    plan |= {"max_steps": 3}
+    with gradient_descent() as by_file:
+        train_dense(stored, output=tmp_path / "file", **plan)
+    with gradient_descent() as by_encoder:
+        train_dense(examples, output=tmp_path / "encoder", teacher=str(tiny_bert), **plan)
+    assert max(errors(by_encoder, by_file)) < TOLERANCE
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("teacher", ["reranker", "encoder"])
+def test_a_killed_training_with_a_teacher_ends_with_the_same_bytes(
+    examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**PLAN, "model": str(tiny_bert), "distill": "kl", "checkpoint_steps": 2, "threads": 1, "device": "cpu"}
+    options |= {"teacher": str(reranker if teacher == "reranker" else tiny_bert), "dynamic_negatives": 1}
+    monkeypatch.setattr("hybrid_cli.workflows.teaching.SHARD_PAIRS", 7)
+    shards = "from hybrid_cli.workflows import teaching\nteaching.SHARD_PAIRS = 7\n"
+    whole = train_dense(examples, output=tmp_path / "whole", **options)
+    moments = {"training": STEP.format(options=options)}
+    if teacher == "reranker":
+        moments["scoring"] = KILLED.format(stage="train_dense", options=options)
+    for moment, code in moments.items():
+        out = tmp_path / moment
+        ended = run_code(shards + code, examples, out)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert not out.exists()
+        train_dense(examples, output=out, **options)
+        for name in (layout.WEIGHTS, layout.CURVE):
+            assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+STEP = """
+import os, sys
+from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training.loop import Trainer
+true = Trainer.step
+def step(self, batches, step=0):
+    if step == 5: os.kill(os.getpid(), 9)
+    return true(self, batches, step)
+Trainer.step = step
+train_dense(sys.argv[1], output=sys.argv[2], **{options!r})
+"""
+
+
+def test_sparse_encoders_and_small_students_are_taught(
+    scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "max_steps": 2}
+    sparse = train_sparse(scored, output=tmp_path / "sparse", architecture="splade", loss="margin-mse", **plan)
+    assert {"margin_mse", "query_flops"} < set(pl.read_parquet(sparse / layout.CURVE)["name"])
+    mixed = train_sparse(scored, output=tmp_path / "mixed", architecture="splade", distill="kl", **plan)
+    assert {"nll", "kl"} < set(pl.read_parquet(mixed / layout.CURVE)["name"])
+    lite = distill_lite(scored, output=tmp_path / "lite", teacher=str(tiny_bert), dim=4, distill="kl", **plan)
+    assert {"nll", "kl", "distillation"} < set(pl.read_parquet(lite / layout.CURVE)["name"])
+    with raises("other-kind", option="teacher"):
+        distill_lite(scored, output=tmp_path / "no", teacher=str(reranker), **plan)
+
+
+def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
+    documents = [{"text": "salt water", "teacher_score": 3.0}, {"text": "a river", "teacher_score": 1.0}]
+    examples = [{"query": "sea", "positive": documents[0], "negatives": documents[1:]}]
+    plan = Sampling(max_steps=2, batch_size=1, precision="fp32")
+    train(examples, tiny_bert, loss="margin-mse", options=plan)
+    train(examples, tiny_bert, options=plan, distill="kl", distill_weight=0.5)
+    with raises("missing-score"):
+        train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)
+
+
+def test_examples_without_the_column_are_read_and_scored(examples: Path, reranker: Path, tmp_path: Path) -> None:
+    kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
+    rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
+    old = tmp_path / "old.parquet"
+    rows.write_parquet(old)
+    storage.check_table(old, Kind.EXAMPLES)
+    assert len(next(Examples(old).batches(Sampling(batch_size=4)))) == 4
+    with raises("no-scores", path="old.parquet"):
+        Examples(old).check_teacher()
+    folder = tmp_path / "shards"
+    job = ScoredExamples(Examples(old), folder, lambda: CrossEncoder.load(reranker), qids=pl.Series(["q1"]))
+    assert job.score() == 8
+    found = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in job.tables()])
+    assert found["teacher_score"].null_count() == 16
+    assert (
+        found.select(storage.SCHEMAS[Kind.EXAMPLES].names)
+        .drop("teacher_score", "negatives")
+        .equals(rows.drop("negatives"))
+    )
+
+
+@pytest.mark.parametrize("loss", ["nll", "residual-margin"])
+def test_examples_without_scores_need_a_teacher(examples: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
+    with raises("no-scores", path="train.parquet"):
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss=loss, distill="kl")
+
+
+def test_a_teacher_of_scored_examples_is_refused(scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with raises("scored-already", path="scored.parquet"):
+        train_dense(scored, output=tmp_path / "no", model=str(tiny_bert), distill="kl", teacher=str(reranker))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "kl", "distill": "kl"}, refusal("conflicting-options", option="distill")),
+        ({"loss": "bpr", "distill": "kl"}, refusal("conflicting-options", option="distill")),
+        ({"loss": "kl", "dynamic_negatives": 1}, refusal("conflicting-options", option="dynamic_negatives")),
+        ({"teacher": "out/reranker"}, refusal("option-does-not-apply", option="teacher")),
+        ({"teacher_temperature": 2}, refusal("option-does-not-apply", option="teacher_temperature")),
+        ({"loss": "kl", "distill_weight": 2}, refusal("option-does-not-apply", option="distill_weight")),
+        ({"distill": "mse"}, refusal("unknown-choice", option="distill")),
+        ({"distill": "kl", "teacher_temperature": 0}, refusal("out-of-range", option="teacher_temperature")),
+    ],
+)
+def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: Refusal) -> None:
+    with raises(message):
+        TrainDense(Path("train.parquet"), output=Path("out"), **options)
+
+
+def test_deepct_has_no_teacher() -> None:
+    for option in ({"loss": "kl"}, {"distill": "kl"}):
+        with raises("option-does-not-apply", option=next(iter(option))):
+            TrainSparse(Path("train.parquet"), output=Path("out"), architecture="deepct", **option)  # type: ignore[arg-type]
+
+
+def test_the_sum_is_no_parameter_of_a_loss(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with raises("unknown-parameter", name="fused"):
+        train_dense(
+            examples, output=tmp_path / "no", model=str(tiny_bert), loss="kl", teacher=str(tiny_bert),
+            loss_options={"fused": "true"},
+        )  # fmt: skip
+
+
+def test_the_command_line(here: Path, reranker: Path) -> None:
+    words = ["train-dense", "train.parquet", "--model", "model", "--distill", "kl", "--teacher", reranker]
+    assert hybrid(*words, "--max-steps", 1, "--batch-size", 2, "--output", "out").code == 0
+    assert artifacts.read_manifest("out").options["distill"] == "kl"
+    roc = ["--loss", "roc", "--index", "bm25", "--max-steps", 1, "--batch-size", 2, "--output", "roc"]
+    assert hybrid(*words, *roc).code == 0
+    assert {"nll", "kl", "orthogonality"} < set(pl.read_parquet(Path("roc") / layout.CURVE)["name"])
+
+
+def test_out_of_fold_scores_by_the_commands_of_the_docs(here: Path) -> None:
+    """docs/training.md: each half of the training queries is scored by a reranker that was trained on the other one."""
+
+    def call(words: str, *more: object) -> None:
+        done = hybrid(*words.split(), *more)
+        assert done.code == 0, done.err
+
+    train = ("--model", "model", "--max-steps", 2, "--batch-size", 2)
+    call("mine-negatives collection --split train --index bm25 --output out/train.parquet")
+    call("split collection --split train --folds 2 --no-dev --output out/halves")
+    for half in (1, 2):
+        call(f"mine-negatives out/halves --split train-{half} --index bm25 --output out/half-{half}.parquet")
+        call(f"train-reranker out/half-{half}.parquet --output out/reranker-{half}", *train, "--lr", half)
+    unscored = "out/train.parquet"
+    for half in (1, 2):
+        words = f"rerank {unscored} --model out/reranker-{half} --collection out/halves --split test-{half}"
+        unscored = f"out/scored-{half}.parquet"
+        call(f"{words} --output {unscored} --dtype fp32")
+    call("train-dense out/scored-2.parquet --distill margin-mse --output out/taught", *train)
+    rows = documents_of(Path("out/scored-2.parquet"))
+    for half in (1, 2):
+        model, trained = CrossEncoder.load(f"out/reranker-{half}"), pl.read_parquet(f"out/half-{half}.parquet")
+        own = rows.filter(~pl.col("qid").is_in(trained["qid"].implode()))
+        assert 0 < len(own) < len(rows)
+        np.testing.assert_allclose(own["teacher_score"], model.scores(own)[0], atol=1e-4)
+
+
+def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
+    """By the examples of the reranker, behind the model that it taught, or behind the examples that it scored."""
+    train = ["--model", "model", "--max-steps", 1, "--batch-size", 2]
+    mine = ["mine-negatives", "collection", "--split", "test", "--sources", "random:2", "--output", "test.parquet"]
+    assert hybrid(*mine).code == 0
+    assert hybrid("train-reranker", "test.parquet", *train, "--output", "teacher").code == 0
+    assert hybrid("rerank", "train.parquet", "--model", "teacher", "--output", "scored.parquet").code == 0
+    for name, words in (("stored", ["scored.parquet"]), ("computed", ["train.parquet", "--teacher", "teacher"])):
+        assert hybrid("train-dense", *words, "--distill", "kl", *train, "--output", name).code == 0
+        assert hybrid("encode", "collection", "--model", name, "--output", f"{name}-index").code == 0
+        out = f"{name}.parquet"
+        assert hybrid("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out).code == 0
+        done = hybrid("evaluate", "collection", "--split", "test", out)
+        assert done.says("queries-reused", part="training examples")
