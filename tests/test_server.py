@@ -104,6 +104,12 @@ def test_an_explanation_adds_up_for_any_document(folder: Path, name: str, docid:
     assert "".join(part for part, _ in found["doc"]["text"]) == next(t for d, _, t in TINY_DOCUMENTS if d == docid)
 
 
+def test_a_column_explains_its_own_score(server: Served) -> None:
+    for system in ("bm25", "dense", "hybrid"):
+        hit = server.get("/api/search", query=QUERY, system=system, k=1, explain="true").json["candidates"][0]
+        assert hit["explanation"]["value"] == pytest.approx(hit["score"], abs=1e-5)
+
+
 def test_candidates_have_the_scores_of_every_side(server: Served, folder: Path) -> None:
     """The page fuses them again: with the stored weights, the order is that of the column."""
     answer = server.get("/api/columns", query=QUERY).json

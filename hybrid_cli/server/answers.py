@@ -54,8 +54,8 @@ def hits(
     live: Live, texts: Sequence[str], k: int, system: str, condition: str | None, explain: bool
 ) -> list[list[Json]]:
     """Return the hits of queries as the API answers them."""
-    found = live.search(table_of(texts), k, system, condition)
-    return [_hits(live, text, run, explain and system == live.main) for text, run in _by_query(texts, found)]
+    whole = live.search(table_of(texts), k, system, condition)
+    return [_hits(live, text, run, system if explain else None) for text, run in _by_query(texts, whole)]
 
 
 def _by_query(texts: Sequence[str], frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
@@ -63,7 +63,7 @@ def _by_query(texts: Sequence[str], frame: pl.DataFrame) -> list[tuple[str, pl.D
     return [(text, parts.get(str(number), frame.clear())) for number, text in enumerate(texts)]
 
 
-def _hits(live: Live, query: str, run: pl.DataFrame, explain: bool) -> list[Json]:
+def _hits(live: Live, query: str, run: pl.DataFrame, explained_system: str | None) -> list[Json]:
     known = documents(live, run["passage" if "passage" in run.columns else "docid"])
     sides = [name for name in live.sides if f"{name}_rank" in run.columns]
     candidates = []
@@ -74,10 +74,15 @@ def _hits(live: Live, query: str, run: pl.DataFrame, explain: bool) -> list[Json
         candidate["ranks"] = {name: row[f"{name}_rank"] for name in sides}
         candidate |= {name: row[name] for name in ("probability", "passage") if name in row}
         candidates.append(candidate)
-    if explain and candidates:
+    if explained_system in (live.main, *live.sides) and candidates:
         table = live.candidates(table_of([query]))
         for candidate in candidates:
-            candidate["explanation"] = _explanation(live, query, table, candidate["docid"])["explanation"]
+            whole = _explanation(live, query, table, candidate["docid"])
+            candidate["explanation"] = whole["explanation"]
+            if explained_system != live.main:
+                number = live.sides.index(explained_system)
+                value = whole["sides"][number]["score"]
+                candidate["explanation"] = whole["explanation"]["details"][number] | {"value": value}
     return candidates
 
 
@@ -164,10 +169,10 @@ def explained(live: Live, query: str, docid: str) -> Json:
     Raises:
         InputError: no such document.
     """
-    found = _explanation(live, query, live.candidates(table_of([query])), docid)
-    known = documents(live, pl.Series([found.pop("passage") or docid]))[0]
-    found["doc"] = {"title": marked(known["title"] or "", query), "text": marked(known["text"] or "", query)}
-    return found | {"metadata": live.metadata_of(docid)}
+    explanation = _explanation(live, query, live.candidates(table_of([query])), docid)
+    known = documents(live, pl.Series([explanation.pop("passage") or docid]))[0]
+    explanation["doc"] = {"title": marked(known["title"] or "", query), "text": marked(known["text"] or "", query)}
+    return explanation | {"metadata": live.metadata_of(docid)}
 
 
 def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Json:

@@ -122,47 +122,47 @@ async def _information(state: State, request: Request) -> Any:
 
 async def _search(state: State, request: Request) -> Any:
     posted = request.method == "POST"
-    given = await _json(request, _SEARCH_FIELDS) if posted else _parameters(request, _SEARCH_PARAMETERS)
-    k = _number(given, "k", 10, MOST_HITS)
-    explain = _flag(given, "explain")
+    fields = await _json(request, _SEARCH_FIELDS) if posted else _parameters(request, _SEARCH_PARAMETERS)
+    k = _number(fields, "k", 10, MOST_HITS)
+    explain = _flag(fields, "explain")
     if explain and k > _EXPLAINED:
         raise InputError(f"k {k}: at most {_EXPLAINED} hits are explained", code="out-of-range", option="k", value=k)
-    system, condition = _text(given, "system", state.live.main), _condition(given)
+    system, condition = _text(fields, "system", state.live.main), _condition(fields)
     if not posted:
-        text = _query(given.get("query"))
+        text = _query(fields.get("query"))
         candidates = await state.hits(text, k, system, condition, explain)
         return {
             "api": "v1", "query": {"text": text}, "system": system, "formula": answers.formula(state.live),
             "candidates": candidates,
         }  # fmt: skip
-    asked = _queries(given.get("queries"))
-    results = await asyncio.gather(*(state.hits(text, k, system, condition, explain) for _, text in asked))
+    queries = _queries(fields.get("queries"))
+    results = await asyncio.gather(*(state.hits(text, k, system, condition, explain) for _, text in queries))
     listed = [
         {"query": {"qid": qid, "text": text}, "candidates": candidates}
-        for (qid, text), candidates in zip(asked, results, strict=True)
+        for (qid, text), candidates in zip(queries, results, strict=True)
     ]
     return {"api": "v1", "system": system, "formula": answers.formula(state.live), "results": listed}
 
 
 async def _columns(state: State, request: Request) -> Any:
-    given = _parameters(request, ("query", "depth", "filter"))
-    depth = _number(given, "depth", state.live.retriever.depth, MOST_HITS)
-    return await run_in_threadpool(answers.columns, state.live, _query(given.get("query")), _condition(given), depth)
+    fields = _parameters(request, ("query", "depth", "filter"))
+    depth = _number(fields, "depth", state.live.retriever.depth, MOST_HITS)
+    return await run_in_threadpool(answers.columns, state.live, _query(fields.get("query")), _condition(fields), depth)
 
 
 async def _snippets(state: State, request: Request) -> Any:
-    given = await _json(request, ("query", "docids"))
-    docids = given.get("docids")
+    fields = await _json(request, ("query", "docids"))
+    docids = fields.get("docids")
     if not isinstance(docids, list) or len(docids) > MOST_HITS or not all(isinstance(each, str) for each in docids):
         problem = f"docids: needs a list of at most {MOST_HITS} ids"
         raise InputError(problem, code="other-type", option="docids")
-    found = await run_in_threadpool(answers.snippets, state.live, _query(given.get("query")), docids)
-    return {"documents": found}
+    listed = await run_in_threadpool(answers.snippets, state.live, _query(fields.get("query")), docids)
+    return {"documents": listed}
 
 
 async def _explain(state: State, request: Request) -> Any:
-    given = _parameters(request, ("query", "docid"))
-    query, docid = _query(given.get("query")), _text(given, "docid", "")
+    fields = _parameters(request, ("query", "docid"))
+    query, docid = _query(fields.get("query")), _text(fields, "docid", "")
     return await run_in_threadpool(answers.explained, state.live, query, docid)
 
 
@@ -202,13 +202,13 @@ def _parameters(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         InputError: an unknown or repeated parameter.
     """
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         _known(name, names)
-        if name in given:
+        if name in fields:
             raise InputError(f"{name}: is repeated", code="repeated-value", option=name)
-        given[name] = value
-    return given
+        fields[name] = value
+    return fields
 
 
 async def _json(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
@@ -218,14 +218,14 @@ async def _json(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
         InputError: no object, or an unknown field.
     """
     try:
-        given = json.loads(await request.body())
+        fields = json.loads(await request.body())
     except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise InputError("the body is no JSON object", code="not-json")
-    for name in given:
+    for name in fields:
         _known(name, names)
-    return given
+    return fields
 
 
 def _known(name: str, names: tuple[str, ...]) -> None:
@@ -247,25 +247,25 @@ def _query(text: Any) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _queries(given: Any) -> list[tuple[str, str]]:
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_QUERIES:
+def _queries(fields: Any) -> list[tuple[str, str]]:
+    if not isinstance(fields, list) or not 0 < len(fields) <= MOST_QUERIES:
         problem = f"queries: needs a list of 1 to {MOST_QUERIES} objects with text, and maybe qid"
         raise InputError(problem, code="other-type", option="queries")
-    asked = []
-    for number, query in enumerate(given):
+    queries = []
+    for number, query in enumerate(fields):
         if not isinstance(query, Mapping) or not {"text"} <= set(query) <= {"qid", "text"}:
             raise InputError(f"queries[{number}]: needs text, and maybe qid", code="other-type", option="queries")
-        asked.append((str(query.get("qid", number)), _query(query["text"])))
-    return asked
+        queries.append((str(query.get("qid", number)), _query(query["text"])))
+    return queries
 
 
-def _number(given: Mapping[str, Any], name: str, default: int, most: int) -> int:
+def _number(fields: Mapping[str, Any], name: str, default: int, most: int) -> int:
     """Return a whole number from 1 to `most`.
 
     Raises:
         InputError: anything else.
     """
-    value = given.get(name, default)
+    value = fields.get(name, default)
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12 else value
     if type(number) is not int or not 1 <= number <= most:
         problem = f"{name} {str(value)[:40]}: needs a whole number from 1 to {most:,}"
@@ -273,23 +273,23 @@ def _number(given: Mapping[str, Any], name: str, default: int, most: int) -> int
     return number
 
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name, False)
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
     known: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False, "": False, True: True, False: False}
     if not isinstance(value, str | bool) or value not in known:
         raise InputError(f"{name}: needs true or false", code="other-type", option=name)
     return known[value]
 
 
-def _text(given: Mapping[str, Any], name: str, default: str) -> str:
-    value = given.get(name, default)
+def _text(fields: Mapping[str, Any], name: str, default: str) -> str:
+    value = fields.get(name, default)
     if not isinstance(value, str):
         raise InputError(f"{name}: needs a text", code="other-type", option=name)
     return value
 
 
-def _condition(given: Mapping[str, Any]) -> str | None:
-    return _text(given, "filter", "").strip() or None
+def _condition(fields: Mapping[str, Any]) -> str | None:
+    return _text(fields, "filter", "").strip() or None
 
 
 # -------------------------------------------------------------------------------------------------------------- errors

@@ -65,12 +65,12 @@ class Batches:
                 if not waiting.alone and len(waiting.queries) < MOST:
                     await asyncio.sleep(WINDOW)
                 texts = list(waiting.queries)[:MOST]
-                asked = {text: waiting.queries.pop(text) for text in texts}
+                batch = {text: waiting.queries.pop(text) for text in texts}
                 waiting.alone = len(texts) == 1 and not waiting.queries
                 done = asyncio.ensure_future(loop.run_in_executor(self._pool, self._answer, key, texts))
                 await asyncio.wait([done])
                 error = done.exception()
-                for number, (text, future) in enumerate(asked.items()):
+                for number, (text, future) in enumerate(batch.items()):
                     self._running.pop((key, text), None)
                     if error is None:
                         future.set_result(done.result()[number])

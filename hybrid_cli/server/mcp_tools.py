@@ -79,8 +79,8 @@ def tools(state: State) -> MCPServer[Any]:
         if not query.strip() or not 1 <= k <= _MOST_HITS:
             raise ToolError(f"needs a query, and k from 1 to {_MOST_HITS}")
         with _tool_errors():
-            found = await state.hits(query, k, state.live.main, filter or None, False)
-        hits = [Hit(**hit | hit["doc"]) for hit in found]
+            candidates = await state.hits(query, k, state.live.main, filter or None, False)
+        hits = [Hit(**hit | hit["doc"]) for hit in candidates]
         return Hits(query=query, formula=answers.formula(state.live), hits=hits)
 
     @server.tool(structured_output=True, annotations=_READS)
@@ -102,8 +102,8 @@ def tools(state: State) -> MCPServer[Any]:
             docid: id of the document.
         """
         with _tool_errors():
-            found = await asyncio.to_thread(answers.explained, state.live, query, docid)
-        return Explanation(**found["explanation"])
+            explanation = await asyncio.to_thread(answers.explained, state.live, query, docid)
+        return Explanation(**explanation["explanation"])
 
     if state.settings.mcp_judge and (judging := state.judging) is not None:
 

@@ -134,7 +134,7 @@ class State:
         """Return the candidates and grades of the judged queries, from which the page computes its live measure."""
         live, qrels = self.live, self.qrels()
         queries = self.queries.join(qrels, on="qid", how="semi", maintain_order="left").head(_MOST_JUDGED)
-        known = {qid: each for qid, each in self._judged.items() if each["live"] is live}
+        known = {qid: table for qid, table in self._judged.items() if table["live"] is live}
         new = queries.filter(~pl.col("qid").is_in(list(known)))
         if len(new):
             table = live.candidates(new, depth=_JUDGED_DEPTH)
@@ -144,14 +144,14 @@ class State:
                 known[str(qid)] = {"live": live, "docids": part["docid"].to_list(), "scores": scores, "ranks": ranks}
         self._judged = known
         empty: list[list[float]] = [[] for _ in live.sides]
-        found = []
+        rows = []
         grades = qrels.partition_by("qid", as_dict=True)
         for qid, text in queries.iter_rows():
-            each = known.get(qid, {"docids": [], "scores": empty, "ranks": empty})
+            held = known.get(qid, {"docids": [], "scores": empty, "ranks": empty})
             own = dict(grades[qid,].select("docid", "relevance").iter_rows())
-            parts = {name: each[name] for name in ("docids", "scores", "ranks")}
-            found.append({"qid": qid, "text": text, "grades": own, **parts})
-        return {"measure": self.settings.measure, "depth": _JUDGED_DEPTH, "queries": found}
+            parts = {name: held[name] for name in ("docids", "scores", "ranks")}
+            rows.append({"qid": qid, "text": text, "grades": own, **parts})
+        return {"measure": self.settings.measure, "depth": _JUDGED_DEPTH, "queries": rows}
 
     # ----------------------------------------------------------------------------------------------------------- watch
 

@@ -320,8 +320,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       own.keep({ single: single.checked });
       label();
     } });
-    const told = h("p", { class: "error", role: "alert" });
-    const dialog = opened("Keys", rows, told,
+    const message = h("p", { class: "error", role: "alert" });
+    const dialog = opened("Keys", rows, message,
       h("p", {}, single, " ", h("label", { for: "single" }, "Keys without Ctrl, Alt or ⌘ answer")),
       h("p", { class: "note" }, "Choose a key to change it. Keys are ignored in fields. ← and → turn pages too."),
       h("p", {}, h("button", { type: "button", onclick: () => {
@@ -336,7 +336,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       const [name, key] = [waiting, event.key.length === 1 ? event.key.toLowerCase() : event.key];
       waiting = null;
       const taken = Object.entries(keys()).find(([other, used]) => used === key && other !== name);
-      told.textContent = taken ? `${shown(key)} is taken: ${ACTIONS[taken[0]][1]}.` : "";
+      message.textContent = taken ? `${shown(key)} is taken: ${ACTIONS[taken[0]][1]}.` : "";
       if (!taken && key !== "Escape") own.keep({ keys: { ...own.keys, [name]: key } });
       draw();
       label();
@@ -438,23 +438,23 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   }
 
   function tuning() {
-    const told = h("p", { class: "note", role: "status" });
+    const message = h("p", { class: "note", role: "status" });
     const write = h("button", { type: "button", class: "primary", onclick: async () => {
       write.disabled = true;
-      told.textContent = "The retriever is tuned …";
+      message.textContent = "The retriever is tuned …";
       try {
         let answer = await api.post("/api/judging/tuned", { rater });
         while (answer.running && !gone) {
           await new Promise((resolve) => setTimeout(resolve, PREPARING_MS));
           answer = await api.get("/api/judging/tuned");
         }
-        told.replaceChildren("Written: ", h("code", {}, answer.path), ". Serve it with ", h("code", {}, `hybrid serve ${answer.path}`), ".");
+        message.replaceChildren("Written: ", h("code", {}, answer.path), ". Serve it with ", h("code", {}, `hybrid serve ${answer.path}`), ".");
       } catch (error) {
-        told.textContent = error.message;
+        message.textContent = error.message;
       }
       write.disabled = false;
     } }, "Write the tuned retriever");
-    return h("div", { class: "tuning" }, write, told);
+    return h("div", { class: "tuning" }, write, message);
   }
 
   async function showList() {
@@ -472,20 +472,20 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
 
   function queryForm() {
     const field = h("input", { class: "field", "aria-label": "Your own query", placeholder: "Your own query", maxlength: 4000, autocomplete: "off" });
-    const told = h("p", { class: "error", role: "alert" });
+    const message = h("p", { class: "error", role: "alert" });
     return h("form", { class: "own", onsubmit: async (event) => {
       event.preventDefault();
       if (!field.value.trim() || busy) return;
-      told.textContent = "";
+      message.textContent = "";
       try {
         const answer = await api.post("/api/judging/queries", { rater, text: field.value });
         field.value = "";
         field.blur();
         if (!answer.preparing) show(answer);
       } catch (error) {
-        told.textContent = error.message;
+        message.textContent = error.message;
       }
-    } }, h("div", { class: "row" }, field, h("button", { type: "submit" }, "Judge it")), told);
+    } }, h("div", { class: "row" }, field, h("button", { type: "submit" }, "Judge it")), message);
   }
 
   addEventListener("keydown", pressed);
