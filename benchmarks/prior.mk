@@ -31,9 +31,12 @@ prior: $(SETUP) $(prior_runs:%=$(PRIOR)/%.parquet)  ## rebuild the prior of fuse
 	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --output hybrid_cli/fusion/prior.json
 
 few-labels: $(SETUP) $(few_label_runs:%=$(PRIOR)/%.parquet)  ## measure tuning with few judged queries
-	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --few-labels studies/measured/few-labels.csv
+	$(VENV)/bin/python benchmarks/prior.py $(PRIOR) $(COLLECTIONS) --few-labels $(PRIOR)/few-labels.csv
 
 # Indexes and runs. In a rule, % is the collection.
+
+$(PRIOR)/%/manifest.json:
+	@echo 'needs the collection $(@D), made by: hybrid prepare beir FOLDER --output $(@D)' >&2; exit 1
 
 $(PRIOR)/%.bm25/manifest.json: $(PRIOR)/%/manifest.json | $(SETUP)
 	$(HYBRID) index-bm25 $(<D) --output $(@D) --overwrite

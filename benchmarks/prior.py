@@ -7,7 +7,7 @@ test that exists, and at most 400 of its queries, drawn by seed.
 `make prior` and `make few-labels` (benchmarks/prior.mk) make the runs and call:
 
     python benchmarks/prior.py FOLDER NAME... --output hybrid_cli/fusion/prior.json
-    python benchmarks/prior.py FOLDER NAME... --few-labels studies/measured/few-labels.csv
+    python benchmarks/prior.py FOLDER NAME... --few-labels FOLDER/few-labels.csv
 
 --dense SYSTEM ... measures other dense systems than minilm, with the same prior, as the mean of several. NAME-PART is a
 part of the collection NAME, which is left out of the prior.
