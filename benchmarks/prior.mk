@@ -35,7 +35,7 @@ few-labels: $(SETUP) $(few_label_runs:%=$(PRIOR)/%.parquet)  ## measure tuning w
 
 # Indexes and runs. In a rule, % is the collection.
 
-$(PRIOR)/%/manifest.json:
+$(COLLECTIONS:%=$(PRIOR)/%/manifest.json):
 	@echo 'needs the collection $(@D), made by: hybrid prepare beir FOLDER --output $(@D)' >&2; exit 1
 
 $(PRIOR)/%.bm25/manifest.json: $(PRIOR)/%/manifest.json | $(SETUP)
