@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
+from hybrid_cli.encoders.adapters import adapter_of, merge_adapter, save_adapter
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
     FIRST_MODULE,
@@ -294,6 +295,8 @@ class Tower(nn.Module):
             )
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
+        if contract.append_eos:
+            _append_eos(tokenizer, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
             raise path_error(folder, "has no mask token, which fills queries", code="no-mask-token")
         head = nn.Sequential(*map(_load_module, files.modules)) if files.modules else None
@@ -402,8 +405,11 @@ class Tower(nn.Module):
             if isinstance(self.backbone, TokenTable):
                 save_table(folder, self.backbone, self.tokenizer, contract.doc_max_len)
             else:
-                self.backbone.save_pretrained(folder, safe_serialization=True)
+                if not adapter_of(self.backbone):
+                    self.backbone.save_pretrained(folder, safe_serialization=True)
                 save_tokenizer(self.tokenizer, folder)
+        if adapter_of(self.backbone):
+            save_adapter(folder, self.backbone)
         head = save_head(folder, self.head, self.projection)
         if not _is_sentence_transformer(contract, static):
             return
@@ -510,6 +516,21 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
         model_max_length=tokenizer.model_max_length,
         **{name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None},
     )
+
+
+def _append_eos(tokenizer: Any, folder: Path) -> None:
+    """Let a tokenizer end every text with the end-of-sequence token."""
+    end = tokenizer.eos_token
+    if end is None:
+        raise path_error(folder, "the tokenizer has no end-of-sequence token; omit --append-eos", code="no-eos-token")
+    ids = tokenizer("a")["input_ids"]
+    if ids[-1] != tokenizer.eos_token_id:
+        begin = ids[: len(ids) - len(tokenizer("a", add_special_tokens=False)["input_ids"])]
+        before = tokenizer.convert_ids_to_tokens(begin)
+        special = [*zip(before, begin, strict=True), (end, tokenizer.eos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=[*before, "$A", end], special_tokens=special
+        )
 
 
 def _pooling_config(hidden: int, contract: Contract) -> dict[str, Any]:
@@ -624,6 +645,13 @@ class TransformerEncoder(nn.Module):
             self.query_tower.save(folder / "query", self.contract)
             self.document_tower.save(folder / "document", self.contract)
         disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
+
+    def merge_adapters(self) -> bool:
+        """Add the LoRA adapters of the towers to their weights; return whether there were any."""
+        towers = {tower for tower in (self.query_tower, self.document_tower) if adapter_of(tower.backbone)}
+        for tower in towers:
+            merge_adapter(tower.backbone)
+        return bool(towers)
 
     def add_distillation_heads(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values to each tower, for training only (LITE, eq. 8-9).

@@ -25,7 +25,7 @@ from hybrid_cli.encoders.contract import (
 )
 from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.transformer import Tower
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import ConvertCheckpoint
@@ -70,7 +70,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         for left in work.iterdir():  # of an interrupted call
             if not left.name.startswith("."):
                 disk.remove(left)
-        if settings.documents is None:
+        if settings.merge:
+            counts |= _merge(settings.checkpoint, work)
+        elif settings.documents is None:
             counts |= _write_learners([settings.checkpoint, *settings.learners], work, base)
         else:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
@@ -134,6 +136,19 @@ def _copy_checkpoint(source: Path, folder: Path, base: Path | None) -> dict[Path
     if base is not None:
         _copy([file for pattern in _TOKENIZER for file in base.glob(pattern)], folder)
     return pickles
+
+
+def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
+    """Write an encoder whose adapters are merged; return the number of weights.
+
+    Raises:
+        InputError: it has no adapter.
+    """
+    encoder = TransformerEncoder.load(source, device="cpu")
+    if not encoder.merge_adapters():
+        raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)
+    encoder.save(work)
+    return {"weights": len(encoder.state_dict())}
 
 
 def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:

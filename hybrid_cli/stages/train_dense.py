@@ -70,7 +70,7 @@ def train_dense(settings: TrainDense) -> Path:
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
     session.seed()  # initializes markers and projection
-    encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
+    encoder = load_start(settings.model, settings.device, settings, **asdict(contract))
     vectors = None
     if settings.index is not None:
         projection = SignProjection(encoder.dim, PROJECTION_SEED)

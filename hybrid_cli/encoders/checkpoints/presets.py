@@ -20,6 +20,7 @@ from hybrid_cli.storage.layout import CONTRACT
 
 BERT, ROBERTA, XLM = "bert", "roberta", "xlm-roberta"
 _SEARCH = "Represent this sentence for searching relevant passages: "
+_WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,17 @@ SNOWFLAKE = Preset("Snowflake/snowflake-arctic-embed-m", (BERT,), _unit("cls", 5
 SNOWFLAKE_V2 = Preset("Snowflake/snowflake-arctic-embed-l-v2.0", (XLM,), _unit("cls", 8192, "query: "))
 NOMIC = Preset(
     "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
+)
+# Templates, tasks and lengths: model cards. The tokenizer of Qwen3-Embedding ends every text itself.
+QWEN3_EMBEDDING = Preset(
+    "Qwen/Qwen3-Embedding-0.6B, -4B and -8B",
+    ("qwen3",),
+    {**_unit("last", 8192, "Instruct: {task}\nQuery:"), "task": _WEB_SEARCH},
+)
+E5_MISTRAL = Preset(
+    "intfloat/e5-mistral-7b-instruct",
+    ("mistral",),
+    {**_unit("last", 4096, "Instruct: {task}\nQuery: "), "task": _WEB_SEARCH, "append_eos": True},
 )
 ROCKETQA = Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQA's authors, for MS MARCO and NQ
     "RocketQA's dual encoders (ERNIE), converted to transformers",
