@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from causal_models import DECODERS, TEXTS, write_causal
@@ -19,15 +20,19 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from hybrid_cli import artifacts
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.options import LoraOptions
+from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.inspect import inspect
+from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_reranker import train_reranker
+from hybrid_cli.stages.train_sparse import train_sparse
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,6 +61,11 @@ def last_states(model: nn.Module, folder: Path) -> np.ndarray:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, -1] for text in TEXTS]
     return np.asarray(torch.stack(states).detach().numpy())
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """Copy an encoder without the manifest that would refuse changes."""
+    return Path(shutil.copytree(folder, to, ignore=shutil.ignore_patterns("manifest.json")))
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -90,9 +100,7 @@ def test_an_adapter_made_by_peft_is_opened(models: dict[str, Path], tmp_path: Pa
     vectors = encoder.encode_documents(TITLES, TEXTS)
     np.testing.assert_allclose(vectors, last_states(model, tmp_path / "theirs"), atol=1e-6, rtol=1e-5)
     encoder.save(tmp_path / "saved")
-    np.testing.assert_array_equal(
-        TransformerEncoder.load(tmp_path / "saved").encode_documents(TITLES, TEXTS), vectors
-    )
+    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_documents(TITLES, TEXTS), vectors)
 
 
 def test_a_training_that_was_killed_ends_with_the_same_adapter(
@@ -135,17 +143,48 @@ def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tm
 
 
 @pytest.mark.parametrize("form", ["orthogonal", "residual", "untied"])
-def test_minilm_is_adapted_with_every_loss(made: Path, tiny: Path, form: str, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"loss": "residual-margin"} if form == "residual" else {}
-    if form == "orthogonal":
-        changes = {"ortho_weight": 1.0, "index": made / "bm25" if (made / "bm25").exists() else None}
-        changes["index"] = changes["index"] or index_bm25(tiny, output=tmp_path / "bm25")
-    changes |= {"tied": False} if form == "untied" else {}
+def test_minilm_is_adapted_with_every_loss(made: Path, form: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "orthogonal": {"ortho_weight": 1.0, "index": made / "bm25"},
+        "residual": {"loss": "residual-nll", "in_batch": True, "index": made / "bm25"},
+        "untied": {"tied": False},
+    }[form]
     out = train_dense(made / "train.parquet", output=tmp_path / "out", **{**PLAN, "max_steps": 2, **changes})
     folders = [out / "query", out / "document"] if form == "untied" else [out]
     assert all(json.loads((folder / "base_model.json").read_text())["model"] == "minilm" for folder in folders)
     assert sum(file.stat().st_size for file in out.rglob("*.safetensors")) < 3 << 20
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()
+
+
+@pytest.mark.parametrize("architecture", ["splade", "unicoil"])
+def test_a_sparse_encoder_has_an_adapter_and_its_head(
+    made: Path, tiny: Path, tiny_bert: Path, architecture: Any, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "architecture": architecture}
+    del plan["loss"]
+    out = train_sparse(made / "train.parquet", output=tmp_path / "out", **plan)
+    vectors = SparseEncoder.load(out).encode_documents(TITLES, TEXTS)
+    assert {name.split(".")[-2] for name in weights(out)} == {"lora_A", "lora_B"}
+    merged = convert_checkpoint(out, tmp_path / "merged", merge=True)
+    np.testing.assert_allclose(SparseEncoder.load(merged).encode_documents(TITLES, TEXTS), vectors, atol=1e-5)
+    index = encode(tiny, model=str(out), dtype="fp32", output=tmp_path / "index")
+    search(tiny, index=index, query="salt", hits=2)
+
+
+@pytest.mark.parametrize("model", ["minilm", "llama"])
+def test_a_reranker_has_an_adapter_and_its_head(
+    made: Path, models: dict[str, Path], model: str, tmp_path: Path
+) -> None:
+    plan = {**PLAN, "model": str(models.get(model, model)), "max_steps": 2}
+    del plan["loss"]
+    out = train_reranker(made / "train.parquet", output=tmp_path / "out", **plan)
+    pairs = pl.DataFrame({"query": ["why do tides rise?"] * 3, "title": TITLES, "text": TEXTS})
+    scores, _ = CrossEncoder.load(out, dtype="fp32").scores(pairs)
+    assert len(set(scores)) == 3
+    assert weights(out)
+    merged = convert_checkpoint(out, tmp_path / "merged", merge=True)
+    np.testing.assert_allclose(CrossEncoder.load(merged).scores(pairs)[0], scores, atol=1e-5)
+    rerank(made / "bm25.parquet", model=str(out), dtype="fp32", output=tmp_path / "run.parquet")
 
 
 def test_an_index_and_inspect_know_the_adapter(tiny: Path, adapted: Path, tmp_path: Path) -> None:
@@ -154,8 +193,7 @@ def test_an_index_and_inspect_know_the_adapter(tiny: Path, adapted: Path, tmp_pa
     assert artifacts.read_manifest(index).inputs["model"]["fingerprint"]
     shown = inspect(adapted)["adapters"]["."]
     assert (shown["r"], shown["lora_alpha"], Path(shown["base"]["model"]).name) == (4, 8, "qwen30")
-    other = Path(shutil.copytree(adapted, tmp_path / "other"))
-    (other / "manifest.json").unlink()
+    other = copied(adapted, tmp_path / "other")
     state = weights(adapted)
     save_file({name: value + 1 for name, value in state.items()}, other / "adapter_model.safetensors", {"format": "pt"})
     assert open_encoder(other).fingerprint != open_encoder(adapted).fingerprint
@@ -166,7 +204,7 @@ def test_an_index_and_inspect_know_the_adapter(tiny: Path, adapted: Path, tmp_pa
 def test_another_base_model_is_refused_in_one_line(
     adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
 ) -> None:
-    copy = Path(shutil.copytree(adapted, tmp_path / "copy"))
+    copy = copied(adapted, tmp_path / "copy")
     base = json.loads((copy / "base_model.json").read_text())
     for name in (str(models["qwen2"]), str(tiny_bert), str(adapted)):
         (copy / "base_model.json").write_text(json.dumps({**base, "model": name}))
@@ -206,7 +244,7 @@ def test_options_that_do_not_fit_an_adapter_are_refused(
      ("target_modules", "(a+)+$"), ("r", 1 << 40)],
 )  # fmt: skip
 def test_other_parts_of_a_configuration_are_refused(adapted: Path, key: str, value: Any, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(adapted, tmp_path / "copy"))
+    copy = copied(adapted, tmp_path / "copy")
     file = copy / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
     with raises("other-base" if key == "r" else "model-adapter"):

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -24,7 +24,7 @@ from hybrid_cli.encoders.options import AUTO_TARGETS, LoraOptions
 from hybrid_cli.errors import HybridError, InputError, option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk, records
-from hybrid_cli.storage.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_MODEL
+from hybrid_cli.storage.layout import ADAPTER_CONFIG, ADAPTER_HEADS, ADAPTER_WEIGHTS, BASE_MODEL
 
 _PREFIX = "base_model.model."  # of peft's names of weights
 _SHAPE = {  # keys of adapter_config.json that decide the adapter
@@ -44,7 +44,7 @@ class BaseModel:
 
     Attributes:
         model: `minilm`, a folder, or a Hugging Face id.
-        side: tower of the model, `query` or `document`.
+        side: tower of the model, `query` or `document`; empty for a reranker.
         fingerprint: hash of configuration and weights; empty for an adapter of another tool.
     """
 
@@ -57,7 +57,7 @@ class BaseModel:
         """Return a tower of a model as a base; a folder by its absolute path."""
         folder = resolve(name)
         known = str(folder.resolve()) if folder == Path(name) else name
-        return cls(known, side, _fingerprint(stored_encoder(folder).tower(side)))
+        return cls(known, side, _fingerprint(_tower(folder, side)))
 
     def files(self, folder: Path) -> TowerFiles:
         """Return the files of the tower, of the content that the adapter in `folder` was trained for.
@@ -66,13 +66,17 @@ class BaseModel:
             InputError: the model is not on this machine, has other weights, or is an adapter itself.
         """
         try:
-            tower = stored_encoder(resolve(self.model, local=True)).tower(self.side)
+            tower = _tower(resolve(self.model, local=True), self.side)
         except InputError:
             problem = f"is a LoRA adapter of {self.model!r}, which is not on this machine; download it, or restore it"
             raise path_error(folder, problem, code="model-adapter", model=self.model) from None
-        if self.fingerprint and _fingerprint(tower) != self.fingerprint or (tower.folder / ADAPTER_CONFIG).is_file():
+        if (self.fingerprint and _fingerprint(tower) != self.fingerprint) or (tower.folder / ADAPTER_CONFIG).is_file():
             raise _other_base(folder, f"{self.model} has other weights")
         return tower
+
+
+def _tower(folder: Path, side: str) -> TowerFiles:
+    return stored_encoder(folder).tower(side) if side else TowerFiles(folder)
 
 
 def _fingerprint(tower: TowerFiles) -> str:
@@ -128,10 +132,14 @@ def _inject(backbone: PreTrainedModel, base: BaseModel, shape: dict[str, Any], *
     with warnings.catch_warnings(action="ignore"):
         peft.inject_adapter_in_model(peft.LoraConfig(**shape), backbone, **options)
     backbone.base_of_adapter = base  # type: ignore[assignment]
+    if isinstance(pooler := getattr(backbone, "pooler", None), nn.Module):
+        pooler.requires_grad_(True)  # a part of heads, which are trained
 
 
-def load_adapter(folder: Path, backbone: PreTrainedModel, base: BaseModel, tower: TowerFiles) -> None:
-    """Add the adapter of a folder to its base, without merging.
+def load_adapter(
+    folder: Path, backbone: PreTrainedModel, base: BaseModel, tower: TowerFiles, whole: nn.Module | None = None
+) -> None:
+    """Add the adapter of a folder to its base, without merging, and load the heads of `whole`.
 
     Raises:
         InputError: no LoRA adapter, one with an unsupported part, or of a base with other modules or shapes.
@@ -159,12 +167,25 @@ def load_adapter(folder: Path, backbone: PreTrainedModel, base: BaseModel, tower
     missing = [name for name in report.missing_keys if "lora_" in name]
     if report.unexpected_keys or missing or not set(backbone.state_dict()) - known:
         raise _other_base(folder, f"{next(iter([*report.unexpected_keys, *missing]), 'no module')} has no place")
+    if whole is not None:
+        heads = load_file(folder / ADAPTER_HEADS) if (folder / ADAPTER_HEADS).is_file() else {}
+        try:
+            lacking = whole.load_state_dict(heads, strict=False).unexpected_keys
+        except RuntimeError as error:
+            lacking = [" ".join(str(error).split())[:200]]
+        if lacking or heads.keys() != heads_of(whole).keys():
+            raise _other_base(folder, f"{next(iter(lacking), ADAPTER_HEADS)} has no place")
     if not base.fingerprint:
         backbone.base_of_adapter = BaseModel(base.model, base.side, _fingerprint(tower))  # type: ignore[assignment]
 
 
-def save_adapter(folder: Path, backbone: PreTrainedModel) -> None:
-    """Write the adapter of a transformer in peft's form, with its base model."""
+def heads_of(whole: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of a model besides its adapter."""
+    return {name: w.detach() for name, w in whole.named_parameters() if w.requires_grad and "lora_" not in name}
+
+
+def save_adapter(folder: Path, backbone: PreTrainedModel, whole: nn.Module | None = None) -> None:
+    """Write the adapter of a transformer in peft's form, with its base model, and the heads of `whole`."""
     base: Any = backbone.base_of_adapter
     config = adapter_of(backbone)
     assert config is not None
@@ -174,19 +195,23 @@ def save_adapter(folder: Path, backbone: PreTrainedModel) -> None:
     state = _peft().get_peft_model_state_dict(backbone, save_embedding_layers=False)
     with disk.by_name(folder / ADAPTER_WEIGHTS) as file:
         save_file({_PREFIX + name: value.contiguous() for name, value in state.items()}, file, {"format": "pt"})
+    if whole is not None:
+        with disk.by_name(folder / ADAPTER_HEADS) as file:
+            save_file(heads_of(whole), file, {"format": "pt"})
     disk.write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n")
     disk.write_text(folder / BASE_MODEL, json.dumps(asdict(base), indent=2) + "\n")
 
 
-def merge_adapter(backbone: PreTrainedModel) -> None:
-    """Add the adapter of a transformer to its weights."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, layer in [*backbone.named_modules()]:
-        if isinstance(layer, BaseTunerLayer):
-            layer.merge(safe_merge=True)  # type: ignore[operator]
-            backbone.set_submodule(name, layer.get_base_layer())
-    del backbone.peft_config
+def merge_adapters(model: nn.Module) -> bool:
+    """Add the adapters of all transformers of a model to their weights; return whether there were any."""
+    adapted = [part for part in model.modules() if adapter_of(part)]
+    for backbone in adapted:
+        for name, layer in [*backbone.named_modules()]:
+            if hasattr(layer, "get_base_layer"):
+                layer.merge(safe_merge=True)  # type: ignore[operator]
+                backbone.set_submodule(name, layer.get_base_layer())  # type: ignore[operator]
+        del backbone.peft_config
+    return bool(adapted)
 
 
 def _peft() -> ModuleType:

@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.adapters import adapter_of, merge_adapter, save_adapter
+from hybrid_cli.encoders.adapters import adapter_of, save_adapter
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
     FIRST_MODULE,
@@ -645,13 +645,6 @@ class TransformerEncoder(nn.Module):
             self.query_tower.save(folder / "query", self.contract)
             self.document_tower.save(folder / "document", self.contract)
         disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
-
-    def merge_adapters(self) -> bool:
-        """Add the LoRA adapters of the towers to their weights; return whether there were any."""
-        towers = {tower for tower in (self.query_tower, self.document_tower) if adapter_of(tower.backbone)}
-        for tower in towers:
-            merge_adapter(tower.backbone)
-        return bool(towers)
 
     def add_distillation_heads(self, dim: int) -> None:
         """Add a linear map from pooled states to `dim` values to each tower, for training only (LITE, eq. 8-9).

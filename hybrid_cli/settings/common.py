@@ -225,13 +225,13 @@ class StartModel(training.Start, Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture(EncoderContract, encoders.LoraOptions, StartModel):
-    """The encoder to train; defaults come from the start model."""
+class AdaptedModel(encoders.LoraOptions, StartModel):
+    """A start model that may get a LoRA adapter."""
 
     option_panel = ENCODER
 
     lora_r: int | None = option(
-        None, "Train a LoRA adapter of this rank; the transformer is frozen, its projection is trained.", minimum=1,
+        None, "Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.", minimum=1,
         excluded=when(layers=GIVEN), shown="all weights are trained"
     )  # fmt: skip
     lora_alpha: int | None = option(
@@ -240,6 +240,13 @@ class Architecture(EncoderContract, encoders.LoraOptions, StartModel):
     lora_targets: Sequence[str] = inherited(
         "Linear modules with an adapter, by name: `query,value`; `auto` is all of them.", applies=when(lora_r=GIVEN)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(EncoderContract, AdaptedModel):
+    """The encoder to train; defaults come from the start model."""
+
+    option_panel = ENCODER
 
     tied: bool | None = option(
         None, "One tower for queries and documents, or two.", "--tied/--untied", shown="the model's"

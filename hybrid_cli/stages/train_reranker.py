@@ -40,7 +40,7 @@ def train_reranker(settings: TrainReranker) -> Path:
     examples = open_examples(settings.training_examples)
     session.seed()  # initializes a new head
     model = CrossEncoder.load(settings.model, device=settings.device, train=True, **settings.pair_input())
-    prepare_start(model.transformer, settings)
+    prepare_start(model.transformer, settings, settings.model, "")
     learner = RerankerLearner(model, settings.loss, session.precision, settings.chunk_size, settings.mask_matches)
 
     def save(folder: Path) -> dict[str, Any]:

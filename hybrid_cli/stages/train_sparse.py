@@ -62,7 +62,7 @@ def train_sparse(settings: TrainSparse) -> Path:
         )
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
-    prepare_start(network.backbone, settings)
+    prepare_start(network.backbone, settings, settings.model)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
         encoder.start_sparse(

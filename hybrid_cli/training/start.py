@@ -29,32 +29,42 @@ def load_start(model: str, device: str = DEVICE, start: Start = WHOLE, **changes
         InputError: the model cannot be loaded, or has fewer layers.
     """
     encoder = TransformerEncoder.load(model, device=device, **changes)
+    if _lora(start) and encoder.contract.markers != read_contract(resolve(model)).markers:
+        problem = "a frozen transformer has no vectors for new markers; omit one of both"
+        raise option_error("markers", encoder.contract.markers, problem, code="conflicting-options")
     towers = {"document": encoder.document_tower, "query": encoder.query_tower}
     for side, tower in towers.items() if encoder.document_tower is not encoder.query_tower else [*towers.items()][:1]:
-        if isinstance(start, LoraOptions) and start.lora_r is not None:
-            if changes.get("markers", "none") != "none" and read_contract(resolve(model)).markers == "none":
-                problem = "a frozen transformer has no vectors for new markers; omit one of both"
-                raise option_error("markers", changes["markers"], problem, code="conflicting-options")
-            add_adapter(tower.backbone, BaseModel.of(model, side), start)
-        prepare_start(tower.backbone, start)
+        prepare_start(tower.backbone, start, model, side)
     return encoder
 
 
-def prepare_start(backbone: PreTrainedModel, start: Start) -> None:
-    """Keep the first layers of a transformer, and prepare it for training.
+def prepare_start(backbone: PreTrainedModel, start: Start, model: str = "", side: str = "document") -> None:
+    """Keep the first layers of a transformer, and prepare it for training; add an adapter if `start` asks for one.
+
+    Args:
+        backbone: transformer of the start model.
+        start: layers to keep, and how they are trained.
+        model: name of the start model.
+        side: its tower; empty for a reranker.
 
     Raises:
-        InputError: it has fewer layers, or cannot compute states again.
+        InputError: it has fewer layers, an adapter, no modules to adapt, or cannot compute states again.
     """
-    if adapter_of(backbone) and not (isinstance(start, LoraOptions) and start.lora_r):
+    if (lora := _lora(start)) is not None:
+        add_adapter(backbone, BaseModel.of(model, side), lora)
+    elif adapter_of(backbone):
         problem = "has an adapter; merge it first: hybrid convert-checkpoint MODEL OUT --merge"
-        raise option_error("model", None, problem, code="model-adapter")
+        raise option_error("model", model, problem, code="model-adapter")
     keep_first_layers(backbone, start.layers)
     if start.gradient_checkpointing:
         if not getattr(backbone, "supports_gradient_checkpointing", False):
             problem = f"{type(backbone).__name__} does not support it; pass --chunk-size for less memory"
             raise option_error("gradient_checkpointing", None, problem, code="architecture-unsupported")
         backbone.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _lora(start: Start) -> LoraOptions | None:
+    return start if isinstance(start, LoraOptions) and start.lora_r is not None else None
 
 
 def check_layers(layers: int, count: int) -> None:
