@@ -144,12 +144,12 @@ def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tm
 
 @pytest.mark.parametrize("form", ["orthogonal", "residual", "untied"])
 def test_minilm_is_adapted_with_every_loss(made: Path, form: str, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {
+    losses: dict[str, dict[str, Any]] = {
         "orthogonal": {"ortho_weight": 1.0, "index": made / "bm25"},
         "residual": {"loss": "residual-nll", "in_batch": True, "index": made / "bm25"},
         "untied": {"tied": False},
-    }[form]
-    out = train_dense(made / "train.parquet", output=tmp_path / "out", **{**PLAN, "max_steps": 2, **changes})
+    }
+    out = train_dense(made / "train.parquet", output=tmp_path / "out", **{**PLAN, "max_steps": 2, **losses[form]})
     folders = [out / "query", out / "document"] if form == "untied" else [out]
     assert all(json.loads((folder / "base_model.json").read_text())["model"] == "minilm" for folder in folders)
     assert sum(file.stat().st_size for file in out.rglob("*.safetensors")) < 3 << 20

@@ -108,6 +108,7 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
     "include_prompt": True,
     "task": "",
     "append_eos": False,
+    "skip_unknown": False,
 }
 
 
@@ -195,6 +196,7 @@ class Contract(TextForm):
             several.
         task: text in place of `{task}` in the prefix of queries, the instruction of an embedding model.
         append_eos: every text ends with the end-of-sequence token, also if the tokenizer does not add it.
+        skip_unknown: poolings leave unknown tokens out (model2vec).
     """
 
     pooling: Pooling = "mean"
@@ -214,6 +216,7 @@ class Contract(TextForm):
     include_prompt: bool = True
     task: str = ""
     append_eos: bool = False
+    skip_unknown: bool = False
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -350,12 +353,14 @@ CHECKPOINTS: Registry[CheckpointReader] = Registry(
     "checkpoints",
     {
         "sentence-transformers": Lazy(f"{_READERS}.sentence_transformers:READER", "models of sentence-transformers"),
+        "model2vec": Lazy(f"{_READERS}.model2vec:READER", "static embeddings of model2vec"),
         "published": Lazy(f"{_READERS}.published:READER", "published checkpoints with towers or projections"),
     },
 )
 _PRESETS = (
     *("dpr", "ance", "tct-colbert", "contriever", "cocondenser", "gtr", "sentence-t5", "e5", "bge", "bge-m3"),
     *("snowflake", "snowflake-v2", "nomic", "qwen3-embedding", "e5-mistral", "rocketqa", "spar", "drboost"),
+    *("splade", "splade-v3", "unicoil", "deepct", "opensearch", "opensearch-v3"),
 )
 
 
@@ -395,17 +400,21 @@ PRESETS: Registry[Preset] = Registry(
 )
 
 
-def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
+def preset_fields(name: str | None, folder: Path, sparse: bool = False) -> dict[str, Any]:
     """Return the fields of the contract that a preset sets for a checkpoint; empty without a preset.
 
     Args:
         name: of `PRESETS`.
         folder: folder of the checkpoint.
+        sparse: presets of learned sparse encoders are allowed; their fields include the architecture.
 
     Raises:
-        InputError: the checkpoint is of another form than the preset, or one tower of two.
+        InputError: the checkpoint is of another form than the preset, or one tower of two; a sparse preset.
     """
-    return {} if name is None else PRESETS[name].fields(name, folder)
+    fields = {} if name is None else PRESETS[name].fields(name, folder)
+    if "architecture" in fields and not sparse:
+        raise option_error("preset", name, "is of a learned sparse encoder; only with encode", code="other-preset")
+    return fields
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from hybrid_cli.encoders.sparse_towers import (
     TokenWeights,
     VocabularyWeights,
 )
-from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
+from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint, unread_share
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
@@ -338,6 +338,10 @@ class SparseEncoder(nn.Module):
         matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
         terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
         return TermLists(np.diff(matrix.indptr).astype(np.int64), terms, matrix.data)
+
+    def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of the tokens of documents that the maximum length leaves out."""
+        return unread_share(self.document_tower, self._whole(titles, texts))
 
     def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
         """Return query (row in `texts`), term and boost, the quantized weight."""

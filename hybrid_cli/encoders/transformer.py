@@ -268,6 +268,7 @@ class Tower(nn.Module):
             side: contract.skip_tokens + (0 if contract.include_prompt else _tokens_of(tokenizer, head))
             for side, head in (("query", contract.query_head), ("document", contract.document_head))
         }
+        self._unknown = _unknown_of(tokenizer) if contract.skip_unknown else None
         self.longest = min(map(_positions, self.backbone.named_modules()))
         self.contract = contract
         self.head = modules
@@ -355,6 +356,8 @@ class Tower(nn.Module):
         batch = pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
+        if self._unknown is not None:
+            mask[ids == self._unknown] *= UNPOOLED
         return ids, mask
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -445,6 +448,13 @@ def _tokens_of(tokenizer: Any, head: str) -> int:
     return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.all_special_ids)
 
 
+def _unknown_of(tokenizer: Any) -> int | None:
+    """Return the id of unknown tokens."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    number: int | None = model.get("unk_id", tokenizer.get_vocab().get(model.get("unk_token")))
+    return number
+
+
 def _positions(item: tuple[str, nn.Module]) -> int:
     """Return the number of positions of a table of position embeddings; `LONGEST` for every other module."""
     name, table = item
@@ -456,7 +466,7 @@ def _positions(item: tuple[str, nn.Module]) -> int:
 
 def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
     """Test whether modules of sentence-transformers can compute the vectors of a contract."""
-    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments)
+    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments or contract.skip_unknown)
     truncated = contract.truncate_dim is not None and contract.normalize  # that library truncates last
     return (contract.special_tokens or static) and plain and not truncated
 
@@ -677,11 +687,8 @@ class TransformerEncoder(nn.Module):
 
     def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
         """Return the share of the tokens of documents that the maximum length leaves out."""
-        tower = self.document_tower
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
-        read, _ = tower.tokenize(whole, "document")
-        every = tower.tokenizer(whole, add_special_tokens=self.contract.special_tokens, verbose=False)["input_ids"]
-        return 1 - sum(map(len, read)) / max(1, sum(map(len, every)))
+        return unread_share(self.document_tower, whole, self.contract.special_tokens)
 
     def _encode(self, tower: Tower, texts: list[str], side: str, batch_tokens: int) -> np.ndarray:
         if not texts:
@@ -695,6 +702,13 @@ class TransformerEncoder(nn.Module):
                 batch = [part.to(device) for part in tower.batch([ids[row] for row in rows], side)]
                 vectors[rows] = tower(*batch).float().cpu().numpy()
         return vectors
+
+
+def unread_share(tower: Any, texts: Sequence[str], special_tokens: bool = True) -> float:
+    """Return the share of the tokens of documents that the maximum length of a tower leaves out."""
+    read, _ = tower.tokenize(texts, "document")
+    every = tower.tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
+    return 1 - sum(map(len, read)) / max(1, sum(map(len, every)))
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[np.ndarray]:

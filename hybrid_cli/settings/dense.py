@@ -250,7 +250,7 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         False, "Measure and store the recall of an approximate index against exact search.", panel=INDEX,
         applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE), recorded=False
     )  # fmt: skip
-    preset: str | None = inherited(applies=_VECTORS)
+    preset: str | None = inherited(applies=_CONTRACT)
     pooling: Pooling | None = inherited(applies=_VECTORS)
     normalize: bool | None = inherited(applies=_VECTORS)
     query_prefix: str | None = inherited(applies=_CONTRACT)

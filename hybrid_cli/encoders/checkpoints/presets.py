@@ -64,6 +64,8 @@ class Preset:
         kind = read_object(config).get("model_type") if config.is_file() else None
         if kind is not None and kind not in self.types:
             raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(self.types)}", kind, self.types)
+        if "architecture" in self.contract:
+            return dict(self.contract)
         if (modules := read_contract(folder).modules) != self.modules:
             listed, needed = (", ".join(names) or "no module" for names in (modules, self.modules))
             needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
@@ -83,6 +85,10 @@ def _cls(queries: int, documents: int, **more: Any) -> dict[str, Any]:
 def _unit(pooling: str, length: int, query_prefix: str = "", doc_prefix: str = "") -> dict[str, Any]:
     lengths = {"query_max_len": length, "doc_max_len": length}
     return {"pooling": pooling, "normalize": True, "query_prefix": query_prefix, "doc_prefix": doc_prefix, **lengths}
+
+
+def _sparse(architecture: str, queries: int, documents: int, **more: Any) -> dict[str, Any]:
+    return {"architecture": architecture, "query_max_len": queries, "doc_max_len": documents, **more}
 
 
 _DPR = _cls(256, 256, tied=False, title_separator=" [SEP] ")
@@ -145,3 +151,24 @@ SPAR = Preset(
     (TWO_PLAIN, "dpr-scale"),
 )
 DRBOOST = Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",))
+
+# Learned sparse encoders. Lengths: authors' code and advice (SPLADE, DeepCT, OpenSearch), Pyserini (UniCOIL).
+_DISTIL = "distilbert"
+SPLADE = Preset(
+    "naver/splade_v2_max, naver/splade_v2_distil and naver/splade-cocondenser-ensembledistil",
+    (_DISTIL, BERT),
+    _sparse("splade", 256, 256),
+)
+SPLADE_V3 = Preset("naver/splade-v3 and naver/splade-v3-distilbert", (BERT, _DISTIL), _sparse("splade", 512, 512))
+UNICOIL = Preset("castorini/unicoil-msmarco-passage", (BERT,), _sparse("unicoil", 128, 512))
+DEEPCT = Preset("DeepCT's marco model, converted to transformers", (BERT,), _sparse("deepct", 128, 128))
+OPENSEARCH = Preset(
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v1 and -doc-v2-distill",
+    (BERT, _DISTIL),
+    _sparse("splade", 512, 512),
+)
+OPENSEARCH_V3 = Preset(
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
+    (_DISTIL,),
+    _sparse("splade", 512, 512, saturation=2),
+)
