@@ -27,7 +27,7 @@ def table() -> np.ndarray:
     """The word embeddings of MiniLM in 32 dimensions."""
     words = load_file(resolve("minilm") / "model.safetensors")["embeddings.word_embeddings.weight"].astype(np.float64)
     _, axes = np.linalg.eigh(np.cov(words.T))
-    return ((words - words.mean(0)) @ axes[:, -32:]).astype(np.float32)
+    return np.asarray((words - words.mean(0)) @ axes[:, -32:], np.float32)
 
 
 def write(folder: Path, tensors: dict[str, np.ndarray], normalize: bool = True) -> Path:

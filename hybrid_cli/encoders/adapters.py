@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -160,9 +161,7 @@ def load_adapter(
         shape = {key: value for key, value in stored.items() if key in _SHAPE}
         _inject(backbone, base, {**shape, "init_lora_weights": False}, low_cpu_mem_usage=True)
         report = peft.set_peft_model_state_dict(backbone, state, low_cpu_mem_usage=True)
-    except HybridError:
-        raise
-    except Exception as error:  # peft raises every class
+    except (AttributeError, KeyError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise _other_base(folder, " ".join(str(error).split())[:200]) from None
     missing = [name for name in report.missing_keys if "lora_" in name]
     if report.unexpected_keys or missing or not set(backbone.state_dict()) - known:

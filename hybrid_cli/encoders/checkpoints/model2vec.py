@@ -26,8 +26,8 @@ class StaticModel:
     def contract(self, side: str | None = None) -> Contract:
         """Return the contract: no special tokens, and no unknown ones."""
         normalize = read_object(self.folder / "config.json").get("normalize") is True
-        lengths = {"query_max_len": _LENGTH, "doc_max_len": _LENGTH}
-        return Contract(normalize=normalize, special_tokens=False, skip_unknown=True, **lengths)
+        form = Contract(normalize=normalize, special_tokens=False, skip_unknown=True)
+        return form.changed(query_max_len=_LENGTH, doc_max_len=_LENGTH)
 
     def tower(self, side: str) -> TowerFiles:
         """Return the files of the table."""
