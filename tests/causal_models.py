@@ -1,4 +1,4 @@
-"""Tiny random GPT-2 and Llama models, whose tokenizers have no padding token and few or no special tokens."""
+"""Tiny random decoders, whose tokenizers have no padding token and few or no special tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from transformers import (
     LlamaConfig,
     LlamaForSequenceClassification,
     LlamaModel,
+    MistralConfig,
+    MistralModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2Model,
+    Qwen3Config,
+    Qwen3Model,
 )
 
 TEXTS = [
@@ -35,6 +41,12 @@ KINDS: dict[str, Any] = {
     ),
     "bare": (GPT2Config, GPT2Model, GPT2ForSequenceClassification, {}, ""),
 }  # fmt: skip
+DECODERS: dict[str, Any] = {  # without heads; the tokenizer of Qwen ends no text, that of Mistral begins texts only
+    "qwen2": (Qwen2Config, Qwen2Model, None, {"eos_token": "<|endoftext|>"}, ""),
+    "qwen3": (Qwen3Config, Qwen3Model, None, {"eos_token": "<|endoftext|>"}, "$A <|endoftext|>"),
+    "mistral": (MistralConfig, MistralModel, None, {"bos_token": "<s>", "eos_token": "</s>"}, "<s> $A"),
+    "llama": KINDS["llama"],
+}
 
 
 @cache
@@ -47,13 +59,15 @@ def _rules(special: tuple[str, ...], template: str) -> Tokenizer:
     )
     if template:
         numbers = [(token, rules.token_to_id(token)) for token in special]
-        rules.post_processor = TemplateProcessing(single=template, pair="<s> $A $B </s>", special_tokens=numbers)
+        rules.post_processor = TemplateProcessing(
+            single=template, pair=template.replace("$A", "$A $B"), special_tokens=numbers
+        )
     return rules
 
 
 def write_causal(folder: Path, kind: str, head: bool = False) -> Path:
     """Write a model of two layers with its tokenizer; with `head`, a reranker of one label."""
-    config, body, classifier, special, template = KINDS[kind]
+    config, body, classifier, special, template = {**KINDS, **DECODERS}[kind]
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_rules(tuple(special.values()), template), model_max_length=256, **special
     )
@@ -63,7 +77,8 @@ def write_causal(folder: Path, kind: str, head: bool = False) -> Path:
         "num_attention_heads": 2,
         "vocab_size": len(tokenizer),
     }
-    shape |= {"intermediate_size": 32, "num_key_value_heads": 2} if kind == "llama" else {}
+    shape |= {"intermediate_size": 32, "num_key_value_heads": 2} if kind in DECODERS else {}
+    shape |= {"head_dim": 8} if kind == "qwen3" else {}
     shape |= {"max_position_embeddings": 256, "initializer_range": 0.3, "pad_token_id": None}
     shape |= {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "num_labels": 1}
     torch.manual_seed(0)

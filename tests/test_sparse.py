@@ -157,7 +157,7 @@ def test_a_sparse_encoder_is_not_combined(tiny_bert: Path, tmp_path: Path) -> No
         ({"quantization": 100}, refusal("out-of-range", option="quantization")),
         ({"index_type": "hnsw"}, refusal("option-does-not-apply", option="index_type")),
         ({"normalize": True}, refusal("option-does-not-apply", option="normalize")),
-        ({"preset": "ance"}, refusal("option-does-not-apply", option="preset")),
+        ({"preset": "ance"}, refusal("other-preset", option="preset")),
         ({"vector_dtype": "float32"}, refusal("option-does-not-apply", option="vector_dtype")),
         ({"memory": "1G"}, refusal("option-does-not-apply", option="memory")),
         (

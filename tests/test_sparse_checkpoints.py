@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import raises
+from command import Notices, raises
 from safetensors.torch import load_file, save_file
 from sparse_models import TEXTS, open_model, write_checkpoint, write_checkpoints
 from tiny_tokenizer import tiny_tokenizer
@@ -36,11 +36,14 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from hybrid_cli.encoders.contract import SPARSE, kind_of
+from hybrid_cli import artifacts
+from hybrid_cli.encoders.contract import PRESETS, SPARSE, kind_of, preset_fields
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.sparse import LiteralTerms, SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.search import search
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -244,3 +247,38 @@ def test_a_sparse_encoder_of_another_architecture_is_refused(tmp_path: Path) -> 
         folder = write_checkpoint(tmp_path / stored, stored)
         with raises("unknown-weights"):
             SparseEncoder.load(folder, architecture=given, device="cpu", fresh=True)
+
+
+@pytest.mark.parametrize("name", ["splade", "splade-v3", "unicoil", "deepct", "opensearch"])
+def test_a_preset_gives_a_plain_checkpoint_its_published_form(
+    models: dict[Any, Path], tiny: Path, name: str, tmp_path: Path
+) -> None:
+    contract = dict(PRESETS[name].contract)
+    architecture = contract.pop("architecture")
+    model = str(models[architecture])
+    index = encode(tiny, model=model, preset=name, dtype="fp32", output=tmp_path / "index")
+    stored = artifacts.read_manifest(index).counts["contract"]
+    assert {key: stored[key] for key in contract} == contract
+    assert len(search(tiny, index=index, query="salt water", hits=1)) == 1
+    by_hand = encode(
+        tiny, model=model, architecture=architecture, dtype="fp32", output=tmp_path / "own",
+        query_max_len=contract["query_max_len"], doc_max_len=contract["doc_max_len"],
+    )  # fmt: skip
+    assert artifacts.read_manifest(by_hand).counts["encoder"] == artifacts.read_manifest(index).counts["encoder"]
+
+
+def test_presets_of_sparse_encoders_are_refused_elsewhere(models: dict[Any, Path]) -> None:
+    with raises("other-preset"):
+        preset_fields("splade", models["splade"])
+    with raises("other-preset"):
+        preset_fields("opensearch-v3", models["splade"], sparse=True)
+
+
+def test_much_truncated_text_is_a_warning(
+    models: dict[Any, Path], tiny: Path, notices: Notices, tmp_path: Path
+) -> None:
+    plan: dict[str, Any] = {"model": str(models["splade"]), "preset": "splade", "dtype": "fp32"}
+    encode(tiny, output=tmp_path / "whole", **plan)
+    assert not notices.says("truncated-documents")
+    encode(tiny, output=tmp_path / "cut", doc_max_len=4, **plan)
+    assert notices.says("truncated-documents", limit=4)

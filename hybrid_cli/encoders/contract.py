@@ -95,6 +95,7 @@ POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order 
 OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))  # not of tokens
 FIRST_MODULE = 2  # number of the first module after the pooling, as sentence-transformers counts them
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
+_TASK, _QUERY = "{task}", "{query}"  # placeholders of templates
 _LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
     "truncate_dim": None,
     "binary": False,
@@ -105,6 +106,9 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
     "fill_queries": False,
     "more_pooling": (),
     "include_prompt": True,
+    "task": "",
+    "append_eos": False,
+    "skip_unknown": False,
 }
 
 
@@ -190,6 +194,9 @@ class Contract(TextForm):
         include_prompt: poolings include the tokens of the prefix, and special tokens before it (INSTRUCTOR: false).
         more_pooling: poolings whose vectors follow that of `pooling`, in the models of sentence-transformers that join
             several.
+        task: text in place of `{task}` in the prefix of queries, the instruction of an embedding model.
+        append_eos: every text ends with the end-of-sequence token, also if the tokenizer does not add it.
+        skip_unknown: poolings leave unknown tokens out (model2vec).
     """
 
     pooling: Pooling = "mean"
@@ -207,6 +214,9 @@ class Contract(TextForm):
     fill_queries: bool = False
     more_pooling: tuple[Pooling, ...] = ()
     include_prompt: bool = True
+    task: str = ""
+    append_eos: bool = False
+    skip_unknown: bool = False
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -216,7 +226,8 @@ class Contract(TextForm):
     @property
     def query_head(self) -> str:
         """Text before a query: marker and prefix."""
-        return self.query_prefix if self.markers == "none" else f"{QUERY_MARKER} {self.query_prefix}"
+        prefix = self.query_prefix.replace(_TASK, self.task)
+        return prefix if self.markers == "none" else f"{QUERY_MARKER} {prefix}"
 
     @property
     def document_head(self) -> str:
@@ -228,8 +239,23 @@ class Contract(TextForm):
         return self.document_head + (f"{title}{self.title_separator}{text}" if title or self.segments else text)
 
     def changed(self, **overrides: Any) -> Self:
-        """Return a changed contract, see `TextForm.changed`; a new pooling replaces all poolings."""
-        return super().changed(**{**({"more_pooling": ()} if overrides.get("pooling") else {}), **overrides})
+        """Return a changed contract, see `TextForm.changed`; a new pooling replaces all poolings.
+
+        The prefix of queries may be a template that ends with `{query}`.
+
+        Raises:
+            InputError: a task without `{task}` in the prefix, `{task}` without a task, or text after `{query}`.
+        """
+        new = super().changed(**{**({"more_pooling": ()} if overrides.get("pooling") else {}), **overrides})
+        new = replace(new, query_prefix=new.query_prefix.removesuffix(_QUERY))
+        if _QUERY in new.query_prefix:
+            problem = f"{_QUERY} is not at its end; a query follows its prefix"
+            raise option_error("query_prefix", new.query_prefix, problem, code="template-placeholder")
+        if bool(new.task) != (_TASK in new.query_prefix):
+            problem = f"the prefix of queries, {new.query_prefix!r}, has no {_TASK}; pass --query-prefix with {_TASK}"
+            problem = problem if new.task else f"the prefix of queries has {_TASK}; pass --task"
+            raise option_error("task", new.task or None, problem, code="template-placeholder")
+        return new
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values for `encoder.json` and manifests.
@@ -327,12 +353,14 @@ CHECKPOINTS: Registry[CheckpointReader] = Registry(
     "checkpoints",
     {
         "sentence-transformers": Lazy(f"{_READERS}.sentence_transformers:READER", "models of sentence-transformers"),
+        "model2vec": Lazy(f"{_READERS}.model2vec:READER", "static embeddings of model2vec"),
         "published": Lazy(f"{_READERS}.published:READER", "published checkpoints with towers or projections"),
     },
 )
 _PRESETS = (
     *("dpr", "ance", "tct-colbert", "contriever", "cocondenser", "gtr", "sentence-t5", "e5", "bge", "bge-m3"),
-    *("snowflake", "snowflake-v2", "nomic", "rocketqa", "spar", "drboost"),
+    *("snowflake", "snowflake-v2", "nomic", "qwen3-embedding", "e5-mistral", "rocketqa", "spar", "drboost"),
+    *("splade", "splade-v3", "unicoil", "deepct", "opensearch", "opensearch-v3"),
 )
 
 
@@ -372,17 +400,21 @@ PRESETS: Registry[Preset] = Registry(
 )
 
 
-def preset_fields(name: str | None, folder: Path) -> dict[str, Any]:
+def preset_fields(name: str | None, folder: Path, sparse: bool = False) -> dict[str, Any]:
     """Return the fields of the contract that a preset sets for a checkpoint; empty without a preset.
 
     Args:
         name: of `PRESETS`.
         folder: folder of the checkpoint.
+        sparse: presets of learned sparse encoders are allowed; their fields include the architecture.
 
     Raises:
-        InputError: the checkpoint is of another form than the preset, or one tower of two.
+        InputError: the checkpoint is of another form than the preset, or one tower of two; a sparse preset.
     """
-    return {} if name is None else PRESETS[name].fields(name, folder)
+    fields = {} if name is None else PRESETS[name].fields(name, folder)
+    if "architecture" in fields and not sparse:
+        raise option_error("preset", name, "is of a learned sparse encoder; only with encode", code="other-preset")
+    return fields
 
 
 @dataclass(frozen=True)

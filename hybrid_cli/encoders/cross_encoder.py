@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
-from hybrid_cli.encoders.contract import CHECKPOINTS, LONGEST, RerankerFiles
+from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
+from hybrid_cli.encoders.contract import CHECKPOINTS, LONGEST, RerankerFiles, TowerFiles
 from hybrid_cli.encoders.loading import (
     first_names,
     foreign_weights,
@@ -115,13 +116,17 @@ class CrossEncoder(nn.Module):
             InputError: no such model, no ranking head, or weights that the architecture does not have.
         """
         folder = resolve(name)
-        if not (folder / "config.json").is_file():
+        base = read_base(folder)
+        origin = TowerFiles(folder) if base is None else base.files(folder)
+        if not (origin.folder / "config.json").is_file():
             problem = "has no config.json; needs a folder with one checkpoint"
             raise path_error(folder, problem, code="model-without-config")
-        refuse_pickles(folder)
+        refuse_pickles(origin.folder)
         read = (reader.reranker(folder, train) for reader in CHECKPOINTS.values())
         files = next((files for files in read if files is not None), RerankerFiles())
-        backbone = _backbone(folder, train)
+        backbone = _backbone(origin.folder, train or base is not None, train)
+        if base is not None:
+            load_adapter(folder, backbone.base_model, base, origin, backbone)  # type: ignore[arg-type]
         tokenizer = load_tokenizer(folder, files.lower_case)
         refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
@@ -213,8 +218,11 @@ class CrossEncoder(nn.Module):
         """Write the reranker so that sentence-transformers' `CrossEncoder(folder)` returns the same scores."""
         self.backbone.config.sentence_transformers = {"activation_fn": _IDENTITY}
         self.tokenizer.model_max_length = self.input.max_length
+        if adapter_of(self.transformer):
+            save_adapter(folder, self.transformer, self.backbone)
         with disk.by_name(folder):
-            self.backbone.save_pretrained(folder, safe_serialization=True)
+            if not adapter_of(self.transformer):
+                self.backbone.save_pretrained(folder, safe_serialization=True)
             save_tokenizer(self.tokenizer, folder)
         disk.write_text(folder / RERANKER, json.dumps(asdict(self.input), indent=2) + "\n")
 
@@ -249,7 +257,7 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
     return stored
 
 
-def _backbone(folder: Path, train: bool) -> PreTrainedModel:
+def _backbone(folder: Path, train: bool, new: bool) -> PreTrainedModel:
     """Load the transformer with its head; see `CrossEncoder.load`."""
     config = read_config(folder)
     has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
@@ -257,14 +265,14 @@ def _backbone(folder: Path, train: bool) -> PreTrainedModel:
         config.num_labels = 1
     backbone: PreTrainedModel
     backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
-    _check_weights(folder, backbone, report, train)
+    _check_weights(folder, backbone, report, train, new)
     if (backbone.config.num_labels or 0) > 2:
         problem = "its head has more than two labels; train one with `hybrid train-reranker`"
         raise path_error(folder, problem, code="other-kind", labels=backbone.config.num_labels)
     return backbone
 
 
-def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool) -> None:
+def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool, new: bool) -> None:
     """Refuse missing and unknown weights; a missing head is new in training."""
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     inner = f"{backbone.base_model_prefix}."
@@ -279,7 +287,7 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
         raise path_error(
             folder, f"has no ranking head ({first_names(head)}); use `hybrid train-reranker`", code="no-ranking-head"
         )
-    if head:
+    if head and new:
         console.note(
             f"{folder}: has no ranking head; starts with a new one ({first_names(head)})",
             code="new-head", path=folder, weights=head,

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +51,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from hybrid_cli import memory
+from hybrid_cli.encoders import adapters
 from hybrid_cli.encoders.contract import LONGEST, TowerFiles, shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
@@ -561,6 +562,11 @@ def load_checkpoint(files: TowerFiles) -> Loaded:
             of an unknown part, without which the vectors would be wrong.
     """
     folder = files.folder
+    if (base := adapters.read_base(folder)) is not None:
+        tower = base.files(folder)
+        whole = load_checkpoint(tower)
+        adapters.load_adapter(folder, whole.backbone, base, tower)
+        return replace(whole, tokenizer=load_tokenizer(folder, files.lower_case))
     refuse_pickles(folder)
     config = _config(folder)
     with opening(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,9 @@ class EncoderContract:
         preset: name of a published model, whose contract comes before the other changes.
         pooling: pooling of the token states.
         normalize: scale vectors to length 1.
-        query_prefix: text put before every query.
+        query_prefix: text put before every query; `{task}` is replaced.
+        task: text in place of `{task}`.
+        append_eos: every text ends with the end-of-sequence token.
         doc_prefix: text put before every document.
         title_separator: text between title and body.
         query_max_len: maximum word pieces of a query, special tokens included.
@@ -49,10 +52,30 @@ class EncoderContract:
     pooling: Pooling | None = None
     normalize: bool | None = None
     query_prefix: str | None = None
+    task: str | None = None
+    append_eos: bool | None = None
     doc_prefix: str | None = None
     title_separator: str | None = None
     query_max_len: int | None = None
     doc_max_len: int | None = None
+
+
+AUTO_TARGETS = ("auto",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOptions:
+    """An adapter to train in place of a transformer.
+
+    Attributes:
+        lora_r: rank of the adapter; None trains all weights.
+        lora_alpha: scale of the adapter times its rank; None for twice the rank.
+        lora_targets: names of linear modules to adapt; `auto` for all.
+    """
+
+    lora_r: int | None = None
+    lora_alpha: int | None = None
+    lora_targets: Sequence[str] = AUTO_TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)

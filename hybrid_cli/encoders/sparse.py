@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders import sparse_towers as towers
+from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import (
     SPARSE,
     Encoder,
@@ -43,7 +44,7 @@ from hybrid_cli.encoders.sparse_towers import (
     TokenWeights,
     VocabularyWeights,
 )
-from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint
+from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint, unread_share
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
@@ -233,20 +234,25 @@ class SparseEncoder(nn.Module):
         contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
         stored = stored_encoder(folder)
         files = stored.tower("document")
-        body = files.folder
+        base = read_base(files.folder)
+        origin = files if base is None else base.files(files.folder)
+        body = origin.folder
         for note in stored.notes(contract) if architecture is None else ():
             console.note(f"{folder}: {note}", code="contract", path=folder)
-        tokenizer = load_tokenizer(body, files.lower_case)
+        tokenizer = load_tokenizer(files.folder, files.lower_case)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"
             network, new = towers.load_vocabulary_weights(body, contract.pooling, contract.saturation, gated)
         else:
             network, new = towers.load_token_weights(body, contract.architecture)
+        assert not isinstance(network, TableWeights)
+        if base is not None:
+            load_adapter(files.folder, network.backbone, base, origin, network)
+            new = []
         if new and not fresh:
             raise path_error(
                 folder, f"has no {' and no '.join(new)}; use `hybrid train-sparse`", code="missing-weights"
             )
-        assert not isinstance(network, TableWeights)
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
         table = TableWeights(towers.read_table(_table_path(folder), tokenizer, size)) if contract.query_table else None
@@ -276,7 +282,10 @@ class SparseEncoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         network = self.document_tower.network
         assert not isinstance(network, TableWeights)
-        network.save(folder)
+        if adapter_of(network.backbone):
+            save_adapter(folder, network.backbone, network)
+        else:
+            network.save(folder)
         with disk.by_name(folder):
             save_tokenizer(self.document_tower.tokenizer, folder)
         if isinstance(table := self.query_tower.network, TableWeights):
@@ -329,6 +338,10 @@ class SparseEncoder(nn.Module):
         matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
         terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
         return TermLists(np.diff(matrix.indptr).astype(np.int64), terms, matrix.data)
+
+    def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
+        """Return the share of the tokens of documents that the maximum length leaves out."""
+        return unread_share(self.document_tower, self._whole(titles, texts))
 
     def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
         """Return query (row in `texts`), term and boost, the quantized weight."""

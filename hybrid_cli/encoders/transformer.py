@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
+from hybrid_cli.encoders.adapters import adapter_of, save_adapter
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
     FIRST_MODULE,
@@ -267,6 +268,7 @@ class Tower(nn.Module):
             side: contract.skip_tokens + (0 if contract.include_prompt else _tokens_of(tokenizer, head))
             for side, head in (("query", contract.query_head), ("document", contract.document_head))
         }
+        self._unknown = _unknown_of(tokenizer) if contract.skip_unknown else None
         self.longest = min(map(_positions, self.backbone.named_modules()))
         self.contract = contract
         self.head = modules
@@ -294,6 +296,8 @@ class Tower(nn.Module):
             )
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
+        if contract.append_eos:
+            _append_eos(tokenizer, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
             raise path_error(folder, "has no mask token, which fills queries", code="no-mask-token")
         head = nn.Sequential(*map(_load_module, files.modules)) if files.modules else None
@@ -352,6 +356,8 @@ class Tower(nn.Module):
         batch = pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
+        if self._unknown is not None:
+            mask[ids == self._unknown] *= UNPOOLED
         return ids, mask
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -402,8 +408,11 @@ class Tower(nn.Module):
             if isinstance(self.backbone, TokenTable):
                 save_table(folder, self.backbone, self.tokenizer, contract.doc_max_len)
             else:
-                self.backbone.save_pretrained(folder, safe_serialization=True)
+                if not adapter_of(self.backbone):
+                    self.backbone.save_pretrained(folder, safe_serialization=True)
                 save_tokenizer(self.tokenizer, folder)
+        if adapter_of(self.backbone):
+            save_adapter(folder, self.backbone)
         head = save_head(folder, self.head, self.projection)
         if not _is_sentence_transformer(contract, static):
             return
@@ -439,6 +448,13 @@ def _tokens_of(tokenizer: Any, head: str) -> int:
     return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.all_special_ids)
 
 
+def _unknown_of(tokenizer: Any) -> int | None:
+    """Return the id of unknown tokens."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    number: int | None = model.get("unk_id", tokenizer.get_vocab().get(model.get("unk_token")))
+    return number
+
+
 def _positions(item: tuple[str, nn.Module]) -> int:
     """Return the number of positions of a table of position embeddings; `LONGEST` for every other module."""
     name, table = item
@@ -450,7 +466,7 @@ def _positions(item: tuple[str, nn.Module]) -> int:
 
 def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
     """Test whether modules of sentence-transformers can compute the vectors of a contract."""
-    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments)
+    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments or contract.skip_unknown)
     truncated = contract.truncate_dim is not None and contract.normalize  # that library truncates last
     return (contract.special_tokens or static) and plain and not truncated
 
@@ -510,6 +526,21 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
         model_max_length=tokenizer.model_max_length,
         **{name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None},
     )
+
+
+def _append_eos(tokenizer: Any, folder: Path) -> None:
+    """Let a tokenizer end every text with the end-of-sequence token."""
+    end = tokenizer.eos_token
+    if end is None:
+        raise path_error(folder, "the tokenizer has no end-of-sequence token; omit --append-eos", code="no-eos-token")
+    ids = tokenizer("a")["input_ids"]
+    if ids[-1] != tokenizer.eos_token_id:
+        begin = ids[: len(ids) - len(tokenizer("a", add_special_tokens=False)["input_ids"])]
+        before = tokenizer.convert_ids_to_tokens(begin)
+        special = [*zip(before, begin, strict=True), (end, tokenizer.eos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=[*before, "$A", end], special_tokens=special
+        )
 
 
 def _pooling_config(hidden: int, contract: Contract) -> dict[str, Any]:
@@ -656,11 +687,8 @@ class TransformerEncoder(nn.Module):
 
     def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
         """Return the share of the tokens of documents that the maximum length leaves out."""
-        tower = self.document_tower
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
-        read, _ = tower.tokenize(whole, "document")
-        every = tower.tokenizer(whole, add_special_tokens=self.contract.special_tokens, verbose=False)["input_ids"]
-        return 1 - sum(map(len, read)) / max(1, sum(map(len, every)))
+        return unread_share(self.document_tower, whole, self.contract.special_tokens)
 
     def _encode(self, tower: Tower, texts: list[str], side: str, batch_tokens: int) -> np.ndarray:
         if not texts:
@@ -674,6 +702,13 @@ class TransformerEncoder(nn.Module):
                 batch = [part.to(device) for part in tower.batch([ids[row] for row in rows], side)]
                 vectors[rows] = tower(*batch).float().cpu().numpy()
         return vectors
+
+
+def unread_share(tower: Any, texts: Sequence[str], special_tokens: bool = True) -> float:
+    """Return the share of the tokens of documents that the maximum length of a tower leaves out."""
+    read, _ = tower.tokenize(texts, "document")
+    every = tower.tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
+    return 1 - sum(map(len, read)) / max(1, sum(map(len, every)))
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[np.ndarray]:

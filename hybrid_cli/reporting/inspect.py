@@ -66,7 +66,9 @@ def _describe(described: Description) -> None:
     made = f", written by `{described['stage']}`" if "stage" in described else ", not written by hybrid"
     out.print(console.one_line(f"{described['path']}: {described['what']}{made}"))
     sections: dict[str, Mapping[str, Any]] = {
-        name: described[name] for name in ("options", "counts", "contract", "versions") if described.get(name)
+        name: described[name]
+        for name in ("options", "counts", "contract", "adapters", "versions")
+        if described.get(name)
     }
     for name, values in sections.items():
         _pairs(name, {key: _plain(value) for key, value in values.items()})

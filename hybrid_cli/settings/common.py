@@ -148,7 +148,14 @@ class EncoderContract(encoders.EncoderContract, Settings):
         "tokens, or mean weighted by the position.", shown="the model's"
     )  # fmt: skip
     normalize: bool | None = option(None, "Normalize vectors to length 1.", shown="the model's")
-    query_prefix: str | None = option(None, "Text put before every query.", shown="the model's")
+    query_prefix: str | None = option(
+        None, "Text put before every query. `{task}` is replaced by `--task`; a template may end with `{query}`.",
+        shown="the model's"
+    )  # fmt: skip
+    task: str | None = option(None, "Instruction in place of `{task}` in the query prefix.", shown="the model's")
+    append_eos: bool | None = option(
+        None, "End every text with the end-of-sequence token, if the tokenizer does not.", shown="the model's"
+    )
     doc_prefix: str | None = option(None, "Text put before every document.", shown="the model's")
     title_separator: str | None = option(None, "Text between title and body; DPR uses ' [SEP] '.", shown="the model's")
     query_max_len: int | None = option(None, "Maximum tokens of a query.", minimum=1, shown="the model's")
@@ -215,17 +222,38 @@ class Training(Threaded, OnDevice, Optimization, Writes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartModel(Settings):
+class StartModel(training.Start, Settings):
     """The start model of a training."""
 
     option_panel = ENCODER
 
     model: str = option(encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", recorded=False)
     layers: int | None = option(None, "Keep the first N transformer layers of the start model.", minimum=1, shown="all")
+    gradient_checkpointing: bool = inherited(
+        "Compute the states of layers again in the backward pass: less memory, the same gradient.", recorded=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture(EncoderContract, StartModel):
+class AdaptedModel(encoders.LoraOptions, StartModel):
+    """A start model that may get a LoRA adapter."""
+
+    option_panel = ENCODER
+
+    lora_r: int | None = option(
+        None, "Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.", minimum=1,
+        excluded=when(layers=GIVEN), shown="all weights are trained"
+    )  # fmt: skip
+    lora_alpha: int | None = option(
+        None, "Scale of the adapter, times its rank.", minimum=1, applies=when(lora_r=GIVEN), shown="twice the rank"
+    )
+    lora_targets: Sequence[str] = inherited(
+        "Linear modules with an adapter, by name: `query,value`; `auto` is all of them.", applies=when(lora_r=GIVEN)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(EncoderContract, AdaptedModel):
     """The encoder to train; defaults come from the start model."""
 
     option_panel = ENCODER

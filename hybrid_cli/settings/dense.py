@@ -250,10 +250,12 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         False, "Measure and store the recall of an approximate index against exact search.", panel=INDEX,
         applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE), recorded=False
     )  # fmt: skip
-    preset: str | None = inherited(applies=_VECTORS)
+    preset: str | None = inherited(applies=_CONTRACT)
     pooling: Pooling | None = inherited(applies=_VECTORS)
     normalize: bool | None = inherited(applies=_VECTORS)
     query_prefix: str | None = inherited(applies=_CONTRACT)
+    task: str | None = inherited(applies=_VECTORS)
+    append_eos: bool | None = inherited(applies=_VECTORS)
     doc_prefix: str | None = inherited(applies=_CONTRACT)
     title_separator: str | None = inherited(applies=_CONTRACT)
     query_max_len: int | None = inherited(applies=_CONTRACT)
@@ -331,6 +333,10 @@ class ConvertCheckpoint(Overwrites):
     learners: Sequence[NameOrPath] = option(
         (), "Further learners of an ensemble with CHECKPOINT as its first, each with both towers; their vectors are "
         "concatenated (DrBoost).", applies=when(documents=None)
+    )  # fmt: skip
+    merge: bool = option(
+        False, "Add the LoRA adapter of CHECKPOINT to its base model; writes an encoder without adapter.",
+        applies=when(documents=None, learners=None), excluded=when(base=GIVEN)
     )  # fmt: skip
     base: NameOrPath | None = option(
         None, "Model with configuration and tokenizer, for a file without config.json next to it."

@@ -13,12 +13,12 @@ from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
+    AdaptedModel,
     Budgeted,
     LossOptions,
     OnDevice,
     Optimization,
     Sampling,
-    StartModel,
     Threaded,
     Training,
     Validation,
@@ -57,7 +57,7 @@ class Pairs(encoders.Pairs, Settings):
 
 
 @dataclass(frozen=True)
-class TrainReranker(Training, Validation, Sampling, StartModel, Pairs):
+class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     """Train a reranker on mined examples: a cross-encoder that reads query and document together.
 
     The output is also a `CrossEncoder` of sentence-transformers. An interrupted run resumes from its last checkpoint

@@ -11,12 +11,12 @@ from hybrid_cli.settings.common import (
     OBJECTIVE,
     ONE_MODEL,
     TEXTS,
+    AdaptedModel,
     EncoderContract,
     ExampleValidation,
     Likelihood,
     LossOptions,
     Sampling,
-    StartModel,
     Taught,
     Training,
 )
@@ -62,7 +62,7 @@ _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
 @dataclass(frozen=True)
-class TrainSparse(Flops, Training, ExampleValidation, Sampling, StartModel, Taught):
+class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Taught):
     """Train a learned sparse encoder on mined examples.
 
     `deepct` learns the share of a passage's training queries that contain each of its words, and needs no negatives.

@@ -11,11 +11,13 @@ from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.adapters import merge_adapters
 from hybrid_cli.encoders.checkpoints.pickles import convert
 from hybrid_cli.encoders.checkpoints.published import LEARNERS, PLAIN, find, layout_of
 from hybrid_cli.encoders.contract import (
     PRESETS,
     SIDES,
+    SPARSE,
     TRANSFORMER,
     kind_of,
     read_contract,
@@ -23,9 +25,11 @@ from hybrid_cli.encoders.contract import (
     stored_encoder,
     weight_files,
 )
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.transformer import Tower
+from hybrid_cli.encoders.sparse import SparseEncoder
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import ConvertCheckpoint
@@ -59,8 +63,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
     inputs |= {f"learner {number}": _input(learner) for number, learner in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
+    merges_reranker = settings.merge and _is_reranker(resolve(settings.checkpoint))
     output = artifacts.open_output(
-        settings.output, Kind.ENCODER, settings.command,
+        settings.output, Kind.RERANKER if merges_reranker else Kind.ENCODER, settings.command,
         inputs=inputs, options=settings.recorded(), overwrite=settings.overwrite,
     )  # fmt: skip
     if output.up_to_date:
@@ -70,7 +75,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         for left in work.iterdir():  # of an interrupted call
             if not left.name.startswith("."):
                 disk.remove(left)
-        if settings.documents is None:
+        if settings.merge:
+            counts |= _merge(settings.checkpoint, work)
+        elif settings.documents is None:
             counts |= _write_learners([settings.checkpoint, *settings.learners], work, base)
         else:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
@@ -134,6 +141,25 @@ def _copy_checkpoint(source: Path, folder: Path, base: Path | None) -> dict[Path
     if base is not None:
         _copy([file for pattern in _TOKENIZER for file in base.glob(pattern)], folder)
     return pickles
+
+
+def _is_reranker(folder: Path) -> bool:
+    return (folder / layout.RERANKER).is_file()
+
+
+def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
+    """Write an encoder whose adapters are merged; return the number of weights.
+
+    Raises:
+        InputError: it has no adapter.
+    """
+    folder = resolve(source)
+    kind = CrossEncoder if _is_reranker(folder) else SparseEncoder if kind_of(folder) == SPARSE else TransformerEncoder
+    encoder: Any = kind.load(folder, device="cpu")
+    if not merge_adapters(encoder):
+        raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)
+    encoder.save(work)
+    return {"weights": len(encoder.state_dict())}
 
 
 def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:

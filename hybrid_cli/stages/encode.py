@@ -109,10 +109,13 @@ def _encode(settings: Encode) -> Path:
     source, kind = source_of(settings)
     models = as_names(settings.model)
     folders = [*map(resolve, models)]
+    preset = preset_fields(settings.preset, folders[0], sparse=True)
+    if architecture := preset.pop("architecture", None):
+        settings = settings.changed(architecture=settings.architecture or architecture)
     facts = check_encoder(settings, folders)
+    changes = {**preset, **settings.contract()}
     if OF_SPARSE in facts:
-        return _encode_sparse(settings, source, kind)
-    changes = {**preset_fields(settings.preset, folders[0]), **settings.contract()}
+        return _encode_sparse(settings, source, kind, changes)
     binary = len(folders) == 1 and kind_of(folders[0]) == TRANSFORMER and read_contract(folders[0]).binary
     if kind == Kind.DENSE_INDEX:
         settings = _with_type(settings, binary)
@@ -169,7 +172,7 @@ def _warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) 
     )  # fmt: skip
 
 
-def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
+def _encode_sparse(settings: Encode, source: Path, kind: Kind, changes: dict[str, Any]) -> Path:
     """Write the weights of a corpus by a sparse encoder as an impact matrix."""
     names = as_names(settings.model)
     if len(names) > 1:
@@ -179,7 +182,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
         problem = f"{names[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries"
         raise InputError(problem, code="option-does-not-apply", path=names[0], kind="sparse")
     settings = on_cluster(settings)
-    changes, dtype = settings.contract(), precision(settings, quantized=False)
+    dtype = precision(settings, quantized=False)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {
@@ -214,6 +217,8 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind) -> Path:
             "tokens, and their --expansion, which follows the text, first; use a larger --doc-max-len",
             code="truncated-documents", count=built.truncated, documents=total, limit=contract.doc_max_len,
         )  # fmt: skip
+    elif built.truncated > MUCH_TRUNCATED * total:
+        _warn_truncated(source, encoder, built.truncated, total)
     return output.path
 
 

@@ -171,6 +171,15 @@ def _folder_content(path: Path) -> Description:
     content: Description = {}
     if (path / layout.CONTRACT).exists():
         content["contract"] = read_object(path / layout.CONTRACT)
+    if adapters := sorted(path.glob(f"**/{layout.ADAPTER_CONFIG}")):
+        names = ("r", "lora_alpha", "target_modules")
+        content["adapters"] = {
+            str(file.parent.relative_to(path)): {
+                **{name: read_object(file).get(name) for name in names},
+                "base": read_object(base) if (base := file.parent / layout.BASE_MODEL).is_file() else None,
+            }
+            for file in adapters
+        }
     if (path / layout.STATIC_TABLES).is_file():
         content["weights"] = _static_tables(path)
     tables = sorted(path.glob("*.parquet")) + sorted(path.glob("*/part-*.parquet"))

@@ -48,7 +48,7 @@ def pretrain(settings: Pretrain) -> Path:
     corpus = Corpus(corpus_path, tower.tokenizer, bare.document, settings)
     session.seed()  # initializes new heads
     network = MaskedLanguageModel.load(
-        start, condenser=settings.cocondenser, skip_layer=settings.skip_layer, layers=settings.layers
+        start, condenser=settings.cocondenser, skip_layer=settings.skip_layer, start=settings
     ).to(pick_device(settings.device))
     learner = PretrainingLearner(network, tower.tokenizer, session.precision, settings.chunk_size)
     held_out = corpus.held_out()

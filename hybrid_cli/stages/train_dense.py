@@ -71,7 +71,7 @@ def train_dense(settings: TrainDense) -> Path:
     examples = _examples(settings)
     docids = examples.docids() if corpus is None else collections.docids(corpus)
     session.seed()  # initializes markers and projection
-    encoder = load_start(settings.model, settings.layers, settings.device, **asdict(contract))
+    encoder = load_start(settings.model, settings.device, settings, **asdict(contract))
     vectors = None
     if settings.index is not None:
         projection = SignProjection(encoder.dim, PROJECTION_SEED)

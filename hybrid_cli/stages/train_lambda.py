@@ -72,7 +72,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
     base = open_encoder(settings.base) if settings.base is not None else None
     session.seed()  # initializes a projection
     fields = asdict(contract if base is None else contract.changed(dim=base.dim))
-    encoder = load_start(settings.model, settings.layers, settings.device, **fields)
+    encoder = load_start(settings.model, settings.device, settings, **fields)
     if base is not None:
         encoder.start_at_zero()
     counts: dict[str, int] = {}

@@ -17,7 +17,7 @@ from hybrid_cli.storage import Kind
 from hybrid_cli.training import diagnostics, parallel
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
-from hybrid_cli.training.start import keep_first_layers
+from hybrid_cli.training.start import prepare_start
 from hybrid_cli.workflows.session import Session
 
 REMEDY = f"{diagnostics.HARDER}, or raise --negatives"
@@ -40,7 +40,7 @@ def train_reranker(settings: TrainReranker) -> Path:
     examples = open_examples(settings.training_examples)
     session.seed()  # initializes a new head
     model = CrossEncoder.load(settings.model, device=settings.device, train=True, **settings.pair_input())
-    keep_first_layers(model.transformer, settings.layers)
+    prepare_start(model.transformer, settings, settings.model, "")
     learner = RerankerLearner(model, settings.loss, session.precision, settings.chunk_size, settings.mask_matches)
 
     def save(folder: Path) -> dict[str, Any]:

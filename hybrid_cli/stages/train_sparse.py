@@ -24,7 +24,7 @@ from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
-from hybrid_cli.training.start import keep_first_layers
+from hybrid_cli.training.start import prepare_start
 from hybrid_cli.workflows.session import Session, dev_validation
 from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
 
@@ -64,7 +64,7 @@ def train_sparse(settings: TrainSparse) -> Path:
         )
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
-    keep_first_layers(network.backbone, settings.layers)
+    prepare_start(network.backbone, settings, settings.model)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
         encoder.start_sparse(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model, save_file, save_model
 from torch import nn
 
 from hybrid_cli import storage
@@ -39,7 +39,7 @@ def save_checkpoint(
     with storage.replacing(work / layout.CHECKPOINT) as scratch:
         scratch.mkdir()
         with disk.by_name(scratch / layout.WEIGHTS) as file:
-            save_model(model, file)
+            _save(model, file)
         with disk.create(scratch / layout.OPTIMIZER) as file, io.BufferedWriter(file, _BUFFER) as buffered:
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, buffered)
         disk.write_text(scratch / layout.STATE, json.dumps(vars(state)))
@@ -66,7 +66,7 @@ def load_checkpoint(
     written = read_bytes(stored).decode("ascii", "replace") if stored.is_file() else None
     _refuse_damage(folder, written, storage.hash_folder(folder, (layout.CHECKSUM,)))
     try:
-        load_model(model, str(folder / layout.WEIGHTS))
+        _load(model, folder / layout.WEIGHTS)
         with warnings.catch_warnings(action="ignore"):  # of other protocols of pickle
             saved = torch.load(folder / layout.OPTIMIZER, map_location="cpu", weights_only=True)  # not on the first GPU
         optimizer.load_state_dict(saved["optimizer"])
@@ -85,7 +85,7 @@ def save_best(work: Path, model: nn.Module, state: State) -> None:
     """Store the weights of `state.best_step` as the best so far, next to those of the checkpoint."""
     with storage.replacing(_best(work, state)) as scratch:
         with disk.by_name(scratch) as file:
-            save_model(model, file)
+            _save(model, file)
         state.best_checksum = storage.fingerprint(scratch)
 
 
@@ -98,8 +98,21 @@ def load_best(work: Path, model: nn.Module, state: State) -> bool:
     file = _best(work, state)
     if state.best_checksum:
         _refuse_damage(file, state.best_checksum, storage.fingerprint(file) if file.is_file() else None)
-        load_model(model, str(file))
+        _load(model, file)
     return bool(state.best_checksum)
+
+
+def _save(model: nn.Module, file: Path) -> None:
+    """Write the weights of a model; of one with frozen weights, the others alone."""
+    if all(weight.requires_grad for weight in model.parameters()):
+        save_model(model, str(file))
+    else:
+        trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        save_file(trained, file)
+
+
+def _load(model: nn.Module, file: Path) -> None:
+    load_model(model, str(file), strict=all(weight.requires_grad for weight in model.parameters()))
 
 
 def _best(work: Path, state: State) -> Path:

@@ -304,6 +304,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     """
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         decay = weight_decay if parameter.dim() > 1 and "bias" not in name else 0.0
         groups.setdefault(decay, []).append(parameter)
     return [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
@@ -317,7 +319,7 @@ class Trainer(Generic[Batch]):
 
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
-        self.parameters = list(learner.model.train().parameters())
+        self.parameters = [weight for weight in learner.model.train().parameters() if weight.requires_grad]
         scalars = [parameter for parameter in self.parameters if not parameter.dim()]
         tensors = [parameter for parameter in self.parameters if parameter.dim()]
         self.clipped = [tensors, scalars] if scalars else [tensors]

@@ -62,6 +62,22 @@ def mining_depth(documents: int, negatives: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start model of a training.
+
+    Attributes:
+        layers: transformer layers to keep, the first ones; None keeps all.
+        gradient_checkpointing: the backward pass computes the states of layers again, which takes less memory.
+    """
+
+    layers: int | None = None
+    gradient_checkpointing: bool = False
+
+
+WHOLE = Start()  # all layers
+
+
+@dataclass(frozen=True, kw_only=True)
 class Optimization:
     """Steps of the optimizer.
 

@@ -38,8 +38,8 @@ from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
-from hybrid_cli.training.options import Pretraining
-from hybrid_cli.training.start import keep_first_layers
+from hybrid_cli.training.options import WHOLE, Pretraining, Start
+from hybrid_cli.training.start import prepare_start
 
 BLOCK = 8192  # documents that are shuffled together
 IGNORED = -100  # label of a token that is not predicted, as in PyTorch
@@ -334,7 +334,7 @@ class MaskedLanguageModel(nn.Module):
 
     @classmethod
     def load(
-        cls, folder: Path, *, condenser: bool, skip_layer: int | None = None, layers: int | None = None
+        cls, folder: Path, *, condenser: bool, skip_layer: int | None = None, start: Start = WHOLE
     ) -> MaskedLanguageModel:
         """Load a complete checkpoint; missing heads are initialized from torch's random state, with a notice.
 
@@ -342,7 +342,7 @@ class MaskedLanguageModel(nn.Module):
             folder: checkpoint.
             condenser: add the Condenser head.
             skip_layer: layer whose states enter the Condenser head; 0 is the embeddings, None the middle layer.
-            layers: keep only the first layers; None keeps all.
+            start: layers to keep, and how they are trained.
 
         Raises:
             InputError: unknown architecture, or a layer that does not exist.
@@ -358,7 +358,7 @@ class MaskedLanguageModel(nn.Module):
                 code="new-head",
                 path=folder,
             )
-        keep_first_layers(whole.base_model, layers)  # type: ignore[arg-type]
+        prepare_start(whole.base_model, start)  # type: ignore[arg-type]
         return cls(whole, heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
 
     @property

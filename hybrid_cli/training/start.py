@@ -7,27 +7,64 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hybrid_cli.encoders.options import DEVICE
+from hybrid_cli.encoders.adapters import BaseModel, adapter_of, add_adapter
+from hybrid_cli.encoders.contract import read_contract
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.options import DEVICE, LoraOptions
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import option_error
+from hybrid_cli.training.options import WHOLE, Start
 
 
-def load_start(model: str, layers: int | None = None, device: str = DEVICE, **changes: Any) -> TransformerEncoder:
-    """Load the start model with a changed contract and, with `layers`, its first layers only.
+def load_start(model: str, device: str = DEVICE, start: Start = WHOLE, **changes: Any) -> TransformerEncoder:
+    """Load the start model with a changed contract; see `prepare_start`.
 
     Args:
         model: `minilm`, a folder, or a Hugging Face id.
-        layers: number of transformer layers to keep; None keeps all.
         device: device of the weights.
+        start: layers to keep, and how they are trained.
         changes: fields of the contract to change.
 
     Raises:
         InputError: the model cannot be loaded, or has fewer layers.
     """
     encoder = TransformerEncoder.load(model, device=device, **changes)
-    for tower in dict.fromkeys((encoder.query_tower, encoder.document_tower)):
-        keep_first_layers(tower.backbone, layers)
+    if _lora(start) and encoder.contract.markers != read_contract(resolve(model)).markers:
+        problem = "a frozen transformer has no vectors for new markers; omit one of both"
+        raise option_error("markers", encoder.contract.markers, problem, code="conflicting-options")
+    towers = {"document": encoder.document_tower, "query": encoder.query_tower}
+    for side, tower in towers.items() if encoder.document_tower is not encoder.query_tower else [*towers.items()][:1]:
+        prepare_start(tower.backbone, start, model, side)
     return encoder
+
+
+def prepare_start(backbone: PreTrainedModel, start: Start, model: str = "", side: str = "document") -> None:
+    """Keep the first layers of a transformer, and prepare it for training; add an adapter if `start` asks for one.
+
+    Args:
+        backbone: transformer of the start model.
+        start: layers to keep, and how they are trained.
+        model: name of the start model.
+        side: its tower; empty for a reranker.
+
+    Raises:
+        InputError: it has fewer layers, an adapter, no modules to adapt, or cannot compute states again.
+    """
+    if (lora := _lora(start)) is not None:
+        add_adapter(backbone, BaseModel.of(model, side), lora)
+    elif adapter_of(backbone):
+        problem = "has an adapter; merge it first: hybrid convert-checkpoint MODEL OUT --merge"
+        raise option_error("model", model, problem, code="model-adapter")
+    keep_first_layers(backbone, start.layers)
+    if start.gradient_checkpointing:
+        if not getattr(backbone, "supports_gradient_checkpointing", False):
+            problem = f"{type(backbone).__name__} does not support it; pass --chunk-size for less memory"
+            raise option_error("gradient_checkpointing", None, problem, code="architecture-unsupported")
+        backbone.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _lora(start: Start) -> LoraOptions | None:
+    return start if isinstance(start, LoraOptions) and start.lora_r is not None else None
 
 
 def check_layers(layers: int, count: int) -> None:

@@ -20,6 +20,7 @@ from hybrid_cli.storage.layout import CONTRACT
 
 BERT, ROBERTA, XLM = "bert", "roberta", "xlm-roberta"
 _SEARCH = "Represent this sentence for searching relevant passages: "
+_WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Preset:
         kind = read_object(config).get("model_type") if config.is_file() else None
         if kind is not None and kind not in self.types:
             raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(self.types)}", kind, self.types)
+        if "architecture" in self.contract:
+            return dict(self.contract)
         if (modules := read_contract(folder).modules) != self.modules:
             listed, needed = (", ".join(names) or "no module" for names in (modules, self.modules))
             needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
@@ -82,6 +85,10 @@ def _cls(queries: int, documents: int, **more: Any) -> dict[str, Any]:
 def _unit(pooling: str, length: int, query_prefix: str = "", doc_prefix: str = "") -> dict[str, Any]:
     lengths = {"query_max_len": length, "doc_max_len": length}
     return {"pooling": pooling, "normalize": True, "query_prefix": query_prefix, "doc_prefix": doc_prefix, **lengths}
+
+
+def _sparse(architecture: str, queries: int, documents: int, **more: Any) -> dict[str, Any]:
+    return {"architecture": architecture, "query_max_len": queries, "doc_max_len": documents, **more}
 
 
 _DPR = _cls(256, 256, tied=False, title_separator=" [SEP] ")
@@ -120,6 +127,17 @@ SNOWFLAKE_V2 = Preset("Snowflake/snowflake-arctic-embed-l-v2.0", (XLM,), _unit("
 NOMIC = Preset(
     "nomic-ai/nomic-embed-text-v1", ("nomic_bert",), _unit("mean", 8192, "search_query: ", "search_document: ")
 )
+# Templates, tasks and lengths: model cards. The tokenizer of Qwen3-Embedding ends every text itself.
+QWEN3_EMBEDDING = Preset(
+    "Qwen/Qwen3-Embedding-0.6B, -4B and -8B",
+    ("qwen3",),
+    {**_unit("last", 8192, "Instruct: {task}\nQuery:"), "task": _WEB_SEARCH},
+)
+E5_MISTRAL = Preset(
+    "intfloat/e5-mistral-7b-instruct",
+    ("mistral",),
+    {**_unit("last", 4096, "Instruct: {task}\nQuery: "), "task": _WEB_SEARCH, "append_eos": True},
+)
 ROCKETQA = Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQA's authors, for MS MARCO and NQ
     "RocketQA's dual encoders (ERNIE), converted to transformers",
     ("ernie", BERT),
@@ -133,3 +151,24 @@ SPAR = Preset(
     (TWO_PLAIN, "dpr-scale"),
 )
 DRBOOST = Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",))
+
+# Learned sparse encoders. Lengths: authors' code and advice (SPLADE, DeepCT, OpenSearch), Pyserini (UniCOIL).
+_DISTIL = "distilbert"
+SPLADE = Preset(
+    "naver/splade_v2_max, naver/splade_v2_distil and naver/splade-cocondenser-ensembledistil",
+    (_DISTIL, BERT),
+    _sparse("splade", 256, 256),
+)
+SPLADE_V3 = Preset("naver/splade-v3 and naver/splade-v3-distilbert", (BERT, _DISTIL), _sparse("splade", 512, 512))
+UNICOIL = Preset("castorini/unicoil-msmarco-passage", (BERT,), _sparse("unicoil", 128, 512))
+DEEPCT = Preset("DeepCT's marco model, converted to transformers", (BERT,), _sparse("deepct", 128, 128))
+OPENSEARCH = Preset(
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v1 and -doc-v2-distill",
+    (BERT, _DISTIL),
+    _sparse("splade", 512, 512),
+)
+OPENSEARCH_V3 = Preset(
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
+    (_DISTIL,),
+    _sparse("splade", 512, 512, saturation=2),
+)
