@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Done, hybrid, raises, refused
+from processes import HYBRID, run
 from test_plugins import PACKAGE, on_path
 from test_train_dense import write_examples
 
@@ -21,12 +22,13 @@ from hybrid_cli.training import callbacks
 
 SEEN = """
 import json
+import os
 from pathlib import Path
 from hybrid_cli.training import Callback
 
 
 class Seen(Callback):
-    '''Write the calls of the training into a file; fail at step 5 if a file asks for it.'''
+    '''Write the calls of the training into a file; fail at step 6 if a file asks for it.'''
 
     def __init__(self):
         self.calls = []
@@ -35,7 +37,9 @@ class Seen(Callback):
         self.calls.append(["start", facts["stage"], facts["options"]["max_steps"], len(curve)])
 
     def on_step(self, step, values):
-        if step == 5 and Path("fail").exists():
+        if step == 6 and Path("kill").exists():
+            os.kill(os.getpid(), 9)
+        if step == 6 and Path("error").exists():
             raise RuntimeError("asked to fail")
         self.calls.append(["step", step])
 
@@ -70,16 +74,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_examples(tmp_path / "train.parquet")
     (tmp_path / "seen.py").write_text(SEEN, "utf-8")
 
-    def refuse(*arguments: object) -> None:
-        raise AssertionError(f"contacts {arguments}")
+    connect = socket.socket.connect
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    def checked(opened: socket.socket, address: Any) -> None:
+        assert opened.family == socket.AF_UNIX, f"contacts {address}"
+        connect(opened, address)
+
+    monkeypatch.setattr(socket.socket, "connect", checked)
     return tmp_path
 
 
-def train(model: Path, output: str, *words: Any) -> Done:
+def train_words(model: Path, output: str) -> tuple[Any, ...]:
     options = ("--max-steps", "6", "--batch-size", "2", "--checkpoint-steps", "2", "--dev", "train.parquet")
-    return hybrid("train-dense", "train.parquet", "--model", model, *options, "--output", output, *words)
+    return "train-dense", "train.parquet", "--model", model, *options, "--output", output
+
+
+def train(model: Path, output: str, *words: Any) -> Done:
+    return hybrid(*train_words(model, output), *words)
 
 
 def points(output: Path) -> Counter[tuple[int, str, float]]:
@@ -111,14 +122,16 @@ def trackio(folder: Path, run: str) -> Counter[tuple[int, str, float]]:
 READERS = {"tensorboard": tensorboard, "trackio": trackio}
 
 
+@pytest.mark.parametrize("end", ["error", "kill"])
 @pytest.mark.parametrize("tracker", READERS)
-def test_a_tracker_has_every_point_once_also_after_an_interruption(folder: Path, tiny_bert: Path, tracker: str) -> None:
+def test_a_tracker_has_every_point_once_also_after_an_interruption(
+    folder: Path, tiny_bert: Path, tracker: str, end: str
+) -> None:
     words = ("--callback", "seen.py:Seen", "--track", tracker, "--track-dir", "watched")
-    (folder / "fail").touch()
-    failed = train(tiny_bert, "out/model", *words)
-    assert isinstance(failed.error, RuntimeError)
-    assert json.loads((folder / "calls.json").read_text())[-1] == ["end"]
-    (folder / "fail").unlink()
+    (folder / end).touch()
+    assert run(HYBRID, *train_words(tiny_bert, "out/model"), *words).returncode == {"error": 1, "kill": -9}[end]
+    assert (folder / "calls.json").exists() == (end == "error")
+    (folder / end).unlink()
     assert train(tiny_bert, "out/model", *words).says("resumed", step=4)
     calls = json.loads((folder / "calls.json").read_text())
     assert (calls[0][:3], calls[1:]) == (["start", "train-dense", 6], [["step", 5], ["step", 6], ["end"]])
