@@ -28,6 +28,7 @@ from hybrid_cli.errors import InputError
 T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
 REGISTRIES = {  # group -> module and name of its registry, which holds our own entries
+    "callbacks": "hybrid_cli.training.callbacks:CALLBACKS",
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.models:ENCODERS",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
@@ -300,12 +301,10 @@ def load(path: str | Path) -> None:
     if any(other.name == path.name for other in _files.values()):
         raise InputError(f"{path}: another plugin has this name; rename the file", code="plugin-name-taken", path=path)
     origin = Origin(path.name, path=path)
-    module = ModuleType(f"{_MODULE}{path.stem}_{len(_files)}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look it up
+    module = f"{_MODULE}{path.stem}_{len(_files)}"
     token = _loading.set(origin)
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        _run(path, module)
         if not any(
             origin == entry.origin for group in filter(_is_imported, REGISTRIES) for entry in registry(group).others()
         ):
@@ -314,13 +313,38 @@ def load(path: str | Path) -> None:
                 code="plugin-empty", path=path,
             )  # fmt: skip
     except (Exception, SystemExit) as error:
-        _unload(origin, module.__name__)
+        _unload(origin, module)
         if isinstance(error, InputError):
             raise
         raise _import_failure(f"{path}", error, path=path, line=_line_in(error, path), plugin=path.name) from error
     finally:
         _loading.reset(token)
     _files[real] = origin
+
+
+def _run(path: Path, name: str) -> ModuleType:
+    """Run a file of Python code as the module `name`."""
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses and pickle look it up
+    exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    return module
+
+
+def imported(target: str) -> Any:
+    """Return the object of `module:name`, or of `FILE.py:name`, a file of Python code, which is run.
+
+    Raises:
+        InputError: the module or file fails, or has no such object.
+    """
+    home, _, name = target.rpartition(":")
+    path = Path(home)
+    try:
+        if path.suffix == ".py":
+            return getattr(_run(path, f"{_MODULE}{path.stem}"), name)
+        return _resolved(target)
+    except (Exception, SystemExit) as error:
+        raise _import_failure(target, error, line=_line_in(error, path), plugin=home) from error
 
 
 @contextmanager

@@ -40,10 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The example package, as if it were installed: its metadata is on the path."""
-    yield from _on_path(PACKAGE, monkeypatch)
+    yield from on_path(PACKAGE, monkeypatch)
 
 
-def _on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     with monkeypatch.context() as patched:
         patched.syspath_prepend(folder)
@@ -199,10 +199,10 @@ def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) ->
 
 
 def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_path = _on_path(PACKAGE, monkeypatch)
-    next(on_path)
+    installed = on_path(PACKAGE, monkeypatch)
+    next(installed)
     assert hybrid("make-letters", "--output", "letters").code == 0
-    next(on_path, None)
+    next(installed, None)
     with pytest.raises(InputError) as caught:
         open_encoder("letters")
     assert (caught.value.code, caught.value.fields["name"]) == ("missing-plugin", "letters")
@@ -331,6 +331,7 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
         )
         assert plugins.registry("losses")["cosine"](vectors, weight=0.5)["cosine"].item() == pytest.approx(0, abs=1e-6)
     assert added == {
+        "callbacks": [],
         "commands": ["cut-run"],
         "encoders": [],
         "fusion_methods": ["first"],
@@ -440,7 +441,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         "gone = hybrid_example_gone:bare\nmax = hybrid_example_bad:bare\n"
     )
     (site / "hybrid_example_bad.py").write_text("def bare(values, weights, present):\n    return values[0]\n")
-    yield from _on_path(site, monkeypatch)
+    yield from on_path(site, monkeypatch)
 
 
 @pytest.mark.usefixtures("broken")

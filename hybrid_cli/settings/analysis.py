@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -38,7 +39,9 @@ Format = Literal["table", "json", "csv", "markdown", "latex"]
 Engine = Literal[  # search engines, in `exports.engines`
     "opensearch", "elasticsearch", "vespa", "qdrant", "milvus", "lancedb", "parquet"
 ]  # fmt: skip
-ExportFormat = Literal["trec", "msmarco", "dpr", "sentence-transformers", "pyserini", "anserini", "folder", Engine]
+ExportFormat = Literal[
+    "trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder", Engine
+]  # fmt: skip
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -375,18 +378,29 @@ RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
+_HUB = when(form="hub")
+
+
+def _repository(text: str) -> str:
+    """Return the name of a repository of the hub."""
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
+        raise ValueError("needs OWNER/NAME")
+    return text
+
+
 @dataclass(frozen=True)
 class Export(Budgeted, Writes):
     """Convert an artifact to the format of another tool.
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
-    encoder. `pyserini`: a dense index that FaissSearcher opens. `opensearch`, `elasticsearch`, `vespa`, `qdrant`,
-    `milvus`, `lancedb`, `parquet`: the documents of a lexical index with BM25, and with the vectors of `--dense`; of a
-    retriever also its fusion in the words of the engine, with what the engine computes differently. `anserini`: the
-    weights of a lexical index as JSON lines, for Anserini's impact search; of BM25 and DeepCT the counts, for its BM25.
-    `folder`: a retriever with its indexes, encoders and texts, which opens on another machine. A retriever has the
-    formats of its indexes too; its fusion is written to `fusion.json`.
+    encoder. `hub`: an encoder with a model card, for the Hugging Face hub. `pyserini`: a dense index that FaissSearcher
+    opens. `opensearch`, `elasticsearch`, `vespa`, `qdrant`, `milvus`, `lancedb`, `parquet`: the documents of a lexical
+    index with BM25, and with the vectors of `--dense`; of a retriever also its fusion in the words of the engine, with
+    what the engine computes differently. `anserini`: the weights of a lexical index as JSON lines, for Anserini's
+    impact search; of BM25 and DeepCT the counts, for its BM25. `folder`: a retriever with its indexes, encoders and
+    texts, which opens on another machine. A retriever has the formats of its indexes too; its fusion is written to
+    `fusion.json`.
     """
 
     command = "export"
@@ -396,6 +410,7 @@ class Export(Budgeted, Writes):
         "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
         "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
         "hybrid export out/retriever --format folder --output out/shipped",
+        "hybrid export out/clear --format hub --license apache-2.0 --output out/clear-hub",
     )
 
     path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
@@ -425,6 +440,16 @@ class Export(Budgeted, Writes):
     )  # fmt: skip
     memory: int | None = inherited(applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN))
     tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
+    license: str | None = option(
+        None, "License in the model card, by its identifier on the hub: `apache-2.0`.", applies=_HUB
+    )
+    measurements: Path | None = option(
+        None, "Measurements for the model card, written by `evaluate --output`.", applies=_HUB
+    )
+    push: str | None = option(
+        None, "Upload the folder to this repository of the Hugging Face hub; a new one is private.",
+        metavar="OWNER/NAME", parse=_repository, applies=_HUB, recorded=False
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from hybrid_cli.training.options import (
     Keep,
     Schedule,
     ScorerSchedule,
+    Tracker,
 )
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
@@ -163,6 +164,7 @@ class EncoderContract(encoders.EncoderContract, Settings):
 
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
+WATCHING = "Watching"
 
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
@@ -219,6 +221,20 @@ class Sampling(Optimization, training.Sampling):
 @dataclass(frozen=True, kw_only=True)
 class Training(Threaded, OnDevice, Optimization, Writes):
     """A command that trains a model."""
+
+    option_panel = WATCHING
+
+    callback: Sequence[str] = option(
+        (), "Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The training "
+        "calls its functions.", metavar="CLASS", recorded=False
+    )  # fmt: skip
+    track: Tracker | None = option(
+        None, "Write the learning curve and validations for TensorBoard or Trackio, on this machine.", recorded=False
+    )
+    track_dir: Path | None = option(
+        None, "Folder of the tracker, which may have many runs.", applies=when(track=GIVEN),
+        shown="tracking in the output"
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.exports.folder import FOLDER, write_folder
+from hybrid_cli.exports.hub import CARD, model_card, upload
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
@@ -35,8 +36,11 @@ from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format of one file or folder
-    "sentence-transformers": "  from sentence_transformers import SentenceTransformer; "
-    'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
+    **dict.fromkeys(
+        ("sentence-transformers", "hub"),
+        "  from sentence_transformers import SentenceTransformer; "
+        'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
+    ),
     **dict.fromkeys(map(str, ENGINES), "  Commands, and what the engine computes differently: {path}/README.md"),
     "parquet": "  Code for Qdrant: docs/export.md",
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
@@ -57,7 +61,8 @@ _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights a
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
-_FOLDERS = ("sentence-transformers", "pyserini", *ENGINES)  # formats of several files
+_MODELS = ("sentence-transformers", "hub")  # formats of an encoder
+_FOLDERS = ("sentence-transformers", "hub", "pyserini", *ENGINES)  # formats of several files
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
@@ -87,7 +92,9 @@ def export(settings: Export) -> Path:
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     inputs |= {"collection": settings.collection} if settings.collection else {}
-    inputs |= {name: given for name in ("dense", "qrels") if (given := getattr(settings, name)) is not None}
+    inputs |= {
+        name: given for name in ("dense", "qrels", "measurements") if (given := getattr(settings, name)) is not None
+    }
     output = artifacts.open_output(
         settings.output, kind, f"export {settings.form}",
         inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
@@ -105,7 +112,7 @@ def export(settings: Export) -> Path:
         _note_opening(path, output.path, settings.form)
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
-    if settings.form == "sentence-transformers" and (folder := path / layout.CONTRACT).is_file():
+    if settings.form in _MODELS and (folder := path / layout.CONTRACT).is_file():
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:
             console.note(
@@ -113,6 +120,8 @@ def export(settings: Export) -> Path:
                 f"{contract.doc_max_len}; needs sentence-transformers 6",
                 code="two-lengths", query_max_len=contract.query_max_len, doc_max_len=contract.doc_max_len,
             )  # fmt: skip
+    if settings.push is not None:
+        console.note(f"export: uploaded to {upload(output.path, settings.push)}", code="uploaded", name=settings.push)
     return output.path
 
 
@@ -319,7 +328,7 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             problem = f"{path}: no sentence-transformers model (modules.json); train or save the encoder again"
             raise InputError(problem, code="no-such-file", path=path, expected=layout.MODULES)
     storage.check_parts(path)
-    ignored = shutil.ignore_patterns(storage.MANIFEST, ".*")
+    ignored = shutil.ignore_patterns(storage.MANIFEST, ".*", layout.TRACKING)
     with disk.note_path(scratch):  # copytree collects the errors of all files
         shutil.copytree(path, scratch, ignore=ignored, copy_function=lambda *names: disk.copy(*map(Path, names)))
     if (path / layout.CONTRACT).is_file():
@@ -329,6 +338,21 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
             file = (scratch if contract.tied else scratch / "query") / "sentence_bert_config.json"
             disk.write_text(file, json.dumps(read_object(file) | {name: contract.query_max_len}, indent=2) + "\n")
     return "one model" if len(towers) == 1 else "two models, query/ and document/"
+
+
+def _hub(path: Path, scratch: Path, settings: Export) -> str:
+    """Write the files of sentence-transformers with a model card."""
+    if (path / "query").is_dir():
+        raise InputError(
+            f"{path}: has two towers, and a repository of the hub has one model; use --format sentence-transformers",
+            code="two-towers", path=path,
+        )  # fmt: skip
+    _sentence_transformers(path, scratch, settings)
+    for name in (layout.CURVE, layout.EPOCHS):
+        disk.remove(scratch / name)
+    card = model_card(path, settings.push or settings.output.name, settings.license, settings.measurements)
+    disk.write_text(scratch / CARD, card)
+    return "one model with a model card"
 
 
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
@@ -435,6 +459,7 @@ _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
     (Kind.RUN, "dpr"): _dpr_run,
     (Kind.QRELS, "trec"): _trec_qrels,
     (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
+    (Kind.ENCODER, "hub"): _hub,
     (Kind.DENSE_INDEX, "pyserini"): _pyserini,
     **{(Kind.LEXICAL_INDEX, name): _write_documents for name in ENGINES},
     (Kind.LEXICAL_INDEX, "anserini"): _anserini,

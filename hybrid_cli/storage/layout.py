@@ -45,6 +45,7 @@ COMBINATION_PARTS = ("part-1", "part-2")
 PAIR_SIDES = ("queries", "documents")
 CURVE = "curve.parquet"
 EPOCHS = "epochs"  # models after each epoch
+TRACKING = "tracking"  # files of experiment trackers, which tools of others may change
 
 # reranker
 RERANKER = "reranker.json"

@@ -22,7 +22,7 @@ from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_un
 from hybrid_cli.json_files import NOT_JSON, make_typed, parse_json
 from hybrid_cli.storage import checksums
 from hybrid_cli.storage.checksums import new_hash
-from hybrid_cli.storage.layout import CURVE
+from hybrid_cli.storage.layout import CURVE, TRACKING
 from hybrid_cli.storage.schemas import Kind
 from hybrid_cli.version import __version__, is_later
 
@@ -286,11 +286,11 @@ def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
 
 
 def fingerprints(path: Path) -> dict[str, str]:
-    """Return relative path -> fingerprint of the files below a folder, without manifests and hidden files."""
+    """Return relative path -> fingerprint of the files below a folder, without manifests, hidden and tracking files."""
     hashes = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
-        hidden = any(part.startswith(".") for part in name.parts)
+        hidden = name.parts[0] == TRACKING or any(part.startswith(".") for part in name.parts)
         if file.is_file() and not hidden and name.name != MANIFEST:
             hashes[name.as_posix()] = fingerprint(file)
     return hashes

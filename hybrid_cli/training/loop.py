@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -78,6 +79,9 @@ class Validator:
 class Callback:
     """Functions that the training loop calls in the first process. A subclass overrides some of them."""
 
+    def on_start(self, facts: Mapping[str, Any], curve: Sequence[tuple[int, str, float]]) -> None:
+        """Receive `Job.facts`, and the learning curve of the checkpoint from which the training resumes."""
+
     def on_step(self, step: int, values: Mapping[str, float]) -> None:
         """Receive the terms of the loss and the diagnostics of an optimizer step, in the order of the steps.
 
@@ -85,13 +89,19 @@ class Callback:
         """
 
     def on_validation(self, step: int, values: Mapping[str, float]) -> None:
-        """Receive the values of a validation after `step` optimizer steps, with the model in training mode."""
+        """Receive the values of a validation after `step` optimizer steps, with the model in training mode.
+
+        Values of the kept weights follow the last step, with the step of these weights.
+        """
 
     def on_epoch(self, epoch: int) -> None:
         """Receive the number of a complete epoch, from 1."""
 
     def on_checkpoint(self, step: int) -> None:
         """Receive the step of a checkpoint that has been written."""
+
+    def on_end(self) -> None:
+        """Note the end of a training that started, also by an error or an interruption."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class Job(Generic[Batch]):
         validator: validation, if any.
         remedy: advice if the first steps have hardly any loss.
         epoch_steps: optimizer steps per epoch, for schedules and callbacks; None for a training without epochs.
+        facts: facts for callbacks; those of a command are the fields of the manifest (`stage`, `options`, `inputs`).
     """
 
     learner: Learner[Batch]
@@ -115,6 +126,7 @@ class Job(Generic[Batch]):
     validator: Validator | None = None
     remedy: str = ""
     epoch_steps: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def epoch_steps(plan: Optimization, examples: int) -> int:
@@ -144,14 +156,15 @@ def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[C
     """
     work.mkdir(parents=True, exist_ok=True)
     loop = _Loop(job, plan, work, () if parallel.rank() else callbacks)
-    loop.resume()
-    stream = job.batches(loop.state.step * plan.accumulate)
-    line = partial(diagnostics.line, loop.state.curve)
-    with console.progress("train", job.steps, "steps", line, loop.state.step) as advance:
-        for step in range(loop.state.step, job.steps):
-            loop.step(islice(stream, plan.accumulate), step)
-            advance(1)
-    return loop.finished()
+    with ExitStack() as ends:
+        loop.resume(ends)
+        stream = job.batches(loop.state.step * plan.accumulate)
+        line = partial(diagnostics.line, loop.state.curve)
+        with console.progress("train", job.steps, "steps", line, loop.state.step) as advance:
+            for step in range(loop.state.step, job.steps):
+                loop.step(islice(stream, plan.accumulate), step)
+                advance(1)
+        return loop.finished()
 
 
 class _Loop(Generic[Batch]):
@@ -167,11 +180,17 @@ class _Loop(Generic[Batch]):
         self.pending: list[tuple[int, list[Terms]]] = []
         self.state = State()
 
-    def resume(self) -> None:
-        """Load the checkpoint of an interrupted training; else validate the model before the training."""
+    def resume(self, ends: ExitStack) -> None:
+        """Load the checkpoint of an interrupted training; else validate the model before the training.
+
+        `ends` calls `on_end` of the callbacks.
+        """
         for _ in parallel.first_alone():  # it may restore an interrupted checkpoint
             self.state = load_checkpoint(self.work, self.model, self.trainer.optimizer, self.trainer.scaler)
         parallel.share_weights(self.model)
+        for callback in self.callbacks:
+            callback.on_start(self.job.facts, self.state.curve)
+            ends.callback(callback.on_end)
         if self.validator and not self.state.curve:
             self._validate(self.validator)
         if self.state.step and not parallel.rank():
@@ -208,7 +227,7 @@ class _Loop(Generic[Batch]):
         if parallel.rank() or not load_best(self.work, self.model, self.state):
             self.state.best_step = self.state.step
         if self.validator and self.validator.last:
-            _record(self.learner, self.validator.last, self.state, self.state.best_step)
+            self._measure(self.validator.last, self.state.best_step)
         return self.state
 
     def _read(self) -> None:
@@ -233,12 +252,22 @@ class _Loop(Generic[Batch]):
     def _validate(self, validator: Validator) -> None:
         """Add the values of a validation to the curve, print them, and store the weights if they are the best."""
         state = self.state
-        values = _record(self.learner, validator.measure, state, state.step)
+        values = self._measure(validator.measure, state.step)
         if validator.criterion is not None and values[validator.criterion] >= state.best:  # ties: later
             state.best, state.best_step = values[validator.criterion], state.step
             save_best(self.work, self.model, state)
+
+    def _measure(self, measure: Callable[[], dict[str, float]], step: int) -> dict[str, float]:
+        """Add values of the model, in the precision of the training, to the curve, print them, and return them."""
+        self.model.eval()
+        with autocast(next(self.model.parameters()).device, self.learner.precision):
+            values = measure()
+        self.model.train()
+        self.state.curve += [(step, name, value) for name, value in values.items()]
+        console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
         for callback in self.callbacks:
-            callback.on_validation(state.step, values)
+            callback.on_validation(step, values)
+        return values
 
 
 def scalars(tensors: Sequence[Tensor]) -> list[float]:
@@ -281,19 +310,6 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
     if plan.schedule == "constant":
         return 1.0
     return float(0.5 ** max(0, step // per_epoch - plan.halve_after + 1))
-
-
-def _record(
-    learner: Learner[Any], measure: Callable[[], dict[str, float]], state: State, step: int
-) -> dict[str, float]:
-    """Add values of the current model, in the precision of the training, to the curve, print them, and return them."""
-    learner.model.eval()
-    with autocast(next(learner.model.parameters()).device, learner.precision):
-        values = measure()
-    learner.model.train()
-    state.curve += [(step, name, value) for name, value in values.items()]
-    console.note(f"step {step}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    return values
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import parallel
+from hybrid_cli.training.callbacks import open_callback, open_tracker
 from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of, train, write_curve
@@ -59,6 +60,8 @@ class Session:
             self.precision = pick_dtype(settings.precision, pick_device(settings.device))
             options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings = settings
+        self._callbacks = list(map(open_callback, settings.callback))
+        self._tracker = open_tracker(settings.track) if settings.track else None
         self._output = artifacts.output_of(
             settings, kind, {role: path for role, path in inputs.items() if path is not None}, options
         )
@@ -79,15 +82,24 @@ class Session:
             job = prepare(work)
             if not parallel.rank():
                 self._output.inputs_are_read()
-            job = replace(job, epoch_steps=self._epoch_steps)
+            job = replace(job, epoch_steps=self._epoch_steps, facts=self._output.manifest.to_dict())
             keeper = [EpochKeeper(job, work)] if self._settings.keep_epochs else []
-            state = train(job, self._settings, work, keeper)
+            state = train(job, self._settings, work, [*keeper, *self._callbacks, *self._trackers(work)])
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(job.validator.facts if job.validator else {})
                 counts.update(steps=state.step, best_step=state.best_step, threads=torch.get_num_threads())
                 write_curve(work, state, self._settings.command)
         return state
+
+    def _trackers(self, work: Path) -> list[Callback]:
+        """Open the tracker; print how to watch the training."""
+        if self._tracker is None or parallel.rank():
+            return []
+        folder = self._settings.track_dir or work / layout.TRACKING
+        tracker = self._tracker(folder, _run_name(self._settings.output))
+        console.note(f"train: watch with {tracker.command.format(folder)}", code="tracked", path=folder)
+        return [tracker]
 
     def seed(self) -> None:
         """Seed PyTorch, directly before a stage makes new weights."""
@@ -125,6 +137,11 @@ class Session:
                 code="no-effect", option="warmup_steps", value=plan.warmup_steps, steps=steps,
             )  # fmt: skip
         return steps
+
+
+def _run_name(output: Path) -> str:
+    """Return the name of a run in a tracker: that of the output, with its folders as given."""
+    return "-".join(part for part in output.parts if part not in ("/", "..", "."))
 
 
 @dataclass(frozen=True)
