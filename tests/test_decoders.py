@@ -143,3 +143,9 @@ def test_a_decoder_is_trained_in_bf16_with_checkpointing(made: Path, models: dic
     vectors = [TransformerEncoder.load(folder).encode_queries(TEXTS) for folder in (plain, frugal)]
     assert np.isfinite(vectors[0]).all()
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-3)
+
+
+def test_a_model_with_dropout_is_trained_with_checkpointing(made: Path, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"max_steps": 1, "batch_size": 4, "precision": "fp32", "loss": "nll", "lora_r": 2}
+    out = train_dense(made / "train.parquet", output=tmp_path / "out", gradient_checkpointing=True, **plan)
+    assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()

@@ -246,7 +246,7 @@ class StartModel(training.Start, Settings):
     model: str = option(encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", recorded=False)
     layers: int | None = option(None, "Keep the first N transformer layers of the start model.", minimum=1, shown="all")
     gradient_checkpointing: bool = inherited(
-        "Compute the states of layers again in the backward pass: less memory, the same gradient.", recorded=False
+        "Compute the states of layers again in the backward pass: less memory, other dropout masks on a CPU."
     )
 
 

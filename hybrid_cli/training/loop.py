@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -336,6 +336,9 @@ class Trainer(Generic[Batch]):
     def __init__(self, learner: Learner[Batch], plan: Optimization):
         self.learner, self.plan = learner, plan
         self.parameters = [weight for weight in learner.model.train().parameters() if weight.requires_grad]
+        # The backward pass that computes states again runs outside of the mode, and would draw other masks.
+        again = any(getattr(part, "gradient_checkpointing", False) for part in learner.model.modules())
+        self._dropout: Callable[[], AbstractContextManager[Any]] = nullcontext if again else FastDropout
         scalars = [parameter for parameter in self.parameters if not parameter.dim()]
         tensors = [parameter for parameter in self.parameters if parameter.dim()]
         self.clipped = [tensors, scalars] if scalars else [tensors]
@@ -353,7 +356,7 @@ class Trainer(Generic[Batch]):
         """Make one optimizer step over some batches; return the terms of the loss and diagnostics of each batch."""
         terms = []
         for batch in batches:
-            with FastDropout():
+            with self._dropout():
                 terms.append(self.learner.backward(batch, self._scaled, step))
         parallel.sum_gradients(self.parameters)
         self.scaler.unscale_(self.optimizer)

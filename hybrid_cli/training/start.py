@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -60,7 +61,8 @@ def prepare_start(backbone: PreTrainedModel, start: Start, model: str = "", side
         if not getattr(backbone, "supports_gradient_checkpointing", False):
             problem = f"{type(backbone).__name__} does not support it; pass --chunk-size for less memory"
             raise option_error("gradient_checkpointing", None, problem, code="architecture-unsupported")
-        backbone.gradient_checkpointing_enable({"use_reentrant": False})
+        with warnings.catch_warnings(action="ignore"):  # of the new name in transformers 6
+            backbone.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def _lora(start: Start) -> LoraOptions | None:
