@@ -64,14 +64,14 @@ class Live:
 
     @classmethod
     def open(
-        cls, path: Path, compare: Sequence[Path] = (), options: SearchOptions | None = None,
+        cls, path: Path, others: Sequence[Path] = (), options: SearchOptions | None = None,
         observe: Observe = lambda side, step, seconds: None,
     ) -> Live:  # fmt: skip
         """Open a retriever, the folder of `auto`, or an index.
 
         Args:
             path: the retriever.
-            compare: retrievers that are shown next to it.
+            others: retrievers that are shown next to it.
             options: device and threads; defaults if None.
             observe: receives the seconds of every step of a side: `query` (analysis or encoding), `hits` and `scores`.
 
@@ -86,13 +86,13 @@ class Live:
         scales = stored.scales or (1.0,) * len(retriever.sides)
         if stored.scales is None and len(retriever.sides) > 1 and stored.missing == "exact":
             scales = default_fusion(retriever.sides, files.manifests).scales
-        folders = [retriever_at(other) or other for other in compare]
+        folders = [retriever_at(other) or other for other in others]
         names = short_names([files.folder, *folders])[1:] if folders else []
-        others = {
+        opened = {
             name: RetrieverSearcher(_opened(_files(folder), options))
             for name, folder in zip(names, folders, strict=True)
         }
-        live = cls(files, retriever, scales, others)
+        live = cls(files, retriever, scales, opened)
         if repeated := next((name for name in live.systems if live.systems.count(name) > 1), None):
             problem = f"--compare: two columns are named {repeated}; rename a folder"
             raise InputError(problem, code="repeated-name", option="compare", name=repeated)

@@ -114,7 +114,12 @@ class TensorBoard(Tracker):
         """Begin an event file that makes TensorBoard drop the points of earlier ones."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(self.folder / self.run), purge_step=0, flush_secs=_SECONDS)
+        folder = self.folder / self.run
+        while any(
+            folder.glob(f"events.out.tfevents.{int(time.time()):010}.*")
+        ):  # files are read in the order of seconds
+            time.sleep(0.1)
+        self.writer = SummaryWriter(str(folder), purge_step=0, flush_secs=_SECONDS)
         options = (f"    {name}: {value}" for name, value in facts.get("options", {}).items())
         self.writer.add_text("options", "\n".join(options))
 
