@@ -301,6 +301,7 @@ UNBOUNDED = {  # commands without --memory
     "presets": "prints a list",
     "compose": "searches some hundred queries; the tuning is that of fuse",
     "update": "holds the ids of the documents, and a digest of each; analyzes and encodes as append does",
+    "serve": "holds the open indexes; requests have limits of hits, bytes and number",
     "append": "reads the new documents, and links the files of the others",
     "delete": "reads ids, and links the files of the other documents",
     "verify": "hashes files in pieces of a fixed size",
