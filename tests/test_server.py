@@ -149,6 +149,21 @@ def test_figures_name_no_query(server: Served, folder: Path) -> None:
     assert b"/api/search" in server.get("/openapi.yaml").body
 
 
+def test_hits_without_texts_are_served(folder: Path, tmp_path: Path) -> None:
+    for name in ("bm25", "dense", "model"):
+        shutil.copytree(folder / "made" / name, tmp_path / name)
+    compose(
+        [tmp_path / "bm25", tmp_path / "dense"], weights="1,1", method="weighted-sum", output=tmp_path / "retriever"
+    )
+    with Served(tmp_path / "retriever") as alone:
+        hit = alone.get("/api/search", query=QUERY, k=1).json["candidates"][0]
+        assert hit["doc"] == {"title": None, "text": None}
+        assert alone.get("/api/explain", query=QUERY, docid=hit["docid"]).json["doc"] == {"title": [], "text": []}
+        assert alone.get("/api/columns", query=QUERY).json["columns"]["hybrid"][0]["docid"] == hit["docid"]
+        assert alone.get("/api/info").json["metadata"] == []
+        refused(alone.get("/api/documents/salt"), 404, "no-such-document")
+
+
 def test_one_index_is_served_alone(folder: Path) -> None:
     with Served(folder / "made" / "bm25") as alone:
         assert alone.get("/api/info").json["systems"] == ["bm25"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -85,7 +86,8 @@ class Live:
         retriever, stored = replace(retriever, sides=timed), files.stored
         scales = stored.scales or (1.0,) * len(retriever.sides)
         if stored.scales is None and len(retriever.sides) > 1 and stored.missing == "exact":
-            scales = default_fusion(retriever.sides, files.manifests).scales
+            with suppress(InputError):  # no texts, of which the scales are
+                scales = default_fusion(retriever.sides, files.manifests).scales
         folders = [retriever_at(other) or other for other in others]
         names = short_names([files.folder, *folders])[1:] if folders else []
         opened = {
