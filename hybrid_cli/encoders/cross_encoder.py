@@ -231,7 +231,8 @@ def is_reranker(folder: Path) -> bool:
     """Test whether a folder contains a model with a ranking head, and not an encoder."""
     if (folder / RERANKER).is_file() or (folder / CONTRACT).is_file() or not (folder / "config.json").is_file():
         return (folder / RERANKER).is_file()
-    return any("ForSequenceClassification" in name for name in read_config(folder).architectures or ())
+    architectures = read_object(folder / "config.json").get("architectures")  # not of transformers alone
+    return isinstance(architectures, list) and any("ForSequenceClassification" in str(name) for name in architectures)
 
 
 def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
