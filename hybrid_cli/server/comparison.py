@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hybrid_cli.evaluation.buckets import query_length
-from hybrid_cli.evaluation.complementarity import rbo
+from hybrid_cli.evaluation.buckets import easy_hard, query_length
+from hybrid_cli.evaluation.complementarity import first_relevant, rbo
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.server.live import Live
@@ -50,14 +50,21 @@ class Comparison:
         )
         depth = max(DEPTH, cutoff) if judged else DEPTH
         runs = self._searched(live, queries, depth)
-        length = query_length(queries)
-        labels = dict(length.queries.iter_rows())
+        buckets = [query_length(queries)]
+        if judged and "lexical" in live.kinds:
+            lexical = live.sides[live.kinds.index("lexical")]
+            buckets.append(easy_hard(first_relevant(runs[lexical], qrels, _LEVEL), lexical))
+        labels = [dict(bucket.queries.iter_rows()) for bucket in buckets]
         rows: list[dict[str, Any]] = [
-            {"qid": qid, "text": text, "groups": [labels[qid]]} for qid, text in queries.iter_rows()
+            {"qid": qid, "text": text, "groups": [of_query.get(qid) for of_query in labels]}
+            for qid, text in queries.iter_rows()
         ]
         content = {
             "measure": measure, "systems": live.systems, "level": _LEVEL, "depth": depth, "queries": rows,
-            "groups": [{"name": length.name, "labels": [each for each in length.labels if each in labels.values()]}],
+            "groups": [
+                {"name": bucket.name, "labels": [label for label in bucket.labels if label in of_query.values()]}
+                for bucket, of_query in zip(buckets, labels, strict=True)
+            ],
         }  # fmt: skip
         if not judged:
             return content | {"overlaps": _overlaps(runs, queries)}
