@@ -138,6 +138,15 @@ def test_the_live_measure_has_all_judged_queries(server: Served) -> None:
     assert next(each for each in answer["queries"] if each["qid"] == "002")["grades"] == {"salt": 2, "NA": 1}
 
 
+def test_queries_of_the_comparison_have_groups(server: Served) -> None:
+    content = server.get("/api/comparison").json
+    assert len(content["groups"]) == 2  # length, and difficulty for BM25
+    for query in content["queries"]:
+        for group, label in zip(content["groups"], query["groups"], strict=True):
+            assert label is None or label in group["labels"]
+    assert {query["groups"][1] for query in content["queries"]} - {None} == set(content["groups"][1]["labels"])
+
+
 def test_figures_name_no_query(server: Served, folder: Path) -> None:
     server.get("/api/search", query="a secret question", k=1)
     figures = server.get("/metrics").body.decode()
