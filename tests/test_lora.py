@@ -187,12 +187,14 @@ def test_a_reranker_has_an_adapter_and_its_head(
     rerank(made / "bm25.parquet", model=str(out), dtype="fp32", output=tmp_path / "run.parquet")
 
 
-def test_an_index_and_inspect_know_the_adapter(tiny: Path, adapted: Path, tmp_path: Path) -> None:
+def test_an_index_and_inspect_know_the_adapter(
+    tiny: Path, adapted: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
     index = encode(tiny, model=str(adapted), dtype="fp32", output=tmp_path / "index")
     assert len(search(tiny, index=index, query="salt", hits=2)) == 2
     assert artifacts.read_manifest(index).inputs["model"]["fingerprint"]
     shown = inspect(adapted)["adapters"]["."]
-    assert (shown["r"], shown["lora_alpha"], Path(shown["base"]["model"]).name) == (4, 8, "qwen30")
+    assert (shown["r"], shown["lora_alpha"], Path(shown["base"]["model"]).name) == (4, 8, models["qwen3"].name)
     other = copied(adapted, tmp_path / "other")
     state = weights(adapted)
     save_file({name: value + 1 for name, value in state.items()}, other / "adapter_model.safetensors", {"format": "pt"})
