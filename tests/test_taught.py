@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from dataclasses import replace
@@ -81,6 +82,18 @@ def test_a_loss_equals_its_formula_on_the_documents_of_the_teacher(name: str, ad
     assert expected > 0.1
     assert found[name.replace("-", "_")].item() == pytest.approx(expected, abs=1e-6)
     assert vectors.recorded["student_margin"].item() == pytest.approx((scores[:, :1] - scores[:, 1:]).mean())
+
+
+def test_the_divergence_covers_the_batch_if_the_teacher_scores_it() -> None:
+    vectors = taught_vectors()
+    queries, documents, scorer = (each.numpy() for each in (vectors.queries, vectors.documents, vectors.scorer))
+    teacher = np.random.default_rng(5).normal(size=(3, 12))
+    found = kl(replace(vectors, teacher_scores=torch.from_numpy(teacher)), 0.7, 2.0, fused=True)["kl"]
+    scores = queries @ documents.reshape(12, -1).T / 0.7 + 0.3 * scorer
+    assert found.item() == pytest.approx(by_hand("kl", scores, teacher / 2), abs=1e-6)
+    others = [[column for column in range(12) if column != 4 * row] for row in range(3)]
+    margins = [scores[row, 4 * row] - scores[row, columns].mean() for row, columns in enumerate(others)]
+    assert vectors.recorded["student_margin"].item() == pytest.approx(np.mean(margins))
 
 
 @pytest.mark.parametrize("name", TAUGHT)
@@ -352,6 +365,20 @@ def test_an_encoder_teaches_its_inner_products(examples: Path, tiny_bert: Path, 
     with gradient_descent() as by_encoder:
         train_dense(examples, output=tmp_path / "encoder", teacher=str(tiny_bert), **plan)
     assert max(errors(by_encoder, by_file)) < TOLERANCE
+
+
+def test_an_encoder_teaches_the_documents_of_the_batch(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """A model that is its own teacher starts with a divergence of 0, also of dynamic negatives."""
+    model = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (model / "config.json").write_text(json.dumps(config | rates))
+    plan = {**PLAN, "model": str(model), "distill": "kl", "teacher": str(model), "markers": "none"}
+    plan |= {"dynamic_negatives": 1, "max_steps": 3}
+    first, *later = curve(train_dense(examples, output=tmp_path / "batch", **plan), "kl")
+    assert abs(first) < 1e-4 < max(later)
+    own = train_dense(examples, output=tmp_path / "own", in_batch=False, **plan)
+    assert curve(own, "teacher_margin") != curve(tmp_path / "batch", "teacher_margin")
 
 
 @pytest.mark.heavy

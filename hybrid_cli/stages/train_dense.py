@@ -86,7 +86,7 @@ def train_dense(settings: TrainDense) -> Path:
     def prepare(work: Path) -> Job[Any]:
         known = _texts(settings, examples, corpus, work)
         scorer, residual = _scorer(settings, vectors, known, work), settings.loss in RESIDUALS
-        sampled, teacher_scores = taught(settings, examples, work)
+        sampled, teacher_scores = taught(settings, examples, known, work)
         sources = BatchSources(
             lexical=_lexical(settings, vectors, examples, docids),
             masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)

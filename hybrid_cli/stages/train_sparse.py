@@ -86,7 +86,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         recall = RecallLearner(encoder, session.precision, settings.chunk_size)
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
-    sampled, teacher_scores = taught(settings, examples, work)
+    sampled, teacher_scores = taught(settings, examples, examples, work)
     relevance = losses.objective(
         settings.loss,
         distill=settings.distill,

@@ -37,7 +37,7 @@ class LossInputs:
         lexical_queries, lexical_documents: [B, d] and [B, G, d] projected BM25 vectors, for `orthogonality`; constants.
         teacher_queries, teacher_documents: [B, t] and [B, G, t] vectors of a teacher, for distillation.
         teacher_scores: [B, N] scores of a teacher for the first N of the query's own documents: the positive and the
-            mined negatives.
+            mined negatives; or [B, B * G] for every document of the batch.
         scorer_weight: weight of the scorer's scores in a residual loss; a scalar.
         step: number of completed optimizer steps.
         recorded: diagnostics that the loss records for the learning curve.
@@ -317,24 +317,31 @@ def margin_mse(
 
 
 def kl(vectors: LossInputs, temperature: float = 1.0, teacher_temperature: float = 1.0, fused: bool = False) -> Terms:
-    """Return KL(softmax(t) || softmax(s)) over the query's own documents; see `margin_mse` and `divergence`."""
+    """Return KL(softmax(t) || softmax(s)) over the documents that the teacher scores; see `margin_mse`, `divergence`.
+
+    They are the query's own, or all of the batch, as in TCT-ColBERT, section 3.2.
+    """
     return {"kl": divergence(*_taught_scores(vectors, temperature, teacher_temperature, fused))}
 
 
 def _taught_scores(
     vectors: LossInputs, temperature: float, teacher_temperature: float, fused: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the scores [B, N] of the model and of the teacher for the same documents, both divided.
+    """Return the scores [B, N] or [B, B * G] of the model and of the teacher for the same documents, both divided.
 
     Raises:
         ValueError: the batch has no scores of a teacher, or for one document per query only.
     """
     if vectors.teacher_scores is None or vectors.teacher_scores.shape[1] < 2:
         raise ValueError("distillation needs a teacher's scores of a positive and at least one negative")
-    scores = fused_scores(vectors, temperature, False) if fused else vectors.dense_scores(False) / temperature
+    size, group = vectors.documents.shape[:2]
     teacher = vectors.teacher_scores.detach() / teacher_temperature
+    in_batch = teacher.shape[1] > group
+    scores = fused_scores(vectors, temperature, in_batch) if fused else vectors.dense_scores(in_batch) / temperature
     scores = scores[:, : teacher.shape[1]]
-    margins = ((values[:, :1] - values[:, 1:]).mean() for values in (scores, teacher))
+    own = torch.arange(size, device=scores.device) * (group if in_batch else 0)
+    others = teacher.shape[1] - 1
+    margins = ((values.gather(1, own.unsqueeze(1)) - values).sum(1).mean() / others for values in (scores, teacher))
     vectors.record(**dict(zip(("student_margin", "teacher_margin"), margins, strict=True)))
     return scores, teacher
 

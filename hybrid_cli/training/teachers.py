@@ -32,7 +32,8 @@ BLOCK_TEXTS = 2048  # texts per file, the maximum that an interruption loses
 Floats = npt.NDArray[np.float32]
 
 
-TeacherScores = Callable[[list[Group]], Floats]  # scores [B, N] of the positive and the mined negatives
+# Scores [B, N] of the positive and the mined negatives, or [B, B * G] of all documents of the batch
+TeacherScores = Callable[[list[Group]], Floats]
 
 
 class Scorer(Protocol):
@@ -239,6 +240,11 @@ class FrozenEncoder:
         """Return the scores [B, N] of the positive and the mined negatives of each query."""
         mined = [[self._document_rows[docid] for docid in group.docids[: len(group.teacher)]] for group in groups]
         scores: Floats = np.einsum("bd,bgd->bg", self.queries(groups), self._documents[mined])
+        return scores
+
+    def batch_scores(self, groups: list[Group]) -> Floats:
+        """Return the scores [B, B * G] of every query and every document of a batch."""
+        scores: Floats = self.queries(groups) @ self.documents(groups).reshape(-1, self.dim).T
         return scores
 
     def queries(self, groups: list[Group]) -> Floats:

@@ -14,7 +14,7 @@ from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.scoring import SHARD_PAIRS, ScoredExamples
-from hybrid_cli.training.teachers import FrozenEncoder, TeacherScores, stored_scores
+from hybrid_cli.training.teachers import FrozenEncoder, TeacherScores, Texts, stored_scores
 
 
 def teacher_input(settings: TrainDense | TrainSparse) -> dict[str, Path | artifacts.Named]:
@@ -36,12 +36,15 @@ def check_teacher(settings: TrainDense | TrainSparse | DistillLite, examples: Ex
         examples.refuse_scores("omit --teacher to use it, or mine without --scores")
 
 
-def taught(settings: TrainDense | TrainSparse, examples: Examples, work: Path) -> tuple[Examples, TeacherScores | None]:
+def taught(
+    settings: TrainDense | TrainSparse, examples: Examples, known: Texts, work: Path
+) -> tuple[Examples, TeacherScores | None]:
     """Return the examples to train on, and the scores of the teacher, if there is one.
 
     Args:
         settings: settings of the training.
         examples: training examples.
+        known: all texts that may be in a batch.
         work: folder of the unfinished artifact, where scores or vectors are stored for resuming.
     """
     if not settings.is_taught:
@@ -50,7 +53,9 @@ def taught(settings: TrainDense | TrainSparse, examples: Examples, work: Path) -
         return examples, stored_scores
     how: Any = {"device": settings.device, "dtype": settings.precision}
     if not is_reranker(resolve(settings.teacher)):
-        return examples, FrozenEncoder(open_encoder(settings.teacher, **how), examples, work, "teacher-").own_scores
+        encoder = FrozenEncoder(open_encoder(settings.teacher, **how), known, work, "teacher-")
+        in_batch = settings.distill == "kl" and settings.in_batch
+        return examples, encoder.batch_scores if in_batch else encoder.own_scores
     teacher, file = settings.teacher, work / layout.SCORED
     for first in parallel.first_alone():
         if first and not file.exists():
