@@ -11,18 +11,27 @@
 #   clear           residual margin (CLEAR)
 #   residual-nll    likelihood of the sum of dense and BM25 scores
 #   roc             likelihood with both parts of RoC
+#   nll-refresh     likelihood, one more negative: drawn from the first ranks of the sum in the whole collection, searched in each pass
+#   nll-taught      likelihood and the divergence from the scores of TEACHER
+#   nll-all         both
 #   nll+static      `nll` and a static Lambda of RECIPE_DIM dimensions in one index, in place of BM25
 #
 # Every row uses the examples in the same order and the weights of the last step, so that validation selects nothing.
 
+# RECIPE_ARMS selects the trained rows. Two passes are two times the examples by 28 steps. TEACHER is a dense index of DATA.
+
 RECIPE_STEPS ?= 300
+TEACHER ?=
+TAUGHT_ARMS := $(if $(TEACHER),nll-taught nll-all)
+RECIPE_ARMS ?= nll nll-two nll-dynamic nll-refresh $(TAUGHT_ARMS) clear residual-nll roc
+RECIPE_STATIC ?= nll+static
 RECIPE_DIM ?= 64
 RECIPE_NAME ?= $(notdir $(DATA))
 RECIPE_MEASURES ?= MRR@10,nDCG@10,R@100
 
 recipe := $(OUT)/recommended/seed-$(SEED)
-recipe_arms := nll nll-two nll-dynamic clear residual-nll roc
-recipe_rows := $(recipe_arms) $(recipe_arms:%=bm25+%) nll+static
+recipe_arms := $(RECIPE_ARMS)
+recipe_rows := $(recipe_arms) $(recipe_arms:%=bm25+%) $(RECIPE_STATIC)
 recipe_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(recipe_rows),$(row)-$(seed)=$(OUT)/recommended/seed-$(seed)/$(row).test.parquet))
 # Choose a row on dev. Sums are a little too good there, all in the same way: their weight was tuned on the same queries.
@@ -49,6 +58,18 @@ $(recipe)/nll-two/manifest.json: $(OUT)/train-$(SEED).parquet
 
 $(recipe)/nll-dynamic/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss nll --dynamic-negatives 1 --dynamic-ranking sum --index $(OUT)/bm25
+
+recipe_refresh = --dynamic-negatives 1 --dynamic-ranking sum --index $(OUT)/bm25 --refresh-negatives $(shell expr $(RECIPE_STEPS) / 2)
+recipe_taught = --distill kl --teacher $(TEACHER) --teacher-temperature 0.05
+
+$(recipe)/nll-refresh/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll $(recipe_refresh)
+
+$(recipe)/nll-taught/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll $(recipe_taught)
+
+$(recipe)/nll-all/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll $(recipe_refresh) $(recipe_taught)
 
 $(recipe)/clear/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss residual-margin

@@ -24,6 +24,7 @@ from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.runs import read_run
 from hybrid_cli.settings import TrainDense, TrainSparse
 from hybrid_cli.stages.distill_lite import distill_lite
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
@@ -379,6 +380,25 @@ def test_an_encoder_teaches_the_documents_of_the_batch(examples: Path, tiny_bert
     assert abs(first) < 1e-4 < max(later)
     own = train_dense(examples, output=tmp_path / "own", in_batch=False, **plan)
     assert curve(own, "teacher_margin") != curve(tmp_path / "batch", "teacher_margin")
+
+
+def test_a_dense_index_teaches_as_its_encoder(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    documents = pl.concat(Examples(examples).documents())
+    corpus, part = tmp_path / "corpus.parquet", tmp_path / "part.parquet"
+    for path, rows in ((corpus, documents), (part, documents.head(9))):
+        table = rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(storage.SCHEMAS[Kind.CORPUS])
+        artifacts.open_output(path, Kind.CORPUS, "test", inputs={}, options={}).write([table])
+    index = encode(corpus, model=str(tiny_bert), output=tmp_path / "index", dtype="fp32")
+    plan = {**PLAN, "model": str(tiny_bert), "distill": "kl", "max_steps": 3, "device": "cpu"}
+    with gradient_descent() as by_index:
+        out = train_dense(examples, output=tmp_path / "by-index", teacher=str(index), **plan)
+    with gradient_descent() as by_encoder:
+        train_dense(examples, output=tmp_path / "by-encoder", teacher=str(tiny_bert), **plan)
+    assert max(errors(by_index, by_encoder)) < TOLERANCE
+    assert artifacts.read_manifest(out).inputs["teacher"]["kind"] == Kind.DENSE_INDEX
+    other = encode(part, model=str(tiny_bert), output=tmp_path / "other")
+    with raises("unknown-id"):
+        train_dense(examples, output=tmp_path / "refused", teacher=str(other), **plan)
 
 
 @pytest.mark.heavy

@@ -362,8 +362,8 @@ class Taught(Distillation):
     distill: Distill | None = inherited(excluded=when(loss=(*TAUGHT, "bpr")))
     teacher_temperature: float = inherited(applies=_TAUGHT)
     teacher: str | None = option(
-        None, "Teacher: a reranker, or an encoder of any kind.", shown="the scores in the examples", recorded=False,
-        applies=_TAUGHT
+        None, "Teacher: a reranker, an encoder of any kind, or a dense index, whose vectors are read.",
+        shown="the scores in the examples", recorded=False, applies=_TAUGHT
     )  # fmt: skip
 
 

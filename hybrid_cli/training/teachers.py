@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk, layout
@@ -209,10 +210,20 @@ class FrozenEncoder:
         examples: training examples.
         work: folder of the unfinished artifact, where the vectors are stored for resuming.
         role: name of the encoder in this folder.
+        index: dense index of this encoder with the vectors of the documents.
+
+    Raises:
+        InputError: a document is not in the index.
     """
 
-    def __init__(self, encoder: Encoder, examples: Texts, work: Path, role: str = ""):
+    def __init__(self, encoder: Encoder, examples: Texts, work: Path, role: str = "", index: DenseIndex | None = None):
         self.dim = encoder.dim
+
+        def of_documents(part: pl.DataFrame) -> Floats:
+            if index is not None:
+                return index.vectors_of(index.ids.positions(part["docid"], f"{index.folder}: no document"))
+            return encoder.encode_documents(part["title"].to_list(), part["text"].to_list())
+
         for _ in parallel.first_alone():
             with console.progress("encode with the frozen model", unit="texts") as advance:
                 self._queries, self._query_rows = stored_vectors(
@@ -226,7 +237,7 @@ class FrozenEncoder:
                     work,
                     f"{role}documents",
                     examples.documents(),
-                    lambda part: encoder.encode_documents(part["title"].to_list(), part["text"].to_list()),
+                    of_documents,
                     advance,
                 )
 

@@ -8,6 +8,8 @@ from typing import Any
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
+from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.opening.exact import query_encoder
 from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
@@ -19,7 +21,14 @@ from hybrid_cli.training.teachers import FrozenEncoder, TeacherScores, Texts, st
 
 def teacher_input(settings: TrainDense | TrainSparse) -> dict[str, Path | artifacts.Named]:
     """Return the teacher as an input of the training; scores in the examples are a part of them."""
-    return {} if settings.teacher is None else {"teacher": model_input(settings.teacher)}
+    if settings.teacher is None:
+        return {}
+    return {"teacher": Path(settings.teacher) if _is_index(settings.teacher) else model_input(settings.teacher)}
+
+
+def _is_index(teacher: str) -> bool:
+    manifest = artifacts.find_manifest(teacher)
+    return manifest is not None and manifest.kind == Kind.DENSE_INDEX
 
 
 def check_teacher(settings: TrainDense | TrainSparse | DistillLite, examples: Examples) -> None:
@@ -52,10 +61,14 @@ def taught(
     if settings.teacher is None:
         return examples, stored_scores
     how: Any = {"device": settings.device, "dtype": settings.precision}
-    if not is_reranker(resolve(settings.teacher)):
-        encoder = FrozenEncoder(open_encoder(settings.teacher, **how), known, work, "teacher-")
+    index = open_dense(Path(settings.teacher)) if _is_index(settings.teacher) else None
+    if index is not None or not is_reranker(resolve(settings.teacher)):
+        encoder = (
+            open_encoder(settings.teacher, **how) if index is None else query_encoder(index, device=settings.device)
+        )
+        vectors = FrozenEncoder(encoder, known, work, "teacher-", index)
         in_batch = settings.distill == "kl" and settings.in_batch
-        return examples, encoder.batch_scores if in_batch else encoder.own_scores
+        return examples, vectors.batch_scores if in_batch else vectors.own_scores
     teacher, file = settings.teacher, work / layout.SCORED
     for first in parallel.first_alone():
         if first and not file.exists():
