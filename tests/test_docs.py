@@ -94,7 +94,7 @@ def parameters(kind: type[Settings]) -> list[Any]:
     """Return the parsed options of a command, without `--help`."""
     command = program()
     for word in kind.command.split():
-        command = command.commands[word]
+        command = command.get_command(None, word)
     return [each for each in command.params if each.param_type_name == "option"]
 
 
@@ -122,9 +122,9 @@ def complaint(line: str) -> str:
     words = shlex.split(line)[1:]
     command = program()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        if words[0] not in command.commands:
+        if words[0] not in command.list_commands(None):
             return f"no command {words[0]}"
-        command = command.commands[words.pop(0)]
+        command = command.get_command(None, words.pop(0))
     if {"--help", "--version"} & set(words):
         return ""
     try:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from hybrid_cli import console
 from hybrid_cli.cli.options import EVERYWHERE, add_command, without_types
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings, command_names
+from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings
 from hybrid_cli.stages import call
 from hybrid_cli.version import __version__
 
@@ -31,52 +32,76 @@ PRINTERS = {  # command -> module:function that prints the result of its stage, 
 
 
 class _Group(TyperGroup):
-    """A group with the commands of plugins, whose settings are imported for a help or when they are run."""
+    """A group that builds a command when it is called; its help lists names and first lines."""
 
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, without the placeholder `<bool>` in the help."""
-        return without_types(super().get_params(ctx))
+    listing = False
+
+    def own(self) -> dict[str, type[Settings]]:
+        """Return name -> settings class of the commands of this group."""
+        return {
+            name: kind for kind in COMMANDS for group, _, name in [kind.command.rpartition(" ")] if group == self.name
+        }
 
     def others(self) -> dict[str, Callable[[], type[Settings]]]:
         """Return name -> function that imports the settings class, of the readers of plugins."""
         return {entry.name: partial(READERS.__getitem__, entry.name) for entry in READERS.others()}
 
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, without the placeholder `<bool>` in the help."""
+        return without_types(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, those of plugins last."""
-        return [*super().list_commands(ctx), *self.others()]
+        return [*self.own(), *self.others()]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, for which no option of a command is needed."""
+        self.listing = True
+        super().format_help(ctx, formatter)
+        self.listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; for a help, one of a plugin that fails is left out with a warning."""
-        if (command := super().get_command(ctx, cmd_name)) is not None or cmd_name not in self.others():
+        if (command := super().get_command(ctx, cmd_name)) is not None:
             return command
         try:
-            return self._added(cmd_name)
+            kind = self._settings_of(cmd_name)
         except InputError as error:
             console.warn(str(error), code=error.code, **error.fields)
             return None
+        return kind and self._built(cmd_name, kind)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command to run; one of a plugin that fails is an error."""
         if args and args[0] in self.others():
-            return args[0], self._added(args[0]), args[1:]
+            return args[0], self._built(args[0], self.others()[args[0]]()), args[1:]
         return super().resolve_command(ctx, args)
 
-    def _added(self, name: str) -> Any:
+    def _settings_of(self, name: str) -> type[Settings] | None:
+        return self.own().get(name) or (self.others()[name]() if name in self.others() else None)
+
+    def _built(self, name: str, kind: type[Settings]) -> Any:
+        if self.listing:
+            return TyperCommand(name, help=inspect.getdoc(kind), rich_help_panel=kind.panel)
         single = typer.Typer(rich_markup_mode=app.rich_markup_mode, add_completion=False)
-        add_command(single, self.others()[name](), run, name)
+        add_command(single, kind, run, name)
         return typer.main.get_command(single)
 
 
-class _InPipelineOrder(_Group):
-    """A group that lists commands in the order of `COMMANDS`; Typer would list groups last."""
+class _Program(_Group):
+    """All commands, in the order of a pipeline."""
+
+    def own(self) -> dict[str, type[Settings]]:
+        """Return name -> settings class of the commands outside of a group."""
+        return {kind.command: kind for kind in COMMANDS if " " not in kind.command}
 
     def others(self) -> dict[str, Callable[[], type[Settings]]]:
         """Return name -> function that imports the settings class, of the commands of plugins."""
         return {entry.name: partial(_settings_of, entry.name) for entry in ALL_COMMANDS.others()}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        order = list(dict.fromkeys(name.split()[0] for name in command_names()))
-        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else -1)
+        """Return the names of all commands and groups."""
+        return list(dict.fromkeys(name.split()[0] for name in ALL_COMMANDS))
 
 
 def _settings_of(command: str) -> type[Settings]:
@@ -85,7 +110,7 @@ def _settings_of(command: str) -> type[Settings]:
 
 app = typer.Typer(
     name="hybrid",
-    cls=_InPipelineOrder,
+    cls=_Program,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -107,16 +132,6 @@ def hybrid(
         raise typer.Exit
 
 
-def _register() -> None:
-    groups: dict[str, typer.Typer] = {}
-    for kind in COMMANDS:
-        group, _, name = kind.command.rpartition(" ")
-        if group and group not in groups:
-            groups[group] = typer.Typer(cls=_Group, no_args_is_help=True, help=GROUPS[group])
-            app.add_typer(groups[group], name=group, rich_help_panel=kind.panel)
-        add_command(groups.get(group, app), kind, run, name)
-
-
 def run(settings: Settings) -> int | None:
     """Call the stage of a settings object, and print the result of commands in `PRINTERS`.
 
@@ -133,4 +148,6 @@ def run(settings: Settings) -> int | None:
     return None
 
 
-_register()
+for _name, _help in GROUPS.items():
+    _panels = [kind.panel for kind in COMMANDS if kind.command.startswith(f"{_name} ")]
+    app.add_typer(typer.Typer(cls=_Group, no_args_is_help=True, help=_help), name=_name, rich_help_panel=_panels[0])

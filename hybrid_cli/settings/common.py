@@ -337,9 +337,8 @@ class Distillation(Settings):
 
     distill: Distill | None = option(
         None,
-        "Loss on a teacher's scores that is added: `margin-mse`, squared error of score differences, or `kl`, "
-        "divergence of the distributions over the query's documents; over all documents of the batch with `--in-batch` "
-        "if the teacher is an encoder.",
+        "Loss on a teacher's scores that is added: `margin-mse`, of score differences, or `kl`, divergence over the "
+        "query's documents, or the batch's for an encoder.",
     )
     distill_weight: float = option(1.0, "Weight of `--distill`.", above=0, applies=_DISTILLED)
     teacher_temperature: float = option(
