@@ -7,6 +7,8 @@ has the default contract.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -595,3 +597,9 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif name != "weight" and mine != theirs:
             sentences.append(f"{name}={mine!r}, not {theirs!r}")
     return sentences
+
+
+def contract_fingerprint(weights: str, contract: TextForm) -> str:
+    """Return the fingerprint of an encoder: a hash of its weights and contract."""
+    text = weights + json.dumps(contract.to_dict(), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

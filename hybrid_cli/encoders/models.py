@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,32 @@ def open_encoder(
     with storage.one_version(folder, storage.find_record(folder)):
         storage.check_parts(folder)
         return _open(folder, device, dtype, dict(overrides or {}))
+
+
+def open_query_encoder(
+    name: str | Path,
+    device: str = DEVICE,
+    dtype: EncodingPrecision = "fp32",
+    overrides: Mapping[str, Any] | None = None,
+) -> Encoder:
+    """Open an encoder for queries; without a GPU of its own, one that computes few of them without PyTorch.
+
+    See `open_encoder`.
+    """
+    changes: dict[str, Any] = dict(overrides or {})
+
+    def whole() -> Encoder:
+        return open_encoder(name, device=device, dtype=dtype, overrides=changes)
+
+    if "torch" in sys.modules or dtype == INT8 or device not in (DEVICE, "cpu") or "weight" in changes:
+        return whole()
+    from hybrid_cli.encoders.few_queries import open_few
+
+    folder = resolve(name)
+    with storage.one_version(folder, storage.find_record(folder)):
+        storage.check_parts(folder)
+        few = open_few(folder, changes, whole)
+    return few or whole()
 
 
 def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:

@@ -29,6 +29,7 @@ from hybrid_cli.encoders.contract import (
     SPARSE,
     Encoder,
     TextForm,
+    contract_fingerprint,
     refuse_single_text,
     stored_contract,
     stored_encoder,
@@ -44,7 +45,7 @@ from hybrid_cli.encoders.sparse_towers import (
     TokenWeights,
     VocabularyWeights,
 )
-from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, contract_fingerprint, unread_share
+from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, unread_share
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer

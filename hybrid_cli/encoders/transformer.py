@@ -6,7 +6,6 @@ sentence-transformers model, and the projection of this package.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,9 +33,9 @@ from hybrid_cli.encoders.contract import (
     Contract,
     Encoder,
     Module,
-    TextForm,
     TowerFiles,
     check_keys,
+    contract_fingerprint,
     read_contract,
     refuse_single_text,
     refuse_truncation,
@@ -725,12 +724,6 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | Non
         size = min(most or len(order), max(1, batch_tokens // max(1, lengths[order[begin]])))
         yield order[begin : begin + size]
         begin += size
-
-
-def contract_fingerprint(weights: str, contract: TextForm) -> str:
-    """Return the fingerprint of an encoder: a hash of its weights and contract."""
-    text = weights + json.dumps(contract.to_dict(), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def open_transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:

@@ -252,7 +252,7 @@ def query_encoder(
     Raises:
         InputError: weights or contract of the encoder differ from those of the index.
     """
-    from hybrid_cli.encoders.models import open_encoder
+    from hybrid_cli.encoders.models import open_encoder, open_query_encoder
 
     if not index.fingerprint:
         raise InputError(
@@ -266,7 +266,8 @@ def query_encoder(
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
     dtype: EncodingPrecision = options.get("dtype", "fp32")  # a static encoder has none
     dtype = "fp32" if dtype == INT8 and not of_documents else dtype
-    encoder = open_encoder(model, device=device, dtype=dtype, overrides=changes)
+    opened = open_encoder if of_documents else open_query_encoder
+    encoder = opened(model, device=device, dtype=dtype, overrides=changes)
     if encoder.fingerprint != index.fingerprint:
         raise refusal(index, str(model), encoder.describe())
     return encoder

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +394,8 @@ def _files(path: Path) -> RetrieverFiles:
 
 
 def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
+    if any(manifest.kind == Kind.DENSE_INDEX for shards in files.manifests for manifest in shards):
+        import_module("torch")  # batches of queries need it; the first one would wait for the import
     if retriever_at(files.folder) is not None:
         return RetrieverSearcher.open(files, options).retriever
     side: Any = open_index(files.folder, options.changed(group=files.stored.group or NO_GROUPS))

@@ -1,0 +1,204 @@
+"""Queries of a BERT encoder in NumPy, for a process that has not imported PyTorch: its import takes longer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from hybrid_cli import storage
+from hybrid_cli.encoders.contract import (
+    TRANSFORMER,
+    Contract,
+    Encoder,
+    contract_fingerprint,
+    refuse_single_text,
+    shapes,
+    stored_encoder,
+    weight_files,
+)
+from hybrid_cli.json_files import read_object
+from hybrid_cli.storage.layout import WEIGHTS
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+
+FEW = 4  # texts of one call
+_CONFIG = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+_NEUTRAL = (  # fields of a contract that need their defaults here
+    *("dim", "modules", "segments", "special_tokens", "skip_tokens", "fill_queries", "more_pooling"),
+    *("include_prompt", "append_eos", "skip_unknown"),
+)
+_RULES = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_NAMES = {"embeddings.LayerNorm.weight", "encoder.layer.0.output.LayerNorm.weight"}  # without a prefix
+Array = np.ndarray
+Weights = Mapping[str, Array]
+
+
+class FewQueries:
+    """An encoder that computes up to `FEW` queries in NumPy, and everything else with the transformer.
+
+    Vectors differ from those of the transformer by less than 1e-5.
+
+    Args:
+        bert: the encoder of queries.
+        contract: contract of the encoder.
+        fingerprint: fingerprint of the encoder.
+        whole: opens the transformer.
+    """
+
+    def __init__(self, bert: Bert, contract: Contract, fingerprint: str, whole: Callable[[], Encoder]):
+        self.contract, self.fingerprint = contract, fingerprint
+        self._bert, self._open, self._cut = bert, whole, 0
+
+    @cached_property
+    def _whole(self) -> Encoder:
+        return self._open()
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts cut to the maximum length so far."""
+        return self._cut + (self._whole.truncated if "_whole" in vars(self) else 0)
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        return self.contract.truncate_dim or self._bert.dim
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self._whole.device
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        return self.contract.to_dict()
+
+    def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> Array:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        refuse_single_text(texts)
+        if not 0 < len(texts) <= FEW or "_whole" in vars(self):
+            return self._whole.encode_queries(texts, *batch_tokens)
+        vectors, cut = zip(*(self._bert.vector(self.contract.query(text)) for text in texts), strict=True)
+        self._cut += sum(cut)
+        return np.stack(vectors)
+
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], *batch_tokens: int) -> Array:
+        """Return vectors [n, dim], float32, in the order of `texts`."""
+        return self._whole.encode_documents(titles, texts, *batch_tokens)
+
+
+class Bert:
+    """The forward pass of BERT over one text, with pooling and normalization of a contract.
+
+    Args:
+        weights: weights of the transformer by name.
+        config: its configuration.
+        tokenizer: its tokenizer.
+        contract: contract of the encoder.
+    """
+
+    def __init__(self, weights: Weights, config: Mapping[str, Any], tokenizer: Tokenizer, contract: Contract):
+        self._weights, self._contract, self._tokenizer = weights, contract, tokenizer
+        self._layers, self._heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
+        self._epsilon, self.dim = float(config["layer_norm_eps"]), int(config["hidden_size"])
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(min(contract.query_max_len, int(config["max_position_embeddings"])))
+
+    def vector(self, text: str) -> tuple[Array, bool]:
+        """Return the vector [dim] of a text, and whether the text was cut."""
+        encoding = self._tokenizer.encode(text)
+        states = self._states(np.array(encoding.ids))
+        pooled = states[0] if self._contract.pooling == "cls" else states.mean(0)
+        vector = pooled[: self._contract.truncate_dim]
+        if self._contract.normalize:
+            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+        return vector, bool(encoding.overflowing)
+
+    def _states(self, ids: Array) -> Array:
+        """Return the last states [L, dim] of token ids [L]."""
+        table = "embeddings.{}_embeddings.weight".format
+        w = self._weights
+        summed = w[table("word")][ids] + w[table("position")][: len(ids)] + w[table("token_type")][0]
+        states = self._normed(summed, "embeddings.LayerNorm")
+        for number in range(self._layers):
+            states = self._layer(states, f"encoder.layer.{number}.")
+        return states
+
+    def _layer(self, states: Array, at: str) -> Array:
+        parts = (self._linear(states, f"{at}attention.self.{name}") for name in ("query", "key", "value"))
+        queries, keys, values = (part.reshape(len(states), self._heads, -1).swapaxes(0, 1) for part in parts)
+        scores = queries @ keys.swapaxes(1, 2) / math.sqrt(queries.shape[-1])
+        shares = np.exp(scores - scores.max(2, keepdims=True))
+        shares /= shares.sum(2, keepdims=True)
+        mixed = (shares @ values).swapaxes(0, 1).reshape(states.shape)
+        attended = self._linear(mixed, f"{at}attention.output.dense")
+        states = self._normed(attended + states, f"{at}attention.output.LayerNorm")
+        wide = _gelu(self._linear(states, f"{at}intermediate.dense"))
+        return self._normed(self._linear(wide, f"{at}output.dense") + states, f"{at}output.LayerNorm")
+
+    def _linear(self, states: Array, at: str) -> Array:
+        mapped: Array = states @ self._weights[f"{at}.weight"].T + self._weights[f"{at}.bias"]
+        return mapped
+
+    def _normed(self, states: Array, at: str) -> Array:
+        centered = states - states.mean(1, keepdims=True)
+        scaled = centered / np.sqrt(np.square(centered).mean(1, keepdims=True) + np.float32(self._epsilon))
+        normed: Array = scaled * self._weights[f"{at}.weight"] + self._weights[f"{at}.bias"]
+        return normed
+
+
+def _gelu(values: Array) -> Array:
+    from scipy.special import erf
+
+    activated: Array = values * np.float32(0.5) * (1 + erf(values / np.float32(math.sqrt(2))))
+    return activated
+
+
+def open_few(folder: Path, overrides: Mapping[str, Any], whole: Callable[[], Encoder]) -> FewQueries | None:
+    """Open an encoder for few queries; None for one that `Bert` does not compute, or that has notes.
+
+    Args:
+        folder: folder of the encoder.
+        overrides: changes of the contract.
+        whole: opens the transformer.
+    """
+    stored = stored_encoder(folder)
+    own = stored.contract() if stored.kind == TRANSFORMER else None
+    if not isinstance(own, Contract):
+        return None
+    files, contract = stored.tower("query"), own.changed(**overrides)
+    plain = not (files.modules or files.is_table or files.lower_case or files.read or stored.notes(contract))
+    plain = plain and all(getattr(contract, name) == getattr(Contract, name) for name in _NEUTRAL)
+    if not plain or contract.pooling not in ("mean", "cls") or contract.tied != own.tied:
+        return None
+    if (bert := _open_bert(files.folder, contract)) is None:
+        return None
+    return FewQueries(bert, contract, contract_fingerprint(storage.fingerprint(folder), contract), whole)
+
+
+def _open_bert(folder: Path, contract: Contract) -> Bert | None:
+    """Open a BERT with all of its weights in one file, and a tokenizer that needs no other file than tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    if [file.name for file in weight_files(folder)] != [WEIGHTS] or not (folder / "tokenizer.json").is_file():
+        return None
+    config, declared = read_object(folder / "config.json"), read_object(folder / "tokenizer_config.json")
+    if any(config.get(name, value) != value for name, value in _CONFIG.items()) or not shapes(folder).keys() >= _NAMES:
+        return None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rules = tokenizer.normalizer
+    if any(name in declared and declared[name] != getattr(rules, rule, None) for name, rule in _RULES.items()):
+        return None
+    weights = {name: value.astype(np.float32, copy=False) for name, value in load_file(folder / WEIGHTS).items()}
+    return Bert(weights, config, tokenizer, contract)
