@@ -13,6 +13,14 @@ by more than two SD; it does not hold if it is below in the same way; else it is
 The SD alone is a weak condition (one-sided error 11% with two seeds, 4% with three), so it never decides alone.
 
 Claims on a learning curve have one value per seed: their interval and p are over the seeds.
+
+FOLDER/settings.yaml declares collection, model, training, fusion and machines of each file, and what its rows are;
+every line has them. A claim that was stated after its test queries had been seen is marked with its verdict.
+
+The column of other measures has the means of both rows in every other measure of the file, and the 95% interval of
+their difference, without a claimed gain. They do not decide: the declared measure does, and Holm's family is that of
+the declared claims. RoC@10 is always followed by its counts, since the ratio also rises if a row finds less of
+everything: shares of the queries that only the row, only BM25, and neither answers (`D only`, `S only`, `Fail`).
 """
 
 from __future__ import annotations
@@ -20,12 +28,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import yaml
 from scipy import stats
 
 from hybrid_cli.evaluation.significance import holm
@@ -63,6 +72,8 @@ class Claim:
 
 
 ROC = "RoC@10"
+ROC_COUNTS = ("D only@10", "S only@10", "Fail@10")
+RBO = "RBO"
 CHANGE = "change of "  # under attack; before the name of a measure
 CLAIMS = (
     *(
@@ -199,6 +210,7 @@ class Verdict:
         p: probability of the difference, or a larger one, at the claimed gain; corrected by Holm in `verdicts`.
         deviation: SD of the difference over the seeds, NaN with fewer than two.
         seeds: common seeds of both rows, none if neither was trained.
+        others: other measures, which do not decide, without correction.
         word: holds, does not hold, or undecided with the reason.
     """
 
@@ -209,7 +221,35 @@ class Verdict:
     p: float
     deviation: float
     seeds: tuple[str, ...]
+    others: Mapping[str, Verdict] = field(default_factory=dict)
     word: str = "undecided"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a file of measurements was measured with; empty where it is not known.
+
+    Attributes:
+        sum: how the rows `bm25+X` are fused.
+        rows: row -> description.
+        chosen: what was chosen after a look at the test queries.
+    """
+
+    collection: str = ""
+    model: str = ""
+    training: str = ""
+    sum: str = ""
+    machines: str = ""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    chosen: str = ""
+
+    def text(self, claim: Claim) -> str:
+        """Return the setting of a claim, with the rows that it compares."""
+        rows = [row.removeprefix("bm25+").partition("@")[0] for row in (claim.better, claim.worse)]
+        known = [f"{row}: {self.rows[row]}" for row in rows if row in self.rows]
+        fused = f"sum {self.sum}" if self.sum and "+" in claim.better else ""
+        parts = (self.collection, self.model, self.training, *known, fused, self.machines)
+        return "; ".join(filter(None, parts)) or "not declared"
 
 
 def verdicts(values: pl.DataFrame, claims: Sequence[Claim], curves: pl.DataFrame = NO_CURVES) -> dict[Claim, Verdict]:
@@ -224,9 +264,11 @@ def verdicts(values: pl.DataFrame, claims: Sequence[Claim], curves: pl.DataFrame
         The verdicts of the claims whose rows were measured.
     """
     last = curves.select("run", measure="name", qid=pl.lit(""), value="last").drop_nulls()
-    known = with_roc(with_changes(values))
-    pairs = ((claim, compared(last if claim.curve else known, claim)) for claim in claims)
-    found = {claim: verdict for claim, verdict in pairs if verdict is not None}
+    known = {str(name): table for (name,), table in with_roc(with_changes(values)).group_by("measure")}
+    pairs = ((claim, compared(last if claim.curve else known.get(claim.measure, NO_VALUES), claim)) for claim in claims)
+    found = {
+        claim: replace(verdict, others=dict(_others(known, claim))) for claim, verdict in pairs if verdict is not None
+    }
     p = holm(np.nan_to_num([verdict.p for verdict in found.values()], nan=1.0)) if found else ()
     corrected = {claim: replace(found[claim], p=float(own)) for claim, own in zip(found, p, strict=True)}
     return {claim: replace(own, word=_word(claim, own, curves)) for claim, own in corrected.items()}
@@ -253,6 +295,19 @@ def compared(values: pl.DataFrame, claim: Claim) -> Verdict | None:
     deviation = float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else float("nan")
     first, second = (float(side["value"].mean()) for side in means)  # type: ignore[arg-type]
     return Verdict(first, second, low, high, p, deviation, tuple(sorted(common)))
+
+
+def _others(values: Mapping[str, pl.DataFrame], claim: Claim) -> Iterator[tuple[str, Verdict]]:
+    """Yield the counts of RoC, then the other measures of the file; nothing for curves and for single rows."""
+    if claim.curve or not claim.worse:
+        return
+    derived = (ROC, RBO, *ROC_COUNTS, claim.measure.removeprefix(CHANGE))
+    attacked = claim.measure.startswith(CHANGE)
+    names = [name for name in sorted(values) if name.startswith(CHANGE) == attacked]
+    plain = [name for name in names if name.removeprefix(CHANGE) not in derived]
+    for name in [*(ROC_COUNTS if claim.measure == ROC else ()), *plain]:
+        if other := compared(values[name], replace(claim, measure=name, gain=0.0)):
+            yield name, other
 
 
 def _word(claim: Claim, found: Verdict, curves: pl.DataFrame) -> str:
@@ -282,6 +337,13 @@ def _ends(curves: pl.DataFrame, row: str, seeds: Sequence[str], term: str) -> tu
     encoder = re.sub(r"^bm25\+|@.*$", "", row)
     own = curves.filter(pl.col("run").is_in([f"{encoder}-{seed}" for seed in seeds]), name=term).drop_nulls()
     return (float(own["first"].mean()), float(own["last"].mean())) if len(own) else None  # type: ignore[arg-type]
+
+
+def settings(folder: Path) -> dict[str, Setting]:
+    """Return the declared setting of each file, from settings.yaml; empty without one."""
+    path = folder / "settings.yaml"
+    declared = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: Setting(**fields) for name, fields in declared.items()}
 
 
 def measurements(folder: Path, name: str) -> pl.DataFrame:
@@ -329,22 +391,32 @@ def with_changes(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_roc(values: pl.DataFrame) -> pl.DataFrame:
-    """Add RoC(D;S) = |D - S| / |D| at rank 10 (RoC, section 3.1) of every run D against the run `bm25`.
+    """Add RoC(D;S) = |D - S| / |D| at rank 10 (RoC, section 3.1) of every run D against the run `bm25`, and its counts.
 
     Runs of attacked queries, D@ATTACK, are compared with `bm25@ATTACK`. The value of a query is
     r + (x - r d) / mean(d), where d and x are 1 if the query is in D and in D - S, and r is the ratio of all queries.
-    The mean is r, and the interval is that of a ratio estimator.
+    The mean is r, and the interval is that of a ratio estimator. The counts are 1 or 0 for each query.
     """
     found = values.filter(measure="Success@10").with_columns(
         pl.col("value") > 0, attack=pl.col("run").str.extract(r"@(.*?)(?:-\d+)?$").fill_null("")
     )
     lexical = pl.col("run").is_in(["bm25"]) | pl.col("run").str.starts_with("bm25@")
     known = found.filter(lexical).select("qid", "attack", known="value")
-    d, x = pl.col("value").cast(pl.Float64), (pl.col("value") & ~pl.col("known")).cast(pl.Float64)
-    ratio = x.sum() / d.sum()
     runs = found.filter(~lexical).join(known, on=["qid", "attack"])
-    roc = runs.with_columns(value=(ratio + (x - ratio * d) / d.mean()).over("run"), measure=pl.lit(ROC))
-    return pl.concat([values, roc.select(values.columns)])
+    dense, sparse = pl.col("value"), pl.col("known")
+    d, x = dense.cast(pl.Float64), (dense & ~sparse).cast(pl.Float64)
+    ratio = x.sum() / d.sum()
+    added = {ROC: (ratio + (x - ratio * d) / d.mean()).over("run")}
+    added |= dict(
+        zip(ROC_COUNTS, (x, (sparse & ~dense).cast(pl.Float64), (~dense & ~sparse).cast(pl.Float64)), strict=True)
+    )
+    columns = values.columns
+    return pl.concat(
+        [
+            values,
+            *(runs.with_columns(value=value, measure=pl.lit(name)).select(columns) for name, value in added.items()),
+        ]
+    )
 
 
 def _test(sample: np.ndarray, gain: float) -> tuple[float, float, float]:
@@ -377,25 +449,34 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", type=Path, default=MEASURED)
     folder = parser.parse_args().folder
-    print("| Values | Claim | Measure | Means | Difference | 95% interval | p (Holm) | SD over seeds | Seeds", end=" ")
-    print("| Active share, first to last | Verdict |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    columns = (
+        "Values", "Setting", "Claim", "Measure", "Means", "Difference", "95% interval", "p (Holm)", "SD over seeds",
+        "Seeds", "Active share, first to last", "Other measures: means [95% interval of the difference]", "Verdict",
+    )  # fmt: skip
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
+    declared = settings(folder)
     for file in dict.fromkeys(claim.file for claim in CLAIMS):
         values, curves = measurements(folder, file), learning_curves(folder, file)
         for claim, found in verdicts(values, [claim for claim in CLAIMS if claim.file == file], curves).items():
-            print(_line(claim, found, _active(curves, claim, found.seeds)))
+            print(_line(claim, found, declared.get(file, Setting()), _active(curves, claim, found.seeds)))
     return 0
 
 
-def _line(claim: Claim, found: Verdict, active: str) -> str:
+def _line(claim: Claim, found: Verdict, setting: Setting, active: str) -> str:
     other = f"{claim.share:.0%} of {claim.worse}" if claim.share != 1 else claim.worse
     other = " + ".join([*filter(None, [other]), *([f"{claim.gain:g}"] if claim.gain else [])])
     measure = f"{claim.measure}, last step; over the seeds only" if claim.curve else claim.measure
     means = f"{found.better:.4f}, {found.worse:.4f}" if claim.worse else f"{found.better:.4f}"
+    others = [
+        f"{name} {each.better:.4f}, {each.worse:.4f} [{each.low:+.4f} to {each.high:+.4f}]"
+        for name, each in found.others.items()
+    ]
+    chosen = f" ({setting.chosen})" if setting.chosen else ""
     return (
-        f"| {claim.file} | {claim.better} > {other} | {measure} | {means} | {found.better - found.worse:+.4f} "
-        f"| {found.low:+.4f} to {found.high:+.4f} | {found.p:.2g} | {found.deviation:.4f} | {len(found.seeds)} "
-        f"| {active} | {found.word} |"
+        f"| {claim.file} | {setting.text(claim)} | {claim.better} > {other} | {measure} | {means} "
+        f"| {found.better - found.worse:+.4f} | {found.low:+.4f} to {found.high:+.4f} | {found.p:.2g} "
+        f"| {found.deviation:.4f} | {len(found.seeds)} | {active} | {'; '.join(others)} | {found.word}{chosen} |"
     )
 
 

@@ -124,6 +124,16 @@ def test_judgments_without_an_answer_and_other_studies_are_refused(here: Path) -
     refused(*words, "--machine", "qrels.tsv", problem="option-does-not-apply")
 
 
+@pytest.mark.parametrize("study", [("--answerable",), ("--machine", "qrels.tsv")])
+@pytest.mark.parametrize(
+    "option",
+    [("--baseline", "whole"), ("--test", "t"), ("--correction", "none"), ("--seed", "2"), ("--overlap-with", "cut")],
+)
+def test_options_of_comparisons_are_refused(here: Path, study: tuple[str, ...], option: tuple[str, ...]) -> None:
+    words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "cut.trec"]
+    refused(*words, *study, *option, problem="option-does-not-apply")
+
+
 def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_ignore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,12 +228,16 @@ def test_all_formats_have_the_same_figures(tiny: Path, paths: list[Path], capsys
     figures = {(row["run"], row["measure"]): row for row in rows}
     assert float(figures["dense vs bm25", "RoC@10"]["mean"]) == 1 / 3
     assert float(figures["dense vs bm25", "fail@10"]["mean"]) == 1 / 5
+    ends = [float(figures["dense vs bm25", "fail@10"][end]) for end in ("low", "high")]
+    assert ends == content["cutoffs"][2]["intervals"]["fail"]
+    assert ends == pytest.approx([0.036, 0.624], abs=5e-4)  # Wilson, 1 of 5
     assert figures["clear", "MRR@10 query by query"]["wins"] == "3"
     assert figures["dense", "MRR@10 | difficulty for bm25 | Hard"]["queries"] == "3"
     assert float(figures["clear", "above bm25 on Hard"]["mean"]) == 1
     show_tables(summary)
     for text in (" ".join(capsys.readouterr().out.split()), in_format(summary, "markdown")):
         assert "complementarity of D = dense and S = bm25" in text
+        assert "(4% to 62%)" in text
         assert "bm25 has no hits for 2 of these queries; they count as not found." in text
         assert "█ dense only" in text
         assert "what does the moon do to the oceans" in text

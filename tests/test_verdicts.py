@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
 import curves as learning
-from verdicts import NO_CURVES, Claim, Verdict, learning_curves, main, measurements, verdicts, with_roc
+from verdicts import (
+    CLAIMS,
+    MEASURED,
+    NO_CURVES,
+    Claim,
+    Verdict,
+    learning_curves,
+    main,
+    measurements,
+    settings,
+    verdicts,
+    with_roc,
+)
 
 QUERIES = 400
 
@@ -252,3 +266,112 @@ def test_a_claim_on_learning_curves_needs_no_values_of_queries(
     printed = [line for line in capsys.readouterr().out.splitlines() if "positives" in line]
     assert len(printed) == 2
     assert printed[1].endswith("| does not hold |")
+
+
+def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = measured({"bm25+nll-dynamic": (0.55, 0.0), "bm25+nll": (0.5, 0.0)}).with_columns(measure=pl.lit("nDCG@10"))
+    recall = values.with_columns(measure=pl.lit("R@100"), value=1 - pl.col("value"))
+    pl.concat([values, recall]).write_parquet(tmp_path / "recommended-two-passes-pydocs.parquet")
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", str(tmp_path)])
+    declarations = {
+        "": "not declared",
+        "recommended-two-passes-pydocs: {collection: ours, model: small, rows: {nll: plain}, chosen: seen before}": (
+            "ours; small; nll: plain"
+        ),
+    }
+    for declaration, setting in declarations.items():
+        if declaration:
+            (tmp_path / "settings.yaml").write_text(declaration, encoding="utf-8")
+        assert main() == 0
+        cells = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
+        assert cells[2] == setting
+        assert cells[12].startswith("R@100 0.45")
+        assert cells[13] == ("holds (seen before)" if declaration else "holds")
+
+
+def test_roc_has_its_counts() -> None:
+    answered = {"bm25": [1, 1, 0, 0, 0], "a-1": [1, 0, 1, 1, 0], "b-1": [1, 0, 1, 0, 0]}
+    rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
+    claim = Claim("x", "a", "b", "RoC@10")
+    found = verdict(pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row"), claim)
+    assert found is not None
+    means = {name: (other.better, other.worse) for name, other in found.others.items()}
+    assert means == {
+        "D only@10": pytest.approx((2 / 5, 1 / 5)),
+        "S only@10": pytest.approx((1 / 5, 1 / 5)),
+        "Fail@10": pytest.approx((1 / 5, 2 / 5)),
+        "Success@10": pytest.approx((3 / 5, 2 / 5)),
+    }
+
+
+def test_every_file_of_a_claim_has_a_setting() -> None:
+    declared = settings(MEASURED)
+    assert sorted(declared) == sorted({claim.file for claim in CLAIMS})
+    assert all(one.collection and one.model and one.training and one.machines for one in declared.values())
+
+
+# ---------------------------------------------------------------------------------------------- pages and stored values
+
+STUDIES = MEASURED.parent
+END = r"([-+]?\.\d{4})"
+WORDS = "does not hold|holds|undecided"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[tuple[str, str], list[Verdict]]:
+    """Return the verdicts of all stored values, also in other measures, by the ends of their intervals."""
+    by_interval: dict[tuple[str, str], list[Verdict]] = {}
+    for file in dict.fromkeys(claim.file for claim in CLAIMS):
+        claims = [claim for claim in CLAIMS if claim.file == file]
+        for own in verdicts(measurements(MEASURED, file), claims, learning_curves(MEASURED, file)).values():
+            for one in (own, *own.others.values()):
+                for low, high in ((one.low, one.high), (-one.high, -one.low)):
+                    by_interval.setdefault((ending(low), ending(high)), []).append(one)
+    return by_interval
+
+
+def ending(value: float | str) -> str:
+    """Return an end of an interval in four decimals, without the sign of a zero."""
+    return f"{float(value) + 0.0:+.4f}".replace("-0.0000", "+0.0000")
+
+
+def rows_with_verdicts() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield page and cells of the rows of all tables that have an interval and a verdict."""
+    for page in sorted(STUDIES.glob("*.md")):
+        header: list[str] = []
+        for line in page.read_text(encoding="utf-8").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            header = (header or cells) if line.startswith("|") else []
+            row = dict(zip(header, cells, strict=False))
+            if "Verdict" in header and re.search(f"{END} to {END}", row["95% interval"]):
+                yield page.name, row
+
+
+ROWS = list(rows_with_verdicts())
+
+
+@pytest.mark.parametrize(("page", "row"), ROWS, ids=[f"{page}: {row['Claim'][:50]}" for page, row in ROWS])
+def test_a_row_of_a_page_has_the_stored_values(
+    page: str, row: dict[str, str], found: dict[tuple[str, str], list[Verdict]]
+) -> None:
+    if "not corrected" in row["95% interval"]:
+        pytest.skip("no claim of verdicts.py")
+    ends = [(ending(low), ending(high)) for low, high in re.findall(f"{END} to {END}", row["95% interval"])]
+    own = [one for pair in ends for one in found[pair] if one.word != "undecided"]  # a declared claim
+    assert {one.word.partition(":")[0] for one in own} == set(re.findall(WORDS, row["Verdict"]))
+    means = {f"{mean:.4f}" for one in own for mean in (one.better, one.worse)}
+    assert {f"{float(value):.4f}" for value in re.findall(r"(?<![\d.])(?<!± )-?\.\d{4}", row["Ours"])} <= means
+    for pair in re.findall(r"p = (1|\.\d+)(?: and (1|\.\d+))?", row["Verdict"]):
+        for p in filter(None, pair):
+            assert any(round(one.p, len(p) - 1) == float(p) for one in own), p
+
+
+@pytest.mark.parametrize("page", ["recommended", "roc"])
+def test_intervals_in_brackets_are_those_of_the_verdicts(
+    page: str, found: dict[tuple[str, str], list[Verdict]]
+) -> None:
+    intervals = re.findall(rf"\[{END}, {END}\]", (STUDIES / f"{page}.md").read_text(encoding="utf-8"))
+    assert len(intervals) > 20
+    assert [pair for pair in intervals if (ending(pair[0]), ending(pair[1])) not in found] == []

@@ -47,6 +47,15 @@ class Sets:
         """Return the fraction of queries in D or S: the bound of any choice between the two lists."""
         return 1 - self.fail / self.queries if self.queries else nan
 
+    def interval(self, count: int) -> tuple[float, float]:
+        """Return the ends of the 95% Wilson interval of a count, as shares of the queries; 0 and 1 without queries."""
+        from scipy.stats import binomtest  # slow to import
+
+        if not self.queries:
+            return 0.0, 1.0
+        found = binomtest(count, self.queries).proportion_ci(0.95, "wilson")
+        return float(found.low), float(found.high)
+
 
 def first_relevant(run: pl.DataFrame, qrels: pl.DataFrame, level: int = 1) -> pl.DataFrame:
     """Return the rank of the first relevant document, for every query with one in the qrels.

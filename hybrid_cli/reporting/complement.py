@@ -301,6 +301,7 @@ _MARKDOWN_CHARACTERS = 80
 _SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
 _RELEVANT = "●"
 _HEADING = "### {}"  # in Markdown
+_PARTS = "dense_only", "sparse_only", "fail"  # of RoC
 
 
 # --------------------------------------------------------------------------------------------- machine-readable formats
@@ -315,6 +316,7 @@ def as_dict(complement: Complement) -> dict[str, Any]:
             "mirror": cut.mirror if cut.sparse else None,
             "oracle": cut.oracle,
             "overlap": share,
+            "intervals": {name: cut.interval(getattr(cut, name)) for name in _PARTS},
         }
         for cut, share in zip(complement.sets, complement.overlap, strict=True)
     ]
@@ -342,7 +344,9 @@ def csv_rows(complement: Complement) -> Iterator[dict[str, Any]]:
         yield _row(pair, f"mirror@{cut.cutoff}", cut.mirror, cut.sparse)
         counts = asdict(cut)
         for name in ("dense", "sparse", "dense_only", "both", "sparse_only", "fail"):
-            yield _row(pair, f"{name}@{cut.cutoff}", counts[name] / max(cut.queries, 1), cut.queries)
+            low, high = map(repr, cut.interval(counts[name]))
+            row = _row(pair, f"{name}@{cut.cutoff}", counts[name] / max(cut.queries, 1), cut.queries)
+            yield row | ({"low": low, "high": high} if name in _PARTS else {})
         yield _row(pair, f"oracle@{cut.cutoff}", cut.oracle, cut.queries)
         yield _row(pair, f"overlap@{cut.cutoff}", share, cut.queries)
     queries = complement.sets[0].queries
@@ -403,9 +407,15 @@ def _ratios_block(complement: Complement) -> Table:
 def _sets_block(complement: Complement) -> Table:
     rows = []
     for cut in complement.sets:
-        counts = (cut.dense, cut.sparse, cut.dense_only, cut.both, cut.sparse_only, cut.fail)
-        rows.append([str(cut.cutoff), *(f"{count:,} {count / max(cut.queries, 1):3.0%}" for count in counts)])
-    notes = [
+        named = {name: getattr(cut, name) for name in ("dense", "sparse", "dense_only", "both", "sparse_only", "fail")}
+        cells = (
+            f"{count:,} {count / max(cut.queries, 1):3.0%}"
+            + (f"\n{interval_text(cut, count)}" if name in _PARTS else "")
+            for name, count in named.items()
+        )
+        rows.append([str(cut.cutoff), *cells])
+    notes = ["In brackets: 95% interval of the share (Wilson)."]
+    notes += [
         f"{name} has no hits for {absent:,} of these queries; they count as not found."
         for name, absent in complement.absent.items()
         if absent
@@ -417,6 +427,12 @@ def _sets_block(complement: Complement) -> Table:
 def ratio_text(value: float) -> str:
     """Format a ratio of complementarity, which is NaN for an empty set."""
     return "undefined" if math.isnan(value) else figure(value, 3)
+
+
+def interval_text(cut: Sets, count: int) -> str:
+    """Format the 95% interval of a count, in percent of the queries."""
+    low, high = cut.interval(count)
+    return f"({low:.0%} to {high:.0%})"
 
 
 def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) -> Table:

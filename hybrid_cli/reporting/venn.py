@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.charts import Figure, chart, colours, plain
-from hybrid_cli.reporting.complement import Complement, ratio_text
+from hybrid_cli.reporting.complement import Complement, interval_text, ratio_text
 from hybrid_cli.reporting.page import Section
 from hybrid_cli.reporting.tables import Table, figure
 
@@ -61,10 +61,13 @@ def _table(complement: Complement) -> Table:
     for sets, common in zip(complement.sets, complement.overlap, strict=True):
         oracle = sets.queries - sets.fail
         counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail, oracle)
-        cells = (f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts)
+        cells = [f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts]
+        for column in (2, 3, 5):  # the counts that belong to RoC
+            cells[column] += f" {interval_text(sets, counts[column])}"
         rows.append([str(sets.cutoff), ratio_text(sets.roc), ratio_text(sets.mirror), *cells, figure(common, 3)])
     notes = [
         "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
+        "in brackets: 95% interval (Wilson); "
         f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(complement.rbo, 3)}."
     ]
     empty = [str(sets.cutoff) for sets in complement.sets if not sets.dense]

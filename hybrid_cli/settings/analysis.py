@@ -126,7 +126,11 @@ class Comparison(Budgeted, Seeded):
 
 
 _SINGLE = when(aggregate=False, agreement=False)  # one collection
-_DRAWS = (when(over_seeds=False, aggregate=False, agreement=False), when(baseline=GIVEN))
+_MEANS = when(aggregate=False, agreement=False, machine=None, answerable=False)  # means of runs, which are compared
+_DRAWS = (
+    when(**_MEANS.allowed, over_seeds=False),
+    when(**_MEANS.allowed, baseline=GIVEN),
+)
 _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
 _TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
 
@@ -166,6 +170,7 @@ class Evaluate(MayWrite, Comparison):
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
     measures: Sequence[str] = inherited(applies=when(answerable=False))
+    baseline: Sequence[str] = inherited(applies=_MEANS)
     test: SignificanceTest = inherited(applies=_TESTED)
     correction: Correction = inherited(applies=_TESTED)
     seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
@@ -182,7 +187,7 @@ class Evaluate(MayWrite, Comparison):
     retriever: Sequence[Path] = inherited(applies=_SINGLE)
     overlap_with: str | None = option(
         None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
-        applies=_SINGLE, recorded=False
+        applies=_MEANS, recorded=False
     )  # fmt: skip
     robustness: bool = option(
         False, "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.", panel=STUDIES,
