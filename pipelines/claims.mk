@@ -17,7 +17,7 @@ CLAIM_LAYERS ?= 2
 CLAIM_STEPS ?= 2000
 CLAIM_RATE ?= 1e-4
 CLAIM_DEPTH ?= 50
-CLAIM_MEASURES ?= MRR@10,nDCG@10,R@100,Success@10
+CLAIM_MEASURES ?= MRR@10,nDCG@10,MAP,R@100,R@1000,Success@10,Success@20,Success@100
 MEASURED ?= $(OUT)/measured
 # Margin of the arm `constant-mean`; by default the mean margin in the training of `residual`, from its learning curve.
 RESIDUAL_MEAN ?=

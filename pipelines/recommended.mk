@@ -27,7 +27,7 @@ RECIPE_ARMS ?= nll nll-two nll-dynamic nll-refresh $(TAUGHT_ARMS) clear residual
 RECIPE_STATIC ?= nll+static
 RECIPE_DIM ?= 64
 RECIPE_NAME ?= $(notdir $(DATA))
-RECIPE_MEASURES ?= MRR@10,nDCG@10,R@100
+RECIPE_MEASURES ?= MRR@10,nDCG@10,MAP,R@100,Success@10
 
 recipe := $(OUT)/recommended/seed-$(SEED)
 recipe_arms := $(RECIPE_ARMS)
