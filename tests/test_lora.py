@@ -33,6 +33,7 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
+from hybrid_cli.training import dense
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -130,6 +131,19 @@ def test_a_training_that_was_killed_ends_with_the_same_adapter(
     train_dense(made / "train.parquet", output=output, **plan)
     for name in ("adapter_model.safetensors", "adapter_config.json", "base_model.json", "encoder.json"):
         assert (output / name).read_bytes() == (adapted / name).read_bytes()
+
+
+def test_a_base_in_bf16_trains_the_same_adapter(
+    made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast would cast its frozen layers in every call."""
+    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "precision": "bf16"}
+    plan |= {"dev": made / "train.parquet", "eval_steps": 2}
+    ours = train_dense(made / "train.parquet", output=tmp_path / "bf16", **plan)
+    monkeypatch.setattr(dense, "cast_base", lambda model, precision: None)
+    theirs = train_dense(made / "train.parquet", output=tmp_path / "fp32", **plan)
+    for name, value in weights(ours).items():
+        np.testing.assert_array_equal(value, weights(theirs)[name])
 
 
 def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
