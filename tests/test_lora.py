@@ -218,7 +218,7 @@ def test_an_index_and_inspect_know_the_adapter(
 
 
 def test_another_base_model_is_refused_in_one_line(
-    adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
+    made: Path, adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
 ) -> None:
     copy = copied(adapted, tmp_path / "copy")
     base = json.loads((copy / "base_model.json").read_text())
@@ -226,6 +226,9 @@ def test_another_base_model_is_refused_in_one_line(
         (copy / "base_model.json").write_text(json.dumps({**base, "model": name}))
         with raises("other-base", path="copy"):
             open_encoder(copy)
+    taught: dict[str, Any] = {"distill": "kl", "teacher": str(copy), "model": str(tiny_bert), "lora_r": None}
+    with raises("other-base", path="copy"):
+        train_dense(made / "train.parquet", output=tmp_path / "taught", **{**PLAN, **taught})
     (copy / "base_model.json").write_text(json.dumps({**base, "model": str(tiny_bert), "fingerprint": ""}))
     with raises("other-base", path="copy"):
         open_encoder(copy)
