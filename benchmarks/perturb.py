@@ -1,4 +1,4 @@
-"""Speed of `hybrid perturb` with the five attacks of LITE that need no model, on questions of random words of WordNet.
+"""Speed of `hybrid perturb` with the five attacks of LITE that need no model, on questions of random words.
 
 The time of one process covers the start of Python and all work; the best of `--repeat` calls counts.
 
@@ -22,11 +22,10 @@ SMALL_WORDS = ("the", "of", "in", "is", "a", "what", "who", "how")
 
 
 def write_questions(path: Path, count: int, length: int) -> None:
-    """Write questions: a third of the words are function words, the others nouns and verbs of WordNet."""
-    from hybrid_cli.perturbations.wordnet import find
+    """Write questions: a third of the words are function words, the others have synonyms."""
+    from hybrid_cli.perturbations.synonyms import OWN
 
-    lines = [line for name in ("noun", "verb") for line in (find() / f"index.{name}").read_text("utf-8").splitlines()]
-    words = [line.split(" ", 1)[0] for line in lines if line[:1].isalpha() and "_" not in line.split(" ", 1)[0]]
+    words = sorted({word for word in OWN.read_text("utf-8").replace("\t", "\n").splitlines() if word.isalpha()})
     chance = random.Random(42)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):

@@ -6,9 +6,9 @@
 # After `make roc`: make robustness SYSTEMS='bm25 dense' HYBRIDS='bm25+dense' FROM=$(OUT)/roc/seed-1.
 # The values of every query are written to MEASURED/robustness.parquet; studies/verdicts.py compares the changes.
 #
-# Attacks whose resources are missing on this machine are skipped with a notice. TRANSLATION='THERE BACK' names two folders
-# with models for back-translation, TRANSLATION_PREFIX the prefix that the first model needs. ATTACKED_QUERIES='ATTACK=FILE ...'
-# are queries attacked by another tool.
+# Synonyms come from WordNet, else from hybrid's own table; SYNONYMS names another one. Back-translation is skipped with a
+# notice without TRANSLATION='THERE BACK', two folders of models; TRANSLATION_PREFIX is the prefix that the first model needs.
+# ATTACKED_QUERIES='ATTACK=FILE ...' are queries attacked by another tool.
 
 SYSTEMS ?= bm25 before
 HYBRIDS ?= bm25+before
@@ -18,6 +18,7 @@ ROBUSTNESS_MEASURES ?= R@100,MRR@10
 TRANSLATION ?=
 TRANSLATION_PREFIX ?=
 ATTACKED_QUERIES ?=
+SYNONYMS ?=
 
 robust := $(OUT)/robustness
 robust_rows := $(SYSTEMS) $(HYBRIDS)
@@ -28,6 +29,7 @@ robust_table = $(HYBRID) evaluate $(DATA) --split test --robustness --measures $
 
 robust_options = $(if $(filter back-translation,$*)$(filter $*=%,$(ATTACKED_QUERIES)),,--seed $(SEED)) \
     $(addprefix --attacked-queries ,$(filter $*=%,$(ATTACKED_QUERIES))) \
+    $(if $(filter synonym-%,$*),$(addprefix --synonyms ,$(SYNONYMS))) \
     $(if $(TRANSLATION),$(if $(filter back-translation,$*),--translation $(TRANSLATION) --translation-prefix '$(TRANSLATION_PREFIX)'))
 
 $(robust)/queries/%.parquet: $(corpus) | $(SETUP)

@@ -8,14 +8,16 @@
 #   both               dense encoder and static Lambda of STATIC_DIM dimensions (one of DIMS) in one index, weight tuned on dev
 #   both-sq8, both-pq  the index of `both` with 8 bits per value, and with PQ_BYTES bytes per passage
 #   bm25+dense         weighted sum of the scores of BM25 and the dense encoder
+#   model2vec          STATIC_MODEL, a folder or hub name of static embeddings; without it, the row is left out
 
 DIMS ?= 32 64 128
 STATIC_DIM ?= 64
 PQ_BYTES ?= 112
+STATIC_MODEL ?=
 STATIC_MEASURES ?= MRR@10,R@20,R@100
 
 static := $(OUT)/static-lambda
-static_rows := dense $(DIMS:%=static-%) both both-sq8 both-pq bm25+dense
+static_rows := dense $(DIMS:%=static-%) both both-sq8 both-pq bm25+dense $(if $(STATIC_MODEL),model2vec)
 static_runs := bm25=$(OUT)/bm25.test.parquet $(foreach row,$(static_rows),$(row)=$(static)/$(row).test.parquet)
 
 static-lambda: $(SETUP) $(filter %.parquet,$(subst =, ,$(static_runs))) $(static)/report.html  ## static Lambda of DIMS dimensions on DATA; one small index in place of a hybrid
@@ -29,6 +31,9 @@ $(DIMS:%=$(static)/static-%/manifest.json): $(static)/static-%/manifest.json: $(
 
 $(static)/dense/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss nll --dev $(OUT)/dev.parquet --seed $(SEED) --output $(@D)
+
+$(static)/model2vec-index/manifest.json: $(corpus) | $(SETUP)
+	$(HYBRID) encode $(DATA) --model $(STATIC_MODEL) --output $(@D) --overwrite
 
 # Both in one index: whole, then compressed. The tuned weight applies to the query, so all three indexes share it.
 

@@ -17,6 +17,7 @@ from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import DistillLite
+from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -168,6 +169,26 @@ def test_a_query_encoder_searches_the_teachers_index(
     other = encode(tiny, model=str(tiny_bert), output=tmp_path / "other")
     with pytest.raises(InputError):
         search(tiny, split="test", index=other, model=str(query_encoder), output=tmp_path / "no.parquet")
+
+
+def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
+    examples: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """The query encoder maps its 16 values to the 24 of the teacher; the small student drops its wide head."""
+    wide = combine([str(teacher), str(tiny_bert)], output=tmp_path / "wide")
+    settings: dict[str, Any] = {**PLAN, "teacher": str(wide), "model": str(tiny_bert)}
+    pair = distill_lite(examples, output=tmp_path / "pair", queries_only=True, **settings)
+    values = pl.read_parquet(pair / "curve.parquet").filter(name="distillation")["value"].to_list()
+    assert values[-1] < values[0]
+    assert open_encoder(pair).encode_queries(TEXTS).shape == (2, 24)
+    index = encode(tiny, model=str(wide), output=tmp_path / "index")
+    assert len(pl.read_parquet(search(tiny, split="test", index=index, model=str(pair), output=tmp_path / "r.parquet")))
+    again = distill_lite(
+        examples, output=tmp_path / "again", queries_only=True, **settings | {"model": f"{pair}/queries"}
+    )
+    assert open_encoder(again).dim == 24
+    student = distill_lite(examples, output=tmp_path / "student", **settings, dim=4)
+    assert open_encoder(student).dim == 4
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
+from hybrid_cli.training import dense
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,6 +133,19 @@ def test_a_training_that_was_killed_ends_with_the_same_adapter(
         assert (output / name).read_bytes() == (adapted / name).read_bytes()
 
 
+def test_a_base_in_bf16_trains_the_same_adapter(
+    made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast would cast its frozen layers in every call."""
+    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "precision": "bf16"}
+    plan |= {"dev": made / "train.parquet", "eval_steps": 2}
+    ours = train_dense(made / "train.parquet", output=tmp_path / "bf16", **plan)
+    monkeypatch.setattr(dense, "cast_base", lambda model, precision: None)
+    theirs = train_dense(made / "train.parquet", output=tmp_path / "fp32", **plan)
+    for name, value in weights(ours).items():
+        np.testing.assert_array_equal(value, weights(theirs)[name])
+
+
 def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -204,7 +218,7 @@ def test_an_index_and_inspect_know_the_adapter(
 
 
 def test_another_base_model_is_refused_in_one_line(
-    adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
+    made: Path, adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
 ) -> None:
     copy = copied(adapted, tmp_path / "copy")
     base = json.loads((copy / "base_model.json").read_text())
@@ -212,6 +226,9 @@ def test_another_base_model_is_refused_in_one_line(
         (copy / "base_model.json").write_text(json.dumps({**base, "model": name}))
         with raises("other-base", path="copy"):
             open_encoder(copy)
+    taught: dict[str, Any] = {"distill": "kl", "teacher": str(copy), "model": str(tiny_bert), "lora_r": None}
+    with raises("other-base", path="copy"):
+        train_dense(made / "train.parquet", output=tmp_path / "taught", **{**PLAN, **taught})
     (copy / "base_model.json").write_text(json.dumps({**base, "model": str(tiny_bert), "fingerprint": ""}))
     with raises("other-base", path="copy"):
         open_encoder(copy)

@@ -15,7 +15,7 @@ from command import Notices, Refusal, hybrid, raises, refusal
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.perturbations import wordnet
+from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -63,15 +63,25 @@ def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_pat
 
 def test_attacks_without_their_resources_are_skipped(tiny: Path, tmp_path: Path, bare: None, notices: Notices) -> None:
     folder = perturb(tiny, split="test", attacks=["all"], output=tmp_path / "q")
-    made = {"char-swap", "word-deletion", "word-order-swap", "shuffle"}
-    assert {file.stem for file in folder.glob("*.parquet")} == made
+    assert {file.stem for file in folder.glob("*.parquet")} == {*ATTACKS} - {"back-translation"}
     skipped = [notice.fields["attack"] for notice in notices.heard if notice.code == "missing-resource"]
-    assert skipped == [name for name in ATTACKS if name not in made]
-    with raises("missing-resource", MissingResource, attack="synonym-replacement"):
-        perturb(tiny, split="test", attacks=["synonym-replacement"], output=tmp_path / "a.parquet")
+    assert skipped == ["back-translation"]
+    with raises("missing-resource", MissingResource, attack="back-translation"):
+        perturb(tiny, split="test", attacks=["back-translation"], output=tmp_path / "a.parquet")
     with raises("missing-resource", MissingResource, path="none"):
-        perturb(tiny, split="test", attacks=["synonym-replacement", "back-translation"], output=tmp_path / "none")
+        perturb(tiny, split="test", attacks=["back-translation"], output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_without_wordnet_synonyms_come_from_our_own_table(
+    tiny: Path, tmp_path: Path, bare: None, notices: Notices
+) -> None:
+    before = texts(tiny / "queries.test.parquet")
+    folder = perturb(tiny, split="test", attacks=["synonym-replacement", "synonym-adversary"], output=tmp_path / "q")
+    assert notices.says("own-synonyms", path=synonyms.OWN)
+    for name in ("synonym-replacement", "synonym-adversary"):
+        assert texts(folder / f"{name}.parquet") != before
+        assert "groups" in artifacts.read_manifest(folder / f"{name}.parquet").inputs
 
 
 def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
@@ -83,7 +93,7 @@ def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
         "--split",
         "test",
         "--attack",
-        "synonym-replacement",
+        "back-translation",
         "--output",
         tmp_path / "a.parquet",
     ]

@@ -72,6 +72,21 @@ def test_a_table_replaces_wordnet(tmp_path: Path) -> None:
     assert set(every(replacement, "the moon", {"synonyms": table})) == {"the satellite", "the Luna"}
 
 
+def test_our_own_table_has_groups_of_words() -> None:
+    """Each word of a group has the others as synonyms, and so have its inflected forms."""
+    own = thesaurus({"groups": synonyms.OWN})
+    assert {"automobile", "vehicle"} <= set(own.synonyms("Cars"))
+    assert "car" in own.synonyms("automobile")
+    assert "car" not in own.synonyms("cars")
+    assert "car" in own.lemmas("cars")
+    assert own.synonyms("tapir") == []
+    groups = [line.split("\t") for line in synonyms.OWN.read_text("utf-8").splitlines()]
+    assert groups == sorted(groups)
+    assert all(word == word.strip().lower() for group in groups for word in group)
+    assert all(len(set(group)) == len(group) > 1 for group in groups)
+    assert len({frozenset(group) for group in groups}) == len(groups)
+
+
 def test_an_invalid_table_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "synonyms.tsv"
     table.write_text("moon\tLuna\nsea, ocean\n", "utf-8")

@@ -305,6 +305,9 @@ def test_unusable_scores_are_refused(made: Path, run: Path, tmp_path: Path) -> N
     ranked.write_parquet(tmp_path / "negatives.parquet")
     with raises("no-scores", path="negatives.parquet"):
         mine_negatives(made / "collection", scores=tmp_path / "negatives.parquet", **how)
+    read_run(run).with_columns(docid="other-" + pl.col("docid")).write_parquet(tmp_path / "other.parquet")
+    with raises("no-scores", path="other.parquet"):
+        mine_negatives(made / "collection", scores=tmp_path / "other.parquet", **how)
     with raises("conflicting-options", option="scores"):
         mine_negatives([made / "collection", tmp_path / "b"], scores=run, **how)
 

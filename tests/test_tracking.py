@@ -203,3 +203,10 @@ def test_a_tracker_that_is_not_installed_names_its_extra(
     assert done.is_problem("missing-package", option="track", package=tracker)
     assert f"hybrid_cli[{tracker}]" in done.err
     refused("train-dense", "train.parquet", "--track-dir", "x", "--output", "y", problem="option-does-not-apply")
+
+
+@pytest.mark.parametrize("tracker", READERS)
+def test_a_tracking_folder_that_is_a_file_is_refused(folder: Path, tiny_bert: Path, tracker: str) -> None:
+    (folder / "taken").touch()
+    done = train(tiny_bert, "model", "--track", tracker, "--track-dir", "taken")
+    assert (done.code, done.problem) == (2, "unusable-file")

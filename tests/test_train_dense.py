@@ -404,3 +404,17 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
 def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: Refusal) -> None:
     with raises(message):
         TrainDense(Path("train.parquet"), output=Path("out"), **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("task", {"task": "Find code"}), ("task", {"query_prefix": "Instruct: {task} "}),
+        ("query_prefix", {"query_prefix": "{query} in short"}),
+    ],
+)  # fmt: skip
+def test_an_instruction_without_its_placeholder_is_refused(
+    examples: Path, tiny_bert: Path, tmp_path: Path, option: str, changes: dict[str, Any]
+) -> None:
+    with raises("template-placeholder", option=option):
+        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), **{**PLAN, **changes})

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -199,6 +200,13 @@ def save_adapter(folder: Path, backbone: PreTrainedModel, whole: nn.Module | Non
             save_file(heads_of(whole), file, {"format": "pt"})
     disk.write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n")
     disk.write_text(folder / BASE_MODEL, json.dumps(asdict(base), indent=2) + "\n")
+
+
+def cast_base(model: nn.Module, precision: torch.dtype) -> None:
+    """Store the frozen layers under adapters in the precision of autocast, which would cast them in every call."""
+    for layer in model.modules():
+        if hasattr(layer, "get_base_layer"):
+            layer.get_base_layer().to(precision)  # type: ignore[operator]
 
 
 def merge_adapters(model: nn.Module) -> bool:

@@ -172,13 +172,11 @@ def load_projection(
         published: weights of a published checkpoint with a projection, as `linear.*` and `norm.*`.
 
     Raises:
-        InputError: the projection is longer than its input, or the weights have another shape.
+        InputError: the weights have another shape.
     """
     if contract.dim is None:
         return None
     folder = files.folder
-    if contract.dim > inputs and not published:
-        raise option_error("dim", contract.dim, f"{folder} has {inputs} dimensions", limit=inputs)
     layers: list[nn.Module] = [Dense(inputs, contract.dim)]
     layers += [LayerNorm(contract.dim)] if contract.projection_norm else []
     for path, layer in zip(_projection_modules(contract), layers, strict=True):
@@ -317,7 +315,12 @@ class Tower(nn.Module):
     @property
     def full_dim(self) -> int:
         """Length of the vectors before truncation."""
-        return _outputs(self.projection) or _outputs(self.head) or self._pooled
+        return _outputs(self.projection) or self.unprojected_dim
+
+    @property
+    def unprojected_dim(self) -> int:
+        """Length of the vectors before the projection."""
+        return _outputs(self.head) or self._pooled
 
     @property
     def _pooled(self) -> int:

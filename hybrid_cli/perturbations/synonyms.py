@@ -17,8 +17,9 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited_positions
-from hybrid_cli.perturbations.wordnet import WordNet
+from hybrid_cli.perturbations.wordnet import WordNet, base_forms
 
+OWN = Path(__file__).with_name("synonyms.tsv")  # used where WordNet is not installed
 TRIES = 7  # words to look up; if none has a synonym, the query remains unchanged
 _DOCUMENTS_AT_ONCE = 1024
 
@@ -59,9 +60,31 @@ class SynonymTable:
     lemmas = synonyms
 
 
+class SynonymGroups:
+    """Groups of common English words with one meaning: one group per line, its words separated by tabs."""
+
+    def __init__(self, path: Path):
+        self._groups: dict[str, list[list[str]]] = {}
+        for _, group in text_files.columns(path, 2, "a group of synonyms"):
+            for word in group:
+                self._groups.setdefault(word, []).append(group)
+
+    def synonyms(self, word: str) -> Sequence[str]:
+        """Return the other words of all groups of the word or a base form, sorted."""
+        own = {word.lower(), *base_forms(word.lower(), self._groups)}
+        return [lemma for lemma in self.lemmas(word) if lemma not in own]
+
+    def lemmas(self, word: str) -> Sequence[str]:
+        """Return all words of the same groups, sorted."""
+        bases = base_forms(word.lower(), self._groups)
+        return sorted({lemma for base in bases for group in self._groups[base] for lemma in group})
+
+
 def thesaurus(paths: Mapping[str, Path]) -> Thesaurus:
-    """Open the file `synonyms`, or else `wordnet`."""
-    return SynonymTable(paths["synonyms"]) if "synonyms" in paths else WordNet(paths["wordnet"])
+    """Open the file `synonyms`, or else `wordnet`, or else `groups`."""
+    if "synonyms" in paths:
+        return SynonymTable(paths["synonyms"])
+    return WordNet(paths["wordnet"]) if "wordnet" in paths else SynonymGroups(paths["groups"])
 
 
 def _single_words(inputs: Inputs) -> Callable[[str], Sequence[str]]:
@@ -114,10 +137,10 @@ def adversary(inputs: Inputs) -> Rewrite:
     """Replace the words that a query shares with its relevant documents, so that BM25 loses its matches.
 
     A term is a term of BM25; a document of grade 1 or above is relevant. Our choice, since RoC gives only the idea: a
-    synonym is drawn as in EDA, from every sense and part of speech in WordNet with equal probability.
+    synonym is drawn as in EDA, from every sense and part of speech with equal probability.
 
     Args:
-        inputs: inputs with the files `qrels`, `corpus`, and `wordnet` or `synonyms`.
+        inputs: inputs with the files `qrels`, `corpus`, and `synonyms`, `wordnet` or `groups`.
     """
     analyzer = Analyzer()
     qrels = collection.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")

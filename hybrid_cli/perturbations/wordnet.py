@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid_cli.errors import path_error
-from hybrid_cli.perturbations.attack import MissingResource
 
 DEBIAN = Path("/usr/share/wordnet")
 _NLTK = ("corpora/wordnet", "corpora/wordnet.zip")
-_HOW_TO_INSTALL = (
+HOW_TO_INSTALL = (
     "`apt-get install wordnet-base` on Debian and Ubuntu, `python -m nltk.downloader wordnet` where nltk is installed, "
     "or --wordnet PATH for a folder or zip file with index.noun, data.noun, ..."
 )
@@ -31,23 +30,17 @@ _ENDINGS = {
 }  # fmt: skip
 
 
-def find(named: Path | None = None) -> Path:
-    """Return the folder or zip file of WordNet: the given path, or the data of NLTK or Debian.
+def find(named: Path | None = None) -> Path | None:
+    """Return the folder or zip file of WordNet: the given path, or the data of NLTK or Debian; None if there is none.
 
     Raises:
         InputError: the given path does not contain WordNet.
-        MissingResource: no path was given, and WordNet is not installed.
     """
     if named is not None:
         if not _database(named):
-            raise path_error(
-                named, f"contains no WordNet (index.noun, data.noun); {_HOW_TO_INSTALL}", code="no-wordnet"
-            )
+            raise path_error(named, f"contains no WordNet (index.noun, data.noun); {HOW_TO_INSTALL}", code="no-wordnet")
         return named
-    for path in search_paths():
-        if _database(path):
-            return path
-    raise MissingResource(f"WordNet is not installed: {_HOW_TO_INSTALL}", code="missing-resource", option="wordnet")
+    return next((path for path in search_paths() if _database(path)), None)
 
 
 def search_paths() -> Iterator[Path]:
@@ -68,6 +61,17 @@ def _database(path: Path) -> Path | zipfile.Path | None:
         return None
     root = zipfile.Path(path)
     return next((folder for folder in (root, *root.iterdir()) if (folder / "index.noun").is_file()), None)
+
+
+def base_forms(word: str, known: Container[str]) -> list[str]:
+    """Return the words of `known` of which `word` is a regular form, of any part of speech, and `word` itself."""
+    cut = [
+        word.removesuffix(ending) + instead
+        for endings in _ENDINGS.values()
+        for ending, instead in endings
+        if word.endswith(ending)
+    ]
+    return [form for form in dict.fromkeys((word, *cut)) if form in known]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     )  # fmt: skip
     wordnet: Path | None = option(
         None, "Folder or zip file of WordNet.", panel=SYNONYMS,
-        shown="the location of nltk or of Debian's wordnet-base",
+        shown="the location of nltk or of Debian's wordnet-base, else a small table of hybrid",
         applies=(when(attacks=_OF_SYNONYMS), when(added=ADDED))
     )  # fmt: skip
     synonyms: Path | None = option(

@@ -25,7 +25,7 @@ from hybrid_cli.encoders.contract import (
     stored_encoder,
     weight_files,
 )
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
 from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
@@ -63,7 +63,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
     inputs |= {f"learner {number}": _input(learner) for number, learner in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
-    merges_reranker = settings.merge and _is_reranker(resolve(settings.checkpoint))
+    merges_reranker = settings.merge and is_reranker(resolve(settings.checkpoint))
     output = artifacts.open_output(
         settings.output, Kind.RERANKER if merges_reranker else Kind.ENCODER, settings.command,
         inputs=inputs, options=settings.recorded(), overwrite=settings.overwrite,
@@ -143,10 +143,6 @@ def _copy_checkpoint(source: Path, folder: Path, base: Path | None) -> dict[Path
     return pickles
 
 
-def _is_reranker(folder: Path) -> bool:
-    return (folder / layout.RERANKER).is_file()
-
-
 def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
     """Write an encoder whose adapters are merged; return the number of weights.
 
@@ -154,7 +150,7 @@ def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
         InputError: it has no adapter.
     """
     folder = resolve(source)
-    kind = CrossEncoder if _is_reranker(folder) else SparseEncoder if kind_of(folder) == SPARSE else TransformerEncoder
+    kind = CrossEncoder if is_reranker(folder) else SparseEncoder if kind_of(folder) == SPARSE else TransformerEncoder
     encoder: Any = kind.load(folder, device="cpu")
     if not merge_adapters(encoder):
         raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)

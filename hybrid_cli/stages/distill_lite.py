@@ -64,7 +64,9 @@ def distill_lite(settings: DistillLite) -> Path:
     check_teacher(settings, examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
     session.seed()  # initializes the heads
-    student = load_start(settings.model, settings.device, settings, **_changes(settings, teacher.dim))
+    student = load_start(
+        settings.model, settings.device, settings, any_dim=settings.queries_only, **_changes(settings, teacher.dim)
+    )
     objective = losses.query_distillation if settings.queries_only else _joint(settings, student, teacher.dim)
 
     def save(folder: Path) -> dict[str, Any]:

@@ -139,11 +139,10 @@ def models() -> list[Check]:
 
 def wordnet_data() -> Check:
     """Check WordNet."""
-    try:
-        return Check("WordNet", True, f"at {wordnet.find()}", needed=False)
-    except HybridError:
-        advice = "for perturb: apt-get install wordnet-base, or nltk.download('wordnet')"
-        return Check("WordNet", False, "not found in nltk or Debian", needed=False, advice=advice)
+    if (path := wordnet.find()) is not None:
+        return Check("WordNet", True, f"at {path}", needed=False)
+    state = "not found in nltk or Debian; perturb uses a small table of synonyms"
+    return Check("WordNet", False, state, needed=False, advice=wordnet.HOW_TO_INSTALL)
 
 
 def extras() -> list[Check]:

@@ -17,7 +17,7 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.perturbations import wordnet
+from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb
@@ -36,7 +36,7 @@ def perturb(settings: Perturb) -> Path:
 
     Raises:
         InputError: options, split, files or models cannot be used.
-        MissingResource: WordNet or a translation model is needed, no path is given, and it is not installed.
+        MissingResource: a translation model is needed, and no path is given.
     """
     names = _names(settings)
     queries = collection.queries_path(settings.collection, settings.split)
@@ -60,6 +60,11 @@ def perturb(settings: Perturb) -> Path:
     if not inputs:
         problem = f"{settings.output}: the resources of all attacks are missing"
         raise MissingResource(problem, code="missing-resource", path=settings.output)
+    if any("groups" in files for files in inputs.values()):
+        note = (
+            "WordNet is not installed; synonyms come from hybrid's small table. Pass --wordnet or --synonyms for others"
+        )
+        console.note(f"perturb: {note}", code="own-synonyms", path=synonyms.OWN)
     if several:
         return _write_folder(settings, inputs, skipped)
     ((name, files),) = inputs.items()
@@ -124,10 +129,7 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
         elif need == "corpus":
             files["corpus"] = collection.corpus_path(settings.collection)
         elif need == "synonyms":
-            paths = (
-                {"synonyms": settings.synonyms} if settings.synonyms else {"wordnet": wordnet.find(settings.wordnet)}
-            )
-            files |= paths
+            files |= _synonyms(settings)
         elif settings.translation is not None:
             files |= zip(("there", "back"), settings.translation, strict=True)
         else:
@@ -137,6 +139,14 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
                 code="missing-resource",
             )
     return files
+
+
+def _synonyms(settings: Perturb) -> dict[str, Path]:
+    """Return role -> path of the source of synonyms."""
+    if settings.synonyms:
+        return {"synonyms": settings.synonyms}
+    installed = wordnet.find(settings.wordnet)
+    return {"groups": synonyms.OWN} if installed is None else {"wordnet": installed}
 
 
 def _options(name: str, settings: Perturb) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybrid_cli.encoders.adapters import cast_base
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
@@ -110,6 +111,7 @@ class DenseLearner(Generic[Model]):
         self.model: Model = encoder
         self.objective, self.precision, self.chunk_size = objective, precision, chunk_size
         self.sources = sources
+        cast_base(encoder, precision)
         if sources.weight is not None:  # optimized, checkpointed and restored with the encoder
             encoder.add_module("scorer_weight", sources.weight)
         # Copies, because `encode_queries` sets the maximum length of the encoder's tokenizers in another thread.

@@ -17,20 +17,27 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.training.options import WHOLE, Start
 
 
-def load_start(model: str, device: str = DEVICE, start: Start = WHOLE, **changes: Any) -> TransformerEncoder:
+def load_start(
+    model: str, device: str = DEVICE, start: Start = WHOLE, *, any_dim: bool = False, **changes: Any
+) -> TransformerEncoder:
     """Load the start model with a changed contract; see `prepare_start`.
 
     Args:
         model: `minilm`, a folder, or a Hugging Face id.
         device: device of the weights.
         start: layers to keep, and how they are trained.
+        any_dim: allow a new projection to more values than the model has.
         changes: fields of the contract to change.
 
     Raises:
-        InputError: the model cannot be loaded, or has fewer layers.
+        InputError: the model cannot be loaded, has fewer layers, or has fewer dimensions.
     """
+    own = read_contract(resolve(model))
     encoder = TransformerEncoder.load(model, device=device, **changes)
-    if _lora(start) and encoder.contract.markers != read_contract(resolve(model)).markers:
+    dim, limit = encoder.contract.dim, encoder.query_tower.unprojected_dim
+    if dim not in (None, own.dim) and dim > limit and not any_dim:
+        raise option_error("dim", dim, f"{model} has {limit} dimensions", limit=limit)
+    if _lora(start) and encoder.contract.markers != own.markers:
         problem = "a frozen transformer has no vectors for new markers; omit one of both"
         raise option_error("markers", encoder.contract.markers, problem, code="conflicting-options")
     towers = {"document": encoder.document_tower, "query": encoder.query_tower}
