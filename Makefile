@@ -73,9 +73,10 @@ hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 que
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
-bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in studies/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes)
+bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in studies/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes; DATA=FOLDER: questions in BEIR's layout)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
-	$(VENV)/bin/python benchmarks/quick.py $(if $(LARGE),--large)
+	-$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pyterrier-pisa
+	$(VENV)/bin/python benchmarks/quick.py $(if $(LARGE),--large) $(if $(filter command% environment%,$(origin DATA)),--data $(DATA))
 
 gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DEVICES=0,1; DEVICES=cpu,cpu without GPUs)
 	$(VENV)/bin/python benchmarks/devices.py $(if $(DEVICES),--devices $(DEVICES))

@@ -1,11 +1,12 @@
-"""Speed of BM25: search compared with Pyserini, Anserini and bm25s; indexing compared with Anserini.
+"""Speed of BM25: search compared with Pyserini, Anserini, bm25s and PISA; indexing compared with Anserini.
 
 All tools search the same index with the same 2,000 queries at 1,000 hits, in turn, in one process; medians over rounds.
 The time of hybrid starts with the texts of the queries and ends with the run as a table. bm25s receives analyzed
-queries, and so does hybrid where it is compared with bm25s.
+queries, and so does hybrid where it is compared with bm25s. PISA and hybrid are compared on one thread, with analyzed
+queries and documents.
 
-    python benchmarks/bm25.py [--collection FOLDER | --documents N] [--queries 2000] [--hits 1000] [--repeat 3]
-        [--threads N]
+    python benchmarks/bm25.py [--collection FOLDER | --beir FOLDER | --documents N] [--pisa-alone] [--queries 2000]
+        [--hits 1000] [--repeat 3] [--threads N]
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does not import without one
 
+import pisa
 import polars as pl
 from memory import write_collection
 from ratios import Row, in_turns, ratios
@@ -33,12 +36,13 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical import build, jvm, lucene
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.settings import PreparePythonDocs
+from hybrid_cli.settings import PrepareBeir, PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout
 
 K1, B = 0.9, 0.4
+PISA_HITS = (10, 1000)
 LARGE = 1_000_000  # documents from which search takes longer than building the table of hits: other goals
 
 
@@ -142,6 +146,29 @@ def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> l
     return [Row(task + a, b, ratios(times[b], times[a]), goal, "bm25.py") for a, b, goal in pairs]
 
 
+def compare_pisa(opened: LexicalIndex, scratch: Path, options: argparse.Namespace) -> list[Row]:
+    """Compare tables of hits on one thread with PISA, where it is installed."""
+    if not pisa.installed():
+        print("PISA: not installed (pip install pyterrier-pisa)")
+        return []
+    queries, rows = make_queries(scratch / "collection", options.queries), []
+    texts, qids = queries["text"].to_list(), queries["qid"]
+    bags, tokens = opened.bags(texts), opened.analyze(texts)
+    pisa.write_index(opened.impacts.postings, opened.docids, scratch / "pisa")
+    for hits in PISA_HITS:
+        tasks: dict[str, Callable[[], Any]] = {
+            "hybrid": partial(opened.search_bags, qids, bags, hits, 1),
+            "PISA": pisa.search_task(scratch / "pisa", qids.to_list(), tokens, hits, K1, B),
+        }
+        times, _ = in_turns(tasks, 3 * options.repeat)
+        task = f"BM25 search, {len(opened.docids):,} documents, {len(queries):,} queries, {hits:,} hits; "
+        task += "hybrid, 1 thread, analyzed"
+        peer = "PISA, block-max MaxScore, 1 thread, analyzed"
+        rows.append(Row(task, peer, ratios(times["PISA"], times["hybrid"]), "1", "bm25.py"))
+        print(rows[-1])
+    return rows
+
+
 def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
     collection, source = scratch / "collection", scratch / "json"
     source.mkdir()
@@ -173,6 +200,8 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", type=Path, help="default: the docstrings of installed packages")
     parser.add_argument("--documents", type=int, help="random text with Zipfian words, as in memory.py, in its place")
+    parser.add_argument("--beir", type=Path, help="a folder in BEIR's layout, in its place")
+    parser.add_argument("--pisa-alone", action="store_true", help="compare with PISA only")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--hits", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
@@ -185,12 +214,18 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         scratch = Path(name)
         if options.collection:
             (scratch / "collection").symlink_to(options.collection.resolve())
+        elif options.beir:
+            prepare(PrepareBeir(options.beir, output=scratch / "collection"))
         elif options.documents:
             write_collection(scratch / "collection", options.documents)
         else:
             prepare(PreparePythonDocs(output=scratch / "collection"))
         jvm.start()
-        return compare_indexing(scratch, options) + compare_search(scratch / "bm25", scratch, options)
+        if options.pisa_alone:
+            index_bm25(scratch / "collection", output=scratch / "bm25", threads=options.threads)
+            return compare_pisa(open_bm25(scratch / "bm25", K1, B), scratch, options)
+        rows = compare_indexing(scratch, options) + compare_search(scratch / "bm25", scratch, options)
+        return rows + compare_pisa(open_bm25(scratch / "bm25", K1, B), scratch, options)
 
 
 if __name__ == "__main__":

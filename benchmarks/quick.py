@@ -1,6 +1,7 @@
 """The quick form of the benchmarks (`make bench`): short runs in turn, and a table of ratios in studies/performance.md.
 
-python benchmarks/quick.py [--large] [--parts bm25,encode] [--threads N] [--state FILE] [--page studies/performance.md]
+python benchmarks/quick.py [--large] [--data FOLDER] [--parts bm25,encode] [--threads N] [--state FILE]
+    [--page studies/performance.md]
 
 Each part runs one script of this folder with few queries, texts or steps, in a process of its own. Parts that an
 earlier call finished are kept in the state file, until all are finished. A part that fails, for example because another
@@ -48,12 +49,21 @@ LARGE = {
     "bm25": ("--documents", "2000000", "--queries", "200", "--repeat", "3", "--index-repeat", "1"),
 }
 THREADED = ("bm25", "encode", "rerank", "live")  # with the option --threads
-PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "bm25s", "ranx")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "faiss-cpu",
+    "pyserini",
+    "bm25s",
+    "pyterrier-pisa",
+    "ranx",
+)
 
 
 def measured(part: str, words: tuple[str, ...]) -> list[Row]:
     """Run the script of a part in this process."""
-    rows: list[Row] = import_module(part).main(words)
+    rows: list[Row] = import_module(part.split()[0]).main(words)
     return rows
 
 
@@ -108,6 +118,7 @@ def write(page: Path, section: str, call: str = "make bench") -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="two million documents")
+    parser.add_argument("--data", type=Path, help="real questions for BM25: a folder in BEIR's layout")
     parser.add_argument("--parts", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--state", type=Path, help="default: out/bench.json, or out/bench-large.json")
@@ -115,10 +126,12 @@ def main() -> int:
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     call, parts = ("make bench LARGE=1", LARGE) if given.large else ("make bench", PARTS)
+    if given.data:
+        parts = parts | {"bm25 questions": ("--beir", str(given.data), "--pisa-alone", "--queries", "2000")}
     file = given.state or Path("out/bench-large.json" if given.large else "out/bench.json")
     state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for part in given.parts.split(",") if given.parts else parts:
-        words = (*parts[part], *(("--threads", str(given.threads)) if part in THREADED else ()))
+        words = (*parts[part], *(("--threads", str(given.threads)) if part.split()[0] in THREADED else ()))
         if state.get(part, {}).get("words") == list(words):
             print(f"{part}: finished by an earlier call", flush=True)
             continue

@@ -8,14 +8,17 @@ sums of whole blocks are read.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from hybrid_cli.lexical import kernels
-from hybrid_cli.lexical.keys import Matrix, Queries
+from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.keys import Queries
 
 BLOCKS, POSTINGS, HITS = (1, 8, 64), (300, 20_000), 20
 reads = 0
@@ -35,15 +38,19 @@ def search(documents: int, postings: int) -> int:
     """Search for two terms with some postings; return the number of reads."""
     global reads
     rng = np.random.default_rng(1)
-    lists = [np.sort(rng.choice(documents, postings // 2, replace=False)).astype(np.int32) for _ in range(2)]
-    rows, tfs = np.concatenate(lists).view(Counted), np.ones(postings, np.uint8).view(Counted)
+    parts = [np.sort(rng.choice(documents, postings // 2, replace=False)).astype(np.int32) for _ in range(2)]
+    rows, tfs = np.concatenate(parts).view(Counted), np.ones(postings, np.uint8).view(Counted)
     scale, order = rng.random(documents).astype(np.float32).view(Counted), np.arange(documents).view(Counted)
-    matrix = Matrix(np.array([0, postings // 2, postings]), rows, tfs, scale)
+    lists = Postings(
+        pl.Series(["a", "b"]), np.array([0, postings // 2, postings]), rows, tfs, np.ones(documents, np.int32)
+    )
+    impacts = Impacts(lists, math.nan, math.nan, np.ones(2, np.float32), scale)
     queries = Queries(np.array([0, 2]), np.array([0, 1], np.int32), np.array([2, 1], np.float32))
     ends, barred = np.array([0, 0]), np.array([], np.int64)
     counts, best = np.zeros(1, np.int32), np.zeros((1, HITS), np.uint64)
+    bounds = impacts.bounds(queries.terms)
     reads = 0
-    kernels.search(HITS, (order, None), queries, matrix, (ends, barred), counts, best)
+    kernels.search(HITS, (order, None), queries, impacts.matrix, bounds, (ends, barred), counts, best)
     assert counts[0] == HITS
     return reads
 

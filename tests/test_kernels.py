@@ -69,10 +69,10 @@ def test_search_equals_sorting_every_sum(
     order, hits = rng.permutation(size).astype(np.int32), min(hits, size)
     counts, best = np.zeros(len(queries), np.int32), np.zeros((len(queries), hits), np.uint64)
     ends, terms = flat(queries)
-    postings = impacts.postings
-    matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
+    kernels.search(
+        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
+    )
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -129,12 +129,13 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     postings = impacts.postings
     ends, terms = flat([sorted(rng.choice(len(postings.terms), rng.integers(1, 5)).tolist()) for _ in range(4)] + [[]])
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms] * np.float32(rng.uniform(0.1, 3)))
-    matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, impacts.scale)
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
     allowed = rng.random(size) < 0.5 if seed % 2 else None
-    kernels.search(hits, (order, allowed), packed, matrix, flat([[]] * 5), counts[0], best[0])
-    keyed.search(hits, order, packed, matrix, allowed, counts[1], best[1])
+    kernels.search(
+        hits, (order, allowed), packed, impacts.matrix, impacts.bounds(packed.terms), flat([[]] * 5), counts[0], best[0]
+    )
+    keyed.search(hits, order, packed, impacts.matrix, allowed, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
 
@@ -153,9 +154,10 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     order, hits = rng.permutation(size).astype(np.int32), 40
     counts, best = np.zeros(4, np.int32), np.zeros((4, hits), np.uint64)
     ends, asked = flat(queries)
-    matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
+    kernels.search(
+        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
+    )
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
@@ -163,28 +165,30 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
 
 
 @pytest.mark.parametrize("hits", [1, 10, 400])
-@pytest.mark.parametrize("sort", [True, False])
-def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool) -> None:
+@pytest.mark.parametrize(("sort", "k1"), [(True, 0.9), (False, 0.9), (True, 1000.0), (True, None)])
+def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool, k1: float | None) -> None:
     """Frequent terms cannot reach the best scores alone, in most blocks; some documents are excluded, many equal."""
     rng, size = np.random.default_rng(hits), 5 * kernels.BLOCK + 77
     lists = [np.sort(rng.choice(size, min(size, 6 * 3**term // 2), replace=False)) for term in range(11) for _ in "ab"]
     indptr, rows = flat([each.tolist() for each in lists])
     tfs, lengths = rng.geometric(0.6, len(rows)).astype(np.int32), rng.integers(5, 12, size).astype(np.int32)
     terms = pl.Series("term", [f"t{term:02}" for term in range(len(lists))])
-    impacts = Impacts.of(Postings(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
+    counted = Postings(terms, indptr, rows.astype(np.int32), tfs, lengths)
+    impacts = Impacts.learned(counted, 0.25) if k1 is None else Impacts.of(counted, k1, 0.4)
     queries = [rng.choice(len(lists), rng.integers(1, 8), replace=False) for _ in range(60)]
     if sort:
         queries = [query[np.argsort(-impacts.idf[query], kind="stable")] for query in queries]
     ends, asked = flat([query.tolist() for query in queries])
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    matrix = keyed.Matrix(indptr, rows.astype(np.int32), tfs, impacts.scale)
     order, most = rng.permutation(size).astype(np.int32), hits + 3
     wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, most), np.uint64)
-    keyed.search(most, order, packed, matrix, None, wanted_counts, wanted)
+    keyed.search(most, order, packed, impacts.matrix, None, wanted_counts, wanted)
     row_at = np.argsort(order)
     barred = [row_at[keyed.positions_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
     counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
-    kernels.search(hits, (order, None), packed, matrix, flat(barred), counts, best)
+    kernels.search(
+        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
+    )
     for query, excluded in enumerate(barred):
         skipped = len(excluded)
         expected = wanted[query, skipped : wanted_counts[query]][:hits]
@@ -202,9 +206,8 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
     indptr, rows = np.array([0, size]), np.arange(size, dtype=np.int32)
     impacts = Impacts.of(Postings(pl.Series("term", ["a"]), indptr, rows, tfs, lengths), 0.9, 0.4)
     packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
-    matrix = keyed.Matrix(indptr, rows, tfs, impacts.scale)
     order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
-    kernels.search(hits, (order, None), packed, matrix, flat([[]]), counts, best)
+    kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat([[]]), counts, best)
     found = list(zip(keyed.positions_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
     assert counts[0] == hits
     assert found == plain(impacts, [0], [], order, hits)

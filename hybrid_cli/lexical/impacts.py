@@ -12,8 +12,10 @@ impacts that are summed as they are (SPLADE, UniCOIL).
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,12 @@ import pyarrow as pa
 
 from hybrid_cli import memory, storage
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical.keys import Matrix
+from hybrid_cli.lexical.keys import Bounds, Matrix
 from hybrid_cli.storage import disk, layout
 
+RANGE_POSTINGS, LEAST_POSTINGS = 4, 64  # postings of a range on average; of a term with ranges, at least
 POSTINGS_AT_ONCE = 1 << 26  # postings whose order is changed in memory
+_FILLING = threading.Lock()
 _ARRAYS = ("indptr", "rows", "tfs", "lengths")
 
 Ints = npt.NDArray[np.int32]
@@ -303,8 +307,7 @@ class Impacts:
         kernels.count(positions, postings.rows, counts)
         ends = np.concatenate(([0], np.cumsum(counts)))
         terms, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
-        matrix = Matrix(postings.indptr, postings.rows, postings.tfs, self.scale)
-        kernels.transpose(positions, matrix, self.idf, ends[:-1].copy(), terms, values)
+        kernels.transpose(positions, self.matrix, self.idf, ends[:-1].copy(), terms, values)
         return DocumentImpacts(ends, terms, values, len(self.idf))
 
     def blocks(self) -> Iterator[DocumentImpacts]:
@@ -338,9 +341,40 @@ class Impacts:
 
         postings = self.postings
         weights, units = np.empty(len(postings.rows), np.uint8), np.empty(len(self.idf), np.float32)
-        matrix = Matrix(postings.indptr, postings.rows, postings.tfs, self.scale)
-        kernels.round_impacts(matrix, self.idf, units, weights)
+        kernels.round_impacts(self.matrix, self.idf, units, weights)
         return Impacts(replace(postings, tfs=weights), math.nan, math.nan, units, None)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The postings in the form of the kernels."""
+        return Matrix(self.postings.indptr, self.postings.rows, self.postings.tfs, self.scale)
+
+    def bounds(self, terms: Ints) -> Bounds:
+        """Return the bounds of some terms, computed on their first use in one pass over the postings of these terms."""
+        with _FILLING:
+            new = np.unique(terms[~self._bounds.ready[terms]])
+            if len(new):
+                from hybrid_cli.lexical import kernels
+
+                kernels.fill_bounds(new, self.matrix, self._bounds)
+        return self._bounds
+
+    @cached_property
+    def _bounds(self) -> Bounds:
+        """Bounds of no term yet; the system allots memory to those that are filled in."""
+        df, size = self.postings.df, len(self.postings.lengths)
+        shifts = np.ceil(np.log2(np.maximum(1, RANGE_POSTINGS * size / np.maximum(1, df)))).astype(np.int64)
+        ranged = df >= LEAST_POSTINGS
+        ends = np.concatenate(([0], np.cumsum(ranged * ((size >> shifts) + 1))))
+        start_ends = np.concatenate(([0], np.cumsum(ranged * ((size >> (shifts + 2)) + 2))))
+        shifts = np.where(ranged, shifts, -1).astype(np.int8)
+        peaks, starts = np.zeros(ends[-1], np.uint8), np.zeros(start_ends[-1], np.int32)
+        ready, largest, tenth = (
+            np.zeros(len(df), np.bool_),
+            np.zeros(len(df), np.float32),
+            np.zeros(len(df), np.float32),
+        )
+        return Bounds(ready, largest, tenth, shifts, ends, peaks, start_ends, starts)
 
     def values(self) -> Floats:
         """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""

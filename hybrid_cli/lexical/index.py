@@ -305,9 +305,10 @@ class LexicalIndex:
         workers = max(1, min(threads or cpu_count(), len(bags)))
         ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
 
+        bounds, documents = self.impacts.bounds(bags.terms), (self._shared.order, self.allowed)
+
         def work(begin: int, end: int) -> None:
-            arguments = *self.kernel_arguments(bags.part(begin, end)), (ends[begin : end + 1], rows)
-            documents = self._shared.order, self.allowed
+            arguments = *self.kernel_arguments(bags.part(begin, end)), bounds, (ends[begin : end + 1], rows)
             kernels.search(hits, documents, *arguments, counts[begin:end], best[begin:end])
 
         if workers == 1:
@@ -319,11 +320,9 @@ class LexicalIndex:
 
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""
-        postings = self.impacts.postings
         weights = bags.boosts * self.impacts.idf[bags.terms]
         by_weight = np.lexsort((-weights, np.repeat(np.arange(len(bags)), np.diff(bags.ends))))
-        matrix = keyed.Matrix(postings.indptr, postings.rows, postings.tfs, self.impacts.scale)
-        return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), matrix
+        return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), self.impacts.matrix
 
     # -------------------------------------------------------------------------------------------------- exact scores
 

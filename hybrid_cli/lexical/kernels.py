@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 
-from hybrid_cli.lexical.keys import HALF, SIGN, SMALLEST, Array
+from hybrid_cli.lexical.keys import HALF, SIGN, SMALLEST, TENTH, Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,6 +26,10 @@ BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
 _LOOKUP = 50  # looking up a document among the postings of a block takes as long as adding 50 postings
 _SAMPLED, _PARTS = 32, 16  # one of 32 documents gives a first estimate of the worst score, in 16 parts of the corpus
 _BELOW = 1 - 1e-6  # a score is a float32: it may be larger than its sum
+_FEW_HITS = 100  # for which a sample of documents takes longer than it saves
+_MARGIN = 1e-6  # of a weight and its largest share, for their rounding
+_WORTH = 3  # completing documents pays where all terms have 3 times the postings of those that a hit needs
+_SCANNED = 16  # postings that are read one after the other
 _SCAN = 4  # a sequential read of a sum takes less than a quarter of the time of a random read
 
 
@@ -304,9 +308,69 @@ def keep_best(
 
 
 @jit
-def _limit(weight: Any, scale: Any) -> Any:
-    """Return a value that no share of a term exceeds: the weight, in Lucene's arithmetic."""
-    return np.float64(np.inf) if scale is None or weight < 0 else np.float64(weight)
+def _fraction(tf: Any, scale: Any, row: Any) -> Any:
+    """Return a share as a fraction of the term's weight; see `keys.Bounds`."""
+    if scale is None:
+        return np.float32(tf)
+    return _ONE - _ONE / (_ONE + np.float32(tf) * scale[row])
+
+
+@jit
+def fill_bounds(some: Any, matrix: Any, bounds: Any) -> None:
+    """Fill in the bounds of some terms."""
+    rows, tfs, scale = matrix.rows, matrix.tfs, matrix.scale
+    best = np.empty(TENTH, np.float32)
+    for term in some:
+        begin, stop, shift = matrix.indptr[term], matrix.indptr[term + 1], bounds.shifts[term]
+        best[:] = 0
+        for posting in range(begin, stop):
+            fraction = _fraction(tfs[posting], scale, rows[posting])
+            if fraction > best[TENTH - 1]:
+                at = TENTH - 1
+                while at > 0 and best[at - 1] < fraction:
+                    best[at] = best[at - 1]
+                    at -= 1
+                best[at] = fraction
+        if shift >= 0:
+            peaks = bounds.peaks[bounds.ends[term] : bounds.ends[term + 1]]
+            starts = bounds.starts[bounds.start_ends[term] : bounds.start_ends[term + 1]]
+            unit, last = 254.999999 / max(np.float64(best[0]), 1e-30), 0
+            for posting in range(begin, stop):
+                row = rows[posting]
+                peak = np.uint8(np.ceil(_fraction(tfs[posting], scale, row) * unit))
+                peaks[row >> shift] = max(peaks[row >> shift], peak)
+                while last < row >> (shift + 2):
+                    last += 1
+                    starts[last] = posting - begin
+            starts[last + 1 :] = stop - begin
+        bounds.largest[term], bounds.tenth[term] = best[0], best[TENTH - 1]
+        bounds.ready[term] = True
+
+
+@jit
+def _find(rows: Any, starts: Any, begin: int, stop: int, shift: int, first: int, row: int) -> int:
+    """Return the posting of a document among those of a term, or -1.
+
+    Args:
+        rows: documents of all postings.
+        starts, shift: see `keys.Bounds`.
+        begin, stop: postings of the term.
+        first: first of the term's starts.
+        row: the document.
+    """  # fmt: skip
+    if shift >= 0:
+        mine = first + (row >> (shift + 2))
+        begin, stop = begin + starts[mine], begin + starts[mine + 1]
+    while stop - begin > _SCANNED:
+        middle = (begin + stop) >> 1
+        if rows[middle] < row:
+            begin = middle + 1
+        else:
+            stop = middle + 1
+    for posting in range(begin, stop):
+        if rows[posting] >= row:
+            return posting if rows[posting] == row else -1
+    return -1
 
 
 @jit
@@ -388,7 +452,7 @@ def _candidates(block: Any, rows: Any, allowed: Any, sums: Any, cursors: Any, li
     """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
-    least, count_kept = floor * _BELOW - limit, 0
+    least, count_kept = floor - limit, 0
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
@@ -401,16 +465,36 @@ def _candidates(block: Any, rows: Any, allowed: Any, sums: Any, cursors: Any, li
 
 
 @jit
-def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, matrix: Any, room: Any, some: int) -> int:
-    """Add the shares of the terms from `needed` on to the candidates that can reach `floor`; return their number."""
+def _within(first: int, needed: int, floor: Any, bounds: Any, room: Any, some: int) -> int:
+    """Keep the candidates that the terms from `needed` on can lift to `floor` in their ranges; return their number."""
+    cursors, units, candidate_rows, scores = room
+    peaks, kept = bounds.peaks, 0
+    for number in range(some):
+        candidate, bound = candidate_rows[number], scores[number]
+        for mine in range(needed, len(cursors)):
+            shift = cursors[mine, 2]
+            bound += units[mine] * (peaks[cursors[mine, 3] + ((first + candidate) >> shift)] if shift >= 0 else 255)
+        candidate_rows[kept], scores[kept] = candidate, scores[number]
+        kept += bound >= floor
+    return kept
+
+
+@jit
+def _complete(query: int, block: Any, goal: Any, queries: Any, matrix: Any, bounds: Any, room: Any, some: int) -> int:
+    """Add the shares of missing terms to the candidates that can reach a score; return their number.
+
+    The `goal` is the number of the first missing term, and the score.
+    """
+    needed, floor = goal
     sums, cursors, limits, candidate_rows, scores = room
     indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    peaks, starts = bounds.peaks, bounds.starts
     first, end = block
     for mine in range(needed, len(cursors)):
         if not some:
             break
         at = queries.ends[query] + mine
-        weight, last = queries.weights[at], indptr[queries.terms[at] + 1]
+        weight, start, last = queries.weights[at], indptr[queries.terms[at]], indptr[queries.terms[at] + 1]
         begin = first_from(rows, cursors[mine, 1], last, first)
         stop = first_from(rows, begin, last, end)
         cursors[mine, 1] = stop
@@ -419,14 +503,14 @@ def _complete(query: int, block: Any, needed: int, floor: Any, queries: Any, mat
             for posting in range(begin, stop):
                 row = np.uint32(rows[posting])
                 sums[row - np.uint32(first)] = share(weight, tfs[posting], scale, row)
-        least, kept = floor * _BELOW - limits[mine + 1], 0
+        least, kept, shift, peak = floor - limits[mine + 1], 0, cursors[mine, 2], cursors[mine, 3]
         for number in range(some):
             candidate, score = np.uint32(candidate_rows[number]), scores[number]
             if whole:
                 score += sums[candidate]
-            else:
-                posting = first_from(rows, begin, stop, first + candidate)
-                if posting < stop and rows[posting] == first + candidate:
+            elif shift < 0 or peaks[peak + ((first + candidate) >> shift)]:
+                posting = _find(rows, starts, start, last, shift, cursors[mine, 4], first + candidate)
+                if posting >= 0:
                     score += share(weight, tfs[posting], scale, rows[posting])
             if score >= least:
                 candidate_rows[kept], scores[kept] = candidate, score
@@ -459,37 +543,47 @@ def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any,
 
 
 @jit
-def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matrix: Any, barred: Any, room: Any) -> int:
+def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matrix: Any, bounds: Any, room: Any) -> int:
     """Put the keys of a query's best documents first, in any order; return their number.
 
     Only blocks with a posting are visited, so the time depends on the postings and not on the size of the corpus. When
     the last terms together cannot lift a document to the worst of the best hits so far, only documents with one of the
-    other terms are completed (MaxScore). The hits and their scores are those of all postings.
+    other terms are completed (MaxScore), if this saves most postings, and of these documents only those that can reach
+    it with the largest shares in their ranges. The hits and their scores are those of all postings.
 
     Args:
         query: number of the query.
         number: number of its terms to use.
         kept: score that documents must reach, and number of hits to keep.
-        documents: `order` and `allowed` of `search`.
-        queries, matrix: see `search`.
-        barred: rows of excluded documents.
-        room: sums [B] of zeros, cursors [terms, 2], limits [terms + 1], candidates [B], their scores [B], keys
-            [2 * hits].
+        documents: `order` and `allowed` of `search`, and rows of excluded documents.
+        queries, matrix, bounds: see `search`.
+        room: sums [B] of zeros, cursors [terms, 5], limits [terms + 1], units [terms], candidates [B], their scores
+            [B], keys [2 * hits].
     """  # fmt: skip
-    sums, cursors, limits, candidates, scores, keys = room
-    order, allowed = documents
+    sums, cursors, limits, units, candidates, scores, keys = room
+    order, allowed, barred = documents
     begin, size, count = queries.ends[query], len(sums), len(order)
     cursors, limits = cursors[:number], limits[: number + 1]
     floor, hits = kept
-    limits[number] = 0
+    limits[number], margin, postings = 0, 0.0, 0
     for mine in range(number - 1, -1, -1):
-        cursors[mine, 1] = matrix.indptr[queries.terms[begin + mine]]
-        limits[mine] = limits[mine + 1] + _limit(queries.weights[begin + mine], matrix.scale)
+        term, weight = queries.terms[begin + mine], max(0.0, np.float64(queries.weights[begin + mine]))
+        units[mine] = weight * bounds.largest[term] / 255
+        limits[mine] = limits[mine + 1] + weight * bounds.largest[term]
+        margin += weight * (1 + bounds.largest[term]) * _MARGIN
+        postings += matrix.indptr[term + 1] - matrix.indptr[term]
+        cursors[mine, 1], cursors[mine, 2] = matrix.indptr[term], bounds.shifts[term]
+        cursors[mine, 3], cursors[mine, 4] = bounds.ends[term], bounds.start_ends[term]
     count_kept = 0
-    needed = number  # terms of which a hit has one
+    able = number  # terms of which a hit has one
+    needed, essential = number, postings  # terms whose postings are all read, and postings of those that must be
     while True:
-        while needed and limits[needed - 1] < floor * _BELOW:
-            needed -= 1
+        least = floor * _BELOW - margin
+        while able and limits[able - 1] < least:
+            able -= 1
+            essential -= matrix.indptr[queries.terms[begin + able] + 1] - matrix.indptr[queries.terms[begin + able]]
+        if postings > _WORTH * essential:
+            needed = able
         row = count
         for mine in range(needed):
             if cursors[mine, 1] < matrix.indptr[queries.terms[begin + mine] + 1]:
@@ -498,20 +592,20 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
             break
         first = row // size * size
         end = min(first + size, count)
-        postings = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
+        added = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
         for excluded in barred:
             if first <= excluded < end:
                 sums[excluded - first] = 0
-        block = (first, end, postings * _SCAN > end - first)
+        block = (first, end, added * _SCAN > end - first)
         if needed == number:
             so_far = (count_kept, floor, hits)
             count_kept, floor = _collect(block, matrix.rows, order, allowed, sums, cursors, keys, so_far)
             continue
         found = (candidates, scores)
-        some = _candidates(block, matrix.rows, allowed, sums, cursors[:needed], limits[needed], floor, found)
-        some = _complete(
-            query, (first, end), needed, floor, queries, matrix, (sums, cursors, limits, candidates, scores), some
-        )
+        some = _candidates(block, matrix.rows, allowed, sums, cursors[:needed], limits[needed], least, found)
+        some = _within(first, needed, least, bounds, (cursors, units, candidates, scores), some)
+        rest = (sums, cursors, limits, candidates, scores)
+        some = _complete(query, (first, end), (needed, least), queries, matrix, bounds, rest, some)
         for at in range(some):
             sums[candidates[at]] = scores[at]
         count_kept, floor = _collect_some(first, candidates[:some], order, sums, keys, (count_kept, floor, hits))
@@ -522,15 +616,26 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
 
 
 @jit
-def _guess(
-    query: int, number: int, hits: int, documents: Any, queries: Any, matrix: Any, barred: Any, room: Any
-) -> Any:
+def _reached(query: int, number: int, queries: Any, tenth: Any) -> Any:
+    """Return a score that ten documents reach with one of the terms."""
+    reached = np.float32(0)
+    for at in range(queries.ends[query], queries.ends[query] + number):
+        if queries.weights[at] < 0:
+            return SMALLEST
+        reached = max(
+            reached, queries.weights[at] * (tenth[queries.terms[at]] * np.float32(_BELOW) - np.float32(_MARGIN))
+        )
+    return max(SMALLEST, reached)
+
+
+@jit
+def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, matrix: Any, room: Any) -> Any:
     """Return a score that probably a few more than `hits` documents reach, as estimated from a sample of documents.
 
     The sample is spread over the corpus. It is not taken for few postings, of which most become hits.
     """
-    sums, cursors, _, _, _, keys = room
-    order, allowed = documents
+    sums, cursors, _, _, _, _, keys = room
+    order, allowed, barred = documents
     begin, count, postings = queries.ends[query], len(order), 0
     cursors = cursors[:number]
     for mine in range(number):
@@ -565,7 +670,9 @@ def _guess(
 
 
 @jit
-def search(hits: int, documents: Any, queries: Any, matrix: Any, barred: Any, counts: Any, best: Any) -> None:
+def search(
+    hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, barred: Any, counts: Any, best: Any
+) -> None:
     """Rank documents for queries.
 
     Args:
@@ -574,27 +681,36 @@ def search(hits: int, documents: Any, queries: Any, matrix: Any, barred: Any, co
             or None if all may.
         queries: `keys.Queries`.
         matrix: `keys.Matrix`.
+        bounds: `keys.Bounds`, filled in for the terms of the queries.
         barred: ends [Q+1] and rows of the documents excluded from the hits of a query: rows[ends[i]:ends[i+1]] for
             query i.
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
     barred_ends, barred_rows = barred
-    order, longest = documents[0], 0
+    (order, allowed), longest = documents, 0
     for query in range(len(counts)):
         longest = max(longest, queries.ends[query + 1] - queries.ends[query])
     sums = np.zeros(min(BLOCK, max(1, len(order))), np.float64)
-    cursors, limits = np.empty((longest, 2), np.int64), np.empty(longest + 1, np.float64)
+    cursors, limits = np.empty((longest, 5), np.int64), np.empty(longest + 1, np.float64)
+    units = np.empty(longest, np.float64)
     candidates, scores = np.empty(len(sums), np.int32), np.empty(len(sums), np.float64)
     keys = np.empty(2 * hits, np.uint64)
-    room = (sums, cursors, limits, candidates, scores, keys)
+    room = (sums, cursors, limits, units, candidates, scores, keys)
     for query in range(len(counts)):
         excluded = barred_rows[barred_ends[query] : barred_ends[query + 1]]
-        number = queries.ends[query + 1] - queries.ends[query]
-        floor = _guess(query, number, hits, documents, queries, matrix, excluded, room)
-        count_kept = _rank(query, number, (floor, hits), documents, queries, matrix, excluded, room)
+        number, own = queries.ends[query + 1] - queries.ends[query], (order, allowed, excluded)
+        if hits + len(excluded) <= TENTH and allowed is None:
+            floor = _reached(query, number, queries, bounds.tenth)
+        elif hits <= _FEW_HITS:
+            floor = SMALLEST
+        else:
+            floor = _guess(query, number, hits, own, queries, matrix, room)
+        kept = (floor, hits)
+        count_kept = _rank(query, number, kept, own, queries, matrix, bounds, room)
         if count_kept < hits and floor > SMALLEST:  # the estimate was too high
-            count_kept = _rank(query, number, (SMALLEST, hits), documents, queries, matrix, excluded, room)
+            kept = (SMALLEST, hits)
+            count_kept = _rank(query, number, kept, own, queries, matrix, bounds, room)
         ordered = np.sort(keys[:count_kept])
         for rank in range(count_kept):
             best[query, rank] = ordered[count_kept - 1 - rank]

@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 HALF = np.uint64(32)
 SIGN = np.uint32(1 << 31)
 LOWEST = np.uint64(0xFFFFFFFF)
+TENTH = 10
 _FEWEST = 8  # queries of a piece
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
 
@@ -65,6 +66,33 @@ class Matrix(NamedTuple):
     rows: Array
     tfs: Array
     scale: Array | None
+
+
+class Bounds(NamedTuple):
+    """Upper bounds of the shares of terms, and where their postings are, by range of documents.
+
+    A bound is a fraction of the weight of a term (or of a unit of a learned weight), so it holds for every query. Terms
+    with few postings have no ranges.
+
+    Attributes:
+        ready: [V] whether the bounds of a term are filled in.
+        largest: [V] largest fraction of each term.
+        tenth: [V] tenth largest fraction of each term, 0 for terms of fewer documents.
+        shifts: [V] a range of a term has 2**shift documents; -1 for a term without ranges.
+        ends: [V+1] ranges of each term: peaks[ends[i]:ends[i+1]].
+        peaks: [R] largest fraction in each range, in 255ths of the largest of the term.
+        start_ends: [V+1] starts of each term.
+        starts: [S] first posting of every fourth range, counted from the first one of the term.
+    """
+
+    ready: Array
+    largest: Array
+    tenth: Array
+    shifts: Array
+    ends: Array
+    peaks: Array
+    start_ends: Array
+    starts: Array
 
 
 def scores_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
