@@ -29,8 +29,9 @@ MAKEFLAGS += --no-builtin-rules
 .SECONDARY:
 PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained robust04 no-labels no-labels-seed prior few-labels \
-    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
+.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
+    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation \
+    $(PAPERS) $(PAPERS:%=check-%)
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15

@@ -21,6 +21,8 @@ LITE_RULED ?= lite drboost-2
 DPR_CONFIG ?=
 BPR_CONFIG ?=
 LITE_CONFIG ?=
+# Options of the learner that is added to the student: the projection of both must be alike
+L_DRBOOST ?=
 LITE_TRAIN ?= --max-steps 120 --lr 2e-4 --dev-queries 60 --eval-steps 120
 
 lite := $(OUT)/lite/seed-$(SEED)
@@ -92,7 +94,7 @@ $(lite)/drboost-2-index/manifest.json: $(lite)/dpr32-index/manifest.json $(lite)
 	$(lite_append)
 
 $(lite)/l-drboost-2/manifest.json: $(lite)/lite.errors.parquet $(lite)/lite/manifest.json $(OUT)/dev.parquet
-	$(lite_boost) --seed 2$(SEED)
+	$(lite_boost) $(L_DRBOOST) --seed 2$(SEED)
 
 $(lite)/l-drboost-2-index/manifest.json: $(lite)/lite-index/manifest.json $(lite)/l-drboost-2-learner-index/manifest.json
 	$(lite_append)
