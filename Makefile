@@ -7,6 +7,7 @@ SETUP := $(VENV)/.installed
 CURVES ?= $(VENV)/bin/python studies/curves.py
 TABLES_PAGE ?= $(VENV)/bin/python studies/tables.py
 SAMPLE ?= $(VENV)/bin/python studies/sample.py
+ONE_PROCESS ?= $(VENV)/bin/python studies/one_process.py
 CODE := hybrid_cli tests benchmarks docs studies
 
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
@@ -30,11 +31,11 @@ MAKEFLAGS += --no-builtin-rules
 PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
 .PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
-    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation \
-    $(PAPERS) $(PAPERS:%=check-%)
+    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \
+    $(PAPERS) $(PAPERS:%=paper-%) $(PAPERS:%=sample-%) $(PAPERS:%=check-%)
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(SETUP)  ## create .venv and install hybrid with development tools
 

@@ -39,12 +39,33 @@ released_dpr ?= $(DPR) $(if $(small),,--preset dpr)
 
 
 paper_make = $(MAKE) --no-print-directory SEED=$(PAPER_SEED) MODEL=$(BERT) LENGTHS='$(SHORT)' $(if $(small),SPARSE_TRAIN='$(STEPS)')
-paper_tables = $(TABLES_PAGE) $($@_table)
+paper_tables = $(TABLES_PAGE) $($(@:paper-%=%)_table)
 seed := seed-$(PAPER_SEED)
 
 sample_model := $(if $(small),$(papers)/model/config.json)
 $(sample_model): | $(SETUP)
 	$(SAMPLE) model $(@D)
+
+# Each target runs its rules; on a sample, one process runs the plan of the target.
+
+how := $(if $(small),$(if $(IN_ONE_PROCESS),paper,sample),paper)
+
+msmarco: $(how)-msmarco  ## DualRM, RoC and SPAR on MS MARCO passage at published settings, next to the published figures (SCALE=small: on a sample)
+
+dl19: $(how)-dl19  ## the models of `make msmarco` on the queries of TREC DL 2019
+
+nq: $(how)-nq  ## DPR, RoC, SPAR and LITE on Natural Questions (NQ=FOLDER) at published settings
+
+entityquestions: $(how)-entityquestions  ## SPAR and LITE on EntityQuestions, with the models of `make nq`: micro and macro means over 24 relations
+
+beir: $(how)-beir  ## SPAR and LITE on BEIR, trained on MS MARCO: each set and the average
+
+robust04: $(how)-robust04  ## RoC on Robust04 at published settings, in five folds
+
+trec-covid: $(how)-trec-covid  ## zero-shot recipe of DualRM on TREC-COVID, round 2: adapt to it, train on MS MARCO
+
+$(PAPERS:%=sample-%): sample-%: | $(SETUP)
+	@$(ONE_PROCESS) $* SCALE=small
 
 # MS MARCO passage. The dev split is 500 training queries (DualRM, section 4), `test` is dev.small.
 
@@ -59,7 +80,7 @@ msmarco_named = msmarco $(MSMARCO)/collection.tsv \
     --queries dev=$(MSMARCO)/queries.train.tsv --qrels dev=$(MSMARCO)/qrels.train.tsv \
     --queries test=$(MSMARCO)/queries.dev.small.tsv --qrels test=$(MSMARCO)/qrels.dev.small.tsv \
     --queries dl19=$(MSMARCO)/msmarco-test2019-queries.tsv --qrels dl19=$(MSMARCO)/2019qrels-pass.txt
-msmarco_needs = $(if $(MSMARCO),,$(info $@: from ir_datasets, or pass MSMARCO=FOLDER with $(msmarco_files)))
+msmarco_needs = $(if $(MSMARCO),,$(info $(@:paper-%=%): from ir_datasets, or pass MSMARCO=FOLDER with $(msmarco_files)))
 msmarco_irds := irds train=msmarco-passage/train dev=msmarco-passage/train test=msmarco-passage/dev/small \
     dl19=msmarco-passage/trec-dl-2019/judged
 
@@ -88,7 +109,7 @@ roc_marco := ROC_TRAIN= $(foreach name,INDEX_BM25 MINE TUNE,$(name)='--config ro
 roc_nq := $(subst roc-marco,roc-nq,$(roc_marco))
 roc_marco_rows := dense bm25+dense bm25+clear bm25+EI
 
-msmarco: | $(SETUP)  ## DualRM, RoC and SPAR on MS MARCO passage at published settings, next to the published figures (SCALE=small: on a sample)
+paper-msmarco: | $(SETUP)
 	$(msmarco_needs)
 	+@$(clear_make) $(clear_rows:%=$(msmarco)/clear/%.test.parquet)
 	+@$(spar_make) $(spar_alone:%=$(msmarco)/spar/%.test.parquet)
@@ -100,7 +121,7 @@ msmarco: | $(SETUP)  ## DualRM, RoC and SPAR on MS MARCO passage at published se
 	    $(roc_marco_rows:%=$(msmarco)/roc/roc-cocondenser/$(seed)/%.test.parquet)
 	@$(paper_tables)
 
-dl19: | $(SETUP)  ## the models of `make msmarco` on the queries of TREC DL 2019
+paper-dl19: | $(SETUP)
 	$(msmarco_needs)
 	+@$(clear_make) TEST=dl19 RM3='--rm3 --tune --measure nDCG@10' $(clear_rows:%=$(msmarco)/clear/%.dl19.parquet)
 	@$(paper_tables)
@@ -111,7 +132,7 @@ dl19: | $(SETUP)  ## the models of `make msmarco` on the queries of TREC DL 2019
 nq := $(papers)/nq
 nq_table := $(nq)/data $(nq) --collection nq
 NQ ?= $(if $(small),$(nq)/source,data/nq)
-nq_needs = $(if $(wildcard $(NQ)/psgs_w100.tsv)$(small),,$(info $@: pass NQ=FOLDER with psgs_w100.tsv biencoder-nq-train.json \
+nq_needs = $(if $(wildcard $(NQ)/psgs_w100.tsv)$(small),,$(info $(@:paper-%=%): pass NQ=FOLDER with psgs_w100.tsv biencoder-nq-train.json \
     biencoder-nq-dev.json nq-test.qa.csv, as DPR distributes them))
 nq_prepare = $(HYBRID) prepare dpr $(NQ)/psgs_w100.tsv --training train=$(NQ)/biencoder-nq-train.json --training dev=$(NQ)/biencoder-nq-dev.json \
     --questions test=$(NQ)/nq-test.qa.csv --output $(@D) --overwrite
@@ -138,7 +159,7 @@ lite_all := dpr bpr spar dpr32 drboost-2 lite r-drboost-2 l-drboost-2 $(addprefi
 roc_all := dense clear E I EI $(addprefix bm25+,dense clear E I EI)
 nq_bases := $(if $(DPR),dpr) $(spar_bases)
 
-nq: | $(SETUP)  ## DPR, RoC, SPAR and LITE on Natural Questions (NQ=FOLDER) at published settings
+paper-nq: | $(SETUP)
 	$(nq_needs)
 	+@$(nq_spar) $(nq)/bm25.test.parquet $(dense_rows:%=$(nq)/spar/$(seed)/%.test.parquet) \
 	    $(nq_bases:%=$(nq)/released/%.test.parquet) $(nq_bases:%=$(nq)/released/%+lambda.test.parquet) \
@@ -158,7 +179,7 @@ relations := P106 P112 P127 P131 P136 P159 P17 P170 P175 P176 P19 P20 P26 P264 P
 eq := $(papers)/entityquestions
 entityquestions_table := $(eq)/data $(eq) --collection entityquestions
 ENTITYQUESTIONS ?= $(if $(small),$(eq)/source,data/entityquestions)
-eq_needs = $(if $(wildcard $(ENTITYQUESTIONS)/test)$(small),,$(info $@: pass ENTITYQUESTIONS=FOLDER with test/P17.test.json and the other \
+eq_needs = $(if $(wildcard $(ENTITYQUESTIONS)/test)$(small),,$(info $(@:paper-%=%): pass ENTITYQUESTIONS=FOLDER with test/P17.test.json and the other \
     relations))
 
 $(papers)/entityquestions/source/test/P17.test.json: | $(SETUP)
@@ -187,7 +208,7 @@ $(eq)/bm25+dpr.$(TEST).parquet: $(eq)/bm25.$(TEST).parquet $(eq)/dpr.$(TEST).par
 $(eq)/$(TEST)/measurements.parquet: $(filter %.parquet,$(subst =, ,$(eq_rows)))
 	$(evaluate) $(eq_rows) --measures acc@20,acc@100 --output $@ --overwrite
 
-entityquestions: | $(SETUP)  ## SPAR and LITE on EntityQuestions, with the models of `make nq`: micro and macro means over 24 relations
+paper-entityquestions: | $(SETUP)
 	$(nq_needs)$(eq_needs)
 	+@$(nq_spar) $(nq)/spar/$(seed)/lambda.test.parquet $(if $(DPR),$(nq)/released/bm25+dpr.test.parquet $(nq)/released/dpr+lambda.test.parquet)
 	+@$(nq_lite) $(foreach row,dpr32 drboost-2 lite,$(nq)/lite/$(seed)/$(row).test.parquet)
@@ -205,7 +226,7 @@ BEIR_SETS ?= $(if $(small),msmarco scifact cqadupstack/gis cqadupstack/english,m
     quora dbpedia-entity scidocs fever climate-fever scifact $(forums:%=cqadupstack/%))
 BEIR ?= $(if $(small),$(beir)/source)
 BEIR_SET ?=
-beir_needs = $(if $(BEIR),,$(info $@: from ir_datasets, or pass BEIR=FOLDER with a folder of BEIR for each of $(BEIR_SETS)))
+beir_needs = $(if $(BEIR),,$(info $(@:paper-%=%): from ir_datasets, or pass BEIR=FOLDER with a folder of BEIR for each of $(BEIR_SETS)))
 beir_bases := ance contriever gtr
 beir_lambdas := lambda unicoil-lambda
 released_lambda := $(msmarco)/spar/spar/$(seed)/lambda
@@ -232,7 +253,7 @@ beir_make = $(paper_make) DATA=$(beir)/$$set/data OUT=$(beir)/$$set RELEASED=$(b
     RELEASED_NAMES='$(beir_bases) $(beir_lambdas) lite drboost-2' TUNED=$(msmarco)/spar/released TEST=$$split
 marco_lite = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/lite LITE_CONFIG='--config lite-nq' TRAIN='$(STEPS)' LITE_TRAIN= LITE_DIM=32
 
-beir: | $(SETUP)  ## SPAR and LITE on BEIR, trained on MS MARCO: each set and the average
+paper-beir: | $(SETUP)
 	$(msmarco_needs)$(beir_needs)
 	+@$(marco_lite) $(released_lite)/manifest.json $(released_drboost-2)/manifest.json
 	+@$(spar_make) RELEASED_NAMES='$(beir_bases)' $(beir_bases:%=$(msmarco)/spar/released/%+lambda-tuned/manifest.json)
@@ -252,7 +273,7 @@ robust04 := $(papers)/robust04
 robust04_table := $(robust04)/folds $(robust04) --collection robust04 --split all
 ROBUST04 ?= $(if $(small),$(robust04)/source)
 ROBUST04_FOLDS ?= $(if $(FOLDS),$(FOLDS),$(if $(small),$(robust04)/source/folds.json))
-robust_needs = $(if $(ROBUST04),,$(info $@: from ir_datasets (disks 4 and 5 need a license), or pass ROBUST04=FOLDER with disk45/ \
+robust_needs = $(if $(ROBUST04),,$(info $(@:paper-%=%): from ir_datasets (disks 4 and 5 need a license), or pass ROBUST04=FOLDER with disk45/ \
     topics.robust04.txt qrels.robust04.txt; FOLDS=FILE sets the folds))
 robust_files = trec $(ROBUST04)/disk45 --encoding latin-1 --topics all=$(ROBUST04)/topics.robust04.txt --qrels all=$(ROBUST04)/qrels.robust04.txt
 
@@ -267,10 +288,10 @@ robust_make = $(paper_make) DATA=$(if $(filter command,$(firstword $(origin DATA
     FOLD_ROW=$$row $$(case $$row in cocondenser-*) echo MODEL=$(COCONDENSER);; esac)
 without := --ortho-weight 0 --mask-matches 0
 
-robust04: | $(SETUP)  ## RoC on Robust04 at published settings, in five folds
+paper-robust04: | $(SETUP)
 	$(robust_needs)
 	+@for row in dense cocondenser-dense; do $(robust_make) FOLD_LOSS=nll FOLD_OPTIONS='$(without)' cross-validation || exit 1; done
-	+@for row in clear cocondenser-clear; do $(robust_make) FOLD_LOSS=residual-margin FOLD_OPTIONS='$(without)' FOLD_INDEX='--index $(robust04)/bm25' cross-validation || exit 1; done
+	+@for row in clear cocondenser-clear; do $(robust_make) FOLD_LOSS=residual-margin FOLD_OPTIONS='--in-batch $(without)' FOLD_INDEX='--index $(robust04)/bm25' cross-validation || exit 1; done
 	+@for row in E; do $(robust_make) FOLD_OPTIONS='--mask-matches 0' cross-validation || exit 1; done
 	+@for row in I; do $(robust_make) FOLD_OPTIONS='--ortho-weight 0' FOLD_INDEX= cross-validation || exit 1; done
 	+@for row in EI cocondenser-EI; do $(robust_make) cross-validation || exit 1; done
@@ -283,7 +304,7 @@ TREC_COVID ?= $(if $(small),$(covid_out)/source)
 SCIBERT ?= $(if $(small),$(papers)/model,allenai/scibert_scivocab_uncased)
 earlier := $(or $(RESIDUAL),$(TREC_COVID:%=%/qrels-rnd1.txt))
 trec-covid_table := $(covid_out)/data $(covid_out) --collection trec-covid $(earlier:%=--residual-qrels %)
-covid_needs = $(if $(TREC_COVID),,$(info $@: from ir_datasets, or pass TREC_COVID=FOLDER with docs.jsonl topics-rnd2.xml qrels-rnd2.txt \
+covid_needs = $(if $(TREC_COVID),,$(info $(@:paper-%=%): from ir_datasets, or pass TREC_COVID=FOLDER with docs.jsonl topics-rnd2.xml qrels-rnd2.txt \
     qrels-rnd1.txt; RESIDUAL=FILE are the judgments of round 1; TRAIN_DATA=FOLDER replaces MS MARCO))
 covid_files = trec $(TREC_COVID)/docs.jsonl --topics test=$(TREC_COVID)/topics-rnd2.xml --qrels test=$(TREC_COVID)/qrels-rnd2.txt
 
@@ -293,7 +314,7 @@ $(papers)/trec-covid/source/docs.jsonl: | $(SETUP)
 $(covid_out)/data/manifest.json: $(if $(small),$(covid_out)/source/docs.jsonl) | $(SETUP) $(sample_model)
 	$(HYBRID) prepare $(if $(TREC_COVID),$(covid_files),irds test=cord19/trec-covid/round2) --output $(@D) --overwrite
 
-trec-covid: | $(SETUP)  ## zero-shot recipe of DualRM on TREC-COVID, round 2: adapt to it, train on MS MARCO
+paper-trec-covid: | $(SETUP)
 	$(msmarco_needs)$(covid_needs)
 	+@$(MAKE) --no-print-directory SEED=$(PAPER_SEED) MODEL=$(SCIBERT) INDEX_BM25='--config dualrm-marco' MINE='--config dualrm-marco' \
 	    COVID_TRAIN='--config dualrm-marco --max-steps $(if $(small),4 --batch-size 8,5714)' ADAPT='$(if $(small),--max-steps 4 --batch-size 8,--epochs 10)' \

@@ -1,4 +1,4 @@
-"""Run the plan of a make target in one process: a sample takes a minute, and starting Python for each call would take ten.
+"""Run the plan of a make target in one process: a sample takes a minute; to start Python for each call takes ten.
 
     python studies/one_process.py TARGET [NAME=VALUE ...]
 

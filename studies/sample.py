@@ -43,8 +43,10 @@ RELATIONS = {  # the 24 relations of EntityQuestions: sentence, question
     "P740": ("The choir of {0} was formed in {1}.", "where was {0} founded?"),
     "P800": ("{0} is famous for a work named {1}.", "what is {0} famous for?"),
 }
-_STARTS = "Bar Cel Dor Fen Gal Hol Jar Kel Lor Mar Nor Pol Rav Sel Tor Ul Var Wen Yor Zan".split()
-_ENDS = "adin bury camo dale evik foss grad hausen ilo jova kirk lund mont nau oski poli quet rith stad ton".split()
+_STARTS = ("Bar", "Cel", "Dor", "Fen", "Gal", "Hol", "Jar", "Kel", "Lor", "Mar", "Nor", "Pol", "Rav", "Sel", "Tor",
+           "Ul", "Var", "Wen", "Yor", "Zan")  # fmt: skip
+_ENDS = ("adin", "bury", "camo", "dale", "evik", "foss", "grad", "hausen", "ilo", "jova", "kirk", "lund", "mont", "nau",
+         "oski", "poli", "quet", "rith", "stad", "ton")  # fmt: skip
 _FILLERS = (
     "Local papers reported about it for weeks.",
     "The archive of the town keeps several letters on the matter.",
@@ -182,8 +184,8 @@ def robust04(folder: Path) -> None:
         _lines(folder / "disk45" / f"ft911_{place}", documents)
     questions = QUESTIONS[::24]
     topics = (
-        f"<top>\n\n<num> Number: {number} \n<title> {question.text.rstrip('?')}\n\n<desc> Description: \n{question.text}"
-        f"\n\n<narr> Narrative: \nRelevant documents name the answer.\n\n</top>\n"
+        f"<top>\n\n<num> Number: {number} \n<title> {question.text.rstrip('?')}\n\n"
+        f"<desc> Description: \n{question.text}\n\n<narr> Narrative: \nRelevant documents name the answer.\n\n</top>\n"
         for number, question in enumerate(questions, 301)
     )
     _lines(folder / "topics.robust04.txt", topics)
@@ -204,7 +206,9 @@ def trec_covid(folder: Path) -> None:
     )
     _lines(folder / "topics-rnd2.xml", ['<topics task="COVIDSearch" batch="2">', *topics, "</topics>"])
     _lines(folder / "qrels-rnd2.txt", _qrels(questions, 1, "{} 2 p{} {}"))
-    earlier = (f"{number} 1 p{(question.passage + 2) % len(PASSAGES)} 0" for number, question in enumerate(questions, 1))
+    earlier = (
+        f"{number} 1 p{(question.passage + 2) % len(PASSAGES)} 0" for number, question in enumerate(questions, 1)
+    )
     _lines(folder / "qrels-rnd1.txt", earlier)
 
 

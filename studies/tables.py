@@ -4,10 +4,11 @@
     python studies/tables.py DATA OUT --collection msmarco [--check]
 
 Prints Markdown, and writes `tables.md`, `tables.tex` and `tables.csv` (with --collection: `msmarco.md`, ...) to
-`OUT/tables`. The published figures, their sources and the runs of each row are in published.yaml. A cell is the mean over the queries with its 95% t-interval, of the means
-over the seeds if there are several runs. `*` marks p < .05 of a paired t-test against the first row, with Bonferroni's
-correction for the rows. The CSV file names the runs of each cell and their fingerprints, which `hybrid inspect RUN` traces
-to indexes, encoders and settings. Rows without a run are listed. --check compares with the published figures.
+`OUT/tables`. The published figures, their sources and the runs of each row are in published.yaml. A cell is the mean
+over the queries with its 95% t-interval, of the means over the seeds if there are several runs. `*` marks p < .05 of a
+paired t-test against the first row, with Bonferroni's correction for the rows. The CSV file names the runs of each cell
+and their fingerprints, which `hybrid inspect RUN` traces to indexes, encoders and settings. Rows without a run are
+listed. --check compares with the published figures.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ import polars as pl
 import yaml
 from scipy import stats
 
-from hybrid_cli import storage
-from hybrid_cli.collections.collection import document_count
+from hybrid_cli import runs, storage
+from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.accuracy import ACCURACY
+from hybrid_cli.evaluation.accuracy import answer_qrels, passages, with_answers
 from hybrid_cli.reporting import tables as reporting
 from hybrid_cli.reporting.aggregate import MACRO, MICRO, aggregate
 from hybrid_cli.reporting.tables import figure, with_sign
@@ -39,7 +40,7 @@ from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.inspect import inspect
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
-CONFIDENCE, LEVEL = 0.95, 0.05
+CONFIDENCE, LEVEL, HITS = 0.95, 0.05, 1000
 ROC, _BEHIND_ROC, ROC_PARTS = "RoC@10", "Success@10", ("D only@10", "S only@10", "Fail@10")
 RBO = "RBO"  # rank-biased overlap with BM25
 BYTES, LATENCY, ATTACKED, DROP = "bytes per passage", "latency p50 (ms)", "Success@100", "mean drop"
@@ -166,32 +167,43 @@ class Collection:
 def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measures: Sequence[str]) -> list[Values]:
     """Return the value of each query for every row, as mean over the seeds; unchanged runs are not measured again.
 
-    Without judgments, Success@k is the share of questions with an answer in the first k passages, and other measures
-    are left out.
+    Without judgments, the hits of all runs that have an answer are relevant.
     """
     named = [f"r{row}~{seed}={path}" for row, paths in enumerate(runs) for seed, path in enumerate(paths)]
     output = where.out / "tables" / f"{name}.parquet"
-    overlap = {"overlap_with": str(where.out / f"bm25.{where.split}.parquet")} if RBO in measures else {}
-    names = {measure: measure for measure in measures if measure != RBO}
+    options: dict[str, Any] = {"output": output, "split": where.split}
+    options |= {"overlap_with": str(where.out / f"bm25.{where.split}.parquet")} if RBO in measures else {}
+    options |= {"measures": [measure for measure in measures if measure != RBO] or ["MRR@10"]}  # `evaluate` needs one
+    options |= {"residual_qrels": where.residual} if where.residual else {}
+    judged = where.data
     if where.measured_by_answers:
-        names = {name: name.replace("Success", ACCURACY) for name in names if name.startswith("Success")}
-        if not names:
-            return [{} for _ in runs]
-    computed = list(names.values()) or ["MRR@10"]  # `evaluate` needs one
-    residual = {"residual_qrels": where.residual} if where.residual else {}
-    options: dict[str, Any] = {"split": where.split, "measures": computed, "output": output, **overlap, **residual}
+        judged = where.out / "tables" / f"{name}.qrels.tsv"
+        depth = max(int(name.partition("@")[2] or HITS) for name in options["measures"])
+        _write_answered(where, [path for paths in runs for path in paths], depth, judged)
+        options = {option: value for option, value in options.items() if option != "split"}
     with redirect_stdout(StringIO()):
         try:
-            evaluate([where.data, *named], **options)
+            evaluate([judged, *named], **options)
         except InputError:  # other runs than before
-            evaluate([where.data, *named], **options, overwrite=True)
+            evaluate([judged, *named], **options, overwrite=True)
     values = pl.read_parquet(output).with_columns(row=pl.col("run").str.extract(r"^r(\d+)~").cast(pl.Int64))
     means = values.group_by("row", "measure", "qid").agg(pl.col("value").mean()).sort("qid")
-    names |= {RBO: RBO} if overlap else {}
     return [
-        {name: means.filter(row=row, measure=measure)["value"].to_numpy() for name, measure in names.items()}
-        for row in range(len(runs))
+        {each: means.filter(row=row, measure=each)["value"].to_numpy() for each in measures} for row in range(len(runs))
     ]
+
+
+def _write_answered(where: Collection, files: Sequence[Path], depth: int, output: Path) -> None:
+    """Write judgments: the first hits of all runs are relevant if they have an answer; other questions keep a row."""
+    ranked = (runs.read_run(file).filter(pl.col("rank") <= depth) for file in files)
+    hits = pl.concat([run.select("qid", "docid") for run in ranked]).unique(maintain_order=True)
+    queries = with_answers(read_queries(queries_path(where.data, where.split)))
+    corpus = pl.scan_parquet(corpus_path(where.data)).select("docid", "text")
+    texts = passages(corpus.join(hits.lazy().select("docid").unique(), on="docid", how="semi").collect())
+    judged = answer_qrels(hits, queries, texts).sort("qid", "docid", nulls_last=True)
+    judged = judged.filter(pl.col("docid").is_not_null() | ~pl.col("qid").is_in(judged.drop_nulls()["qid"].implode()))
+    rows = judged.select("qid", iteration=pl.lit("0"), docid=pl.col("docid").fill_null("none"), relevance="relevance")
+    rows.write_csv(output, separator="\t", include_header=False)
 
 
 def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
@@ -205,7 +217,7 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
     measures = [*columns, *([_BEHIND_ROC] if with_roc else [])]
     values = measured(where, name, [*(runs for _, runs in rows), *([sparse] if with_roc else [])], measures)
     for (row, runs), own in zip(rows, values, strict=False):
-        for column in (column for column in columns if column in own):
+        for column in columns:
             base = values[0][column]
             p = 1.0 if np.allclose(own[column], base) else stats.ttest_rel(own[column], base).pvalue * (len(rows) - 1)
             low, high = _interval(own[column], float(own[column].mean()))
@@ -361,7 +373,8 @@ def page(where: Collection, with_costs: bool = True, tables: Sequence[Table] | N
         tables = [replace(table, folder="", split=None) for table in TABLES if not table.parts]
     found = all_cells(where, tables, with_costs)
     shown = [with_paper(table, own) for table, own in zip(tables, found, strict=True)]
-    title = f"{where.data.name if where.name == 'tables' else where.name}, split {where.split}, {document_count(where.data):,} documents"
+    name = where.data.name if where.name == "tables" else where.name
+    title = f"{name}, split {where.split}, {document_count(where.data):,} documents"
     markdown = "\n\n".join([f"# {title}", *(reporting.markdown_table(each, "## {}") for each in shown)]) + "\n"
     tex = "\n\n".join([f"% {title}", *map(reporting.latex_table, shown)]) + "\n"
     (where.out / "tables" / f"{where.name}.md").write_text(markdown, "utf-8")
