@@ -5,6 +5,9 @@ VENV := .venv
 HYBRID ?= $(VENV)/bin/hybrid
 SETUP := $(VENV)/.installed
 CURVES ?= $(VENV)/bin/python studies/curves.py
+TABLES_PAGE ?= $(VENV)/bin/python studies/tables.py
+SAMPLE ?= $(VENV)/bin/python studies/sample.py
+ONE_PROCESS ?= $(VENV)/bin/python studies/one_process.py
 CODE := hybrid_cli tests benchmarks docs studies
 
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
@@ -25,12 +28,14 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
+PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained robust04 no-labels no-labels-seed prior few-labels \
-    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths trec-covid
+.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
+    $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \
+    $(PAPERS) $(PAPERS:%=paper-%) $(PAPERS:%=sample-%) $(PAPERS:%=check-%)
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(SETUP)  ## create .venv and install hybrid with development tools
 
@@ -95,7 +100,7 @@ tables: $(SETUP)  ## all studies on DATA (hours), then the papers' tables next t
 	@$(MAKE) --no-print-directory tables-page
 
 tables-page: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25+rm3.test.parquet  ## the papers' tables next to the figures of the runs in OUT
-	@$(VENV)/bin/python studies/tables.py $(DATA) $(OUT)
+	@$(TABLES_PAGE) $(DATA) $(OUT)
 
 include pipelines/common.mk
 include pipelines/demo.mk
@@ -115,4 +120,6 @@ include pipelines/robust04.mk
 include pipelines/no-labels.mk
 include pipelines/claims.mk
 include pipelines/recommended.mk
+include pipelines/released.mk
+include pipelines/papers.mk
 include benchmarks/prior.mk

@@ -9,14 +9,14 @@
 LOSS ?= residual-margin
 
 clear_runs := \
-    bm25=$(OUT)/bm25.test.parquet \
-    before=$(OUT)/before.test.parquet \
-    after=$(OUT)/after.test.parquet \
-    bm25+before-minmax=$(OUT)/bm25+before.minmax.test.parquet \
-    bm25+before-tuned=$(OUT)/bm25+before.test.parquet \
-    bm25+after-rrf=$(OUT)/bm25+after.rrf.test.parquet \
-    bm25+after-minmax=$(OUT)/bm25+after.minmax.test.parquet \
-    bm25+after-tuned=$(OUT)/bm25+after.test.parquet
+    bm25=$(OUT)/bm25.$(TEST).parquet \
+    before=$(OUT)/before.$(TEST).parquet \
+    after=$(OUT)/after.$(TEST).parquet \
+    bm25+before-minmax=$(OUT)/bm25+before.minmax.$(TEST).parquet \
+    bm25+before-tuned=$(OUT)/bm25+before.$(TEST).parquet \
+    bm25+after-rrf=$(OUT)/bm25+after.rrf.$(TEST).parquet \
+    bm25+after-minmax=$(OUT)/bm25+after.minmax.$(TEST).parquet \
+    bm25+after-tuned=$(OUT)/bm25+after.$(TEST).parquet
 
 # The paths in NAME=PATH
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
@@ -29,32 +29,32 @@ $(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	    --dev $(OUT)/dev.parquet --dev-queries $(DEV_QUERIES) --seed $(SEED) --output $(@D)
 
 $(OUT)/report.html: $(clear_files)
-	$(HYBRID) report $(DATA) --split test $(clear_runs) --complement after bm25 --model $(OUT)/after \
+	$(HYBRID) report $(DATA) --split $(TEST) $(clear_runs) --complement after bm25 --model $(OUT)/after \
 	    --measures $(MEASURES) --output $@ --overwrite
 
 # Ablations, one seed. Every variant uses the weights of its last step, so that validation selects nothing.
 
 ablation_rows := residual bm25+residual constant bm25+constant random bm25+random
 ablation := $(OUT)/ablations/seed-$(SEED)
-ablation_runs := bm25=$(OUT)/bm25.test.parquet before=$(OUT)/before.test.parquet bm25+before=$(OUT)/bm25+before.test.parquet \
-    $(foreach seed,$(SEEDS),$(foreach row,$(ablation_rows),$(row)-$(seed)=$(OUT)/ablations/seed-$(seed)/$(row).test.parquet))
+ablation_runs := bm25=$(OUT)/bm25.$(TEST).parquet before=$(OUT)/before.$(TEST).parquet bm25+before=$(OUT)/bm25+before.$(TEST).parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(ablation_rows),$(row)-$(seed)=$(OUT)/ablations/seed-$(seed)/$(row).$(TEST).parquet))
 ablation_table = $(evaluate) $(ablation_runs) --measures $(MEASURES) --output $(OUT)/ablations/measurements.parquet
 
-ablations: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/before.test.parquet $(OUT)/bm25+before.test.parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
+ablations: $(SETUP) $(OUT)/bm25.$(TEST).parquet $(OUT)/before.$(TEST).parquet $(OUT)/bm25+before.$(TEST).parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
 	$(each_seed)
 	$(ablation_table) --overwrite > $(OUT)/ablations/table.txt
 	@$(ablation_table) --over-seeds --format markdown
 
-ablations-seed: $(ablation_rows:%=$(ablation)/%.test.parquet)
+ablations-seed: $(ablation_rows:%=$(ablation)/%.$(TEST).parquet)
 
 $(ablation)/residual/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
 
 $(ablation)/constant/manifest.json: $(OUT)/train-$(SEED).parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss margin --seed $(SEED) --output $(@D)
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --scorer-weight 0 --seed $(SEED) --output $(@D)
 
 $(ablation)/random/manifest.json: $(ablation)/random-negatives.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
 
 $(ablation)/random-negatives.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --prob 0 --seed $(SEED) --output $@ --overwrite
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) $(MINE) --prob 0 --seed $(SEED) --output $@ --overwrite

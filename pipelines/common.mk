@@ -24,13 +24,18 @@ MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 200
+# The measured split, and options of single commands, such as --config EXPERIMENT (`hybrid presets`)
+TEST ?= test
+INDEX_BM25 ?=
+MINE ?=
+TUNE ?=
 TUNE_MEASURE = MRR@10
 # RM3 is tuned on the test queries by cross-validation in two folds, as in DualRM, section 4.
 RM3 ?= --rm3 --tune --measure $(TUNE_MEASURE)
 
 corpus := $(DATA)/manifest.json
 bm25 := $(OUT)/bm25/manifest.json
-evaluate := $(HYBRID) evaluate $(DATA) --split test
+evaluate := $(HYBRID) evaluate $(DATA) --split $(TEST)
 each_seed = +@for seed in $(SEEDS); do $(MAKE) --no-print-directory $@-seed SEED=$$seed || exit 1; done
 train_dense := $(HYBRID) train-dense --overwrite
 weighted_sum := $(HYBRID) fuse --method weighted-sum --missing exact --overwrite
@@ -41,10 +46,10 @@ weighted_sum := $(HYBRID) fuse --method weighted-sum --missing exact --overwrite
 	$(HYBRID) prepare python-docs --output $(@D) --overwrite
 
 $(bm25): $(corpus) | $(SETUP)
-	$(HYBRID) index-bm25 $(DATA) --output $(@D) --overwrite
+	$(HYBRID) index-bm25 $(DATA) $(INDEX_BM25) --output $(@D) --overwrite
 
 $(OUT)/train-%.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --seed $* --output $@ --overwrite
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) $(MINE) --seed $* --output $@ --overwrite
 
 $(OUT)/dev.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --num-negatives 4 --output $@ --overwrite
@@ -65,11 +70,11 @@ $(OUT)/bm25.%.parquet: $(bm25)
 %.dev.parquet: %-index/manifest.json
 	$(HYBRID) search $(DATA) --split dev --index $(<D) --output $@ --overwrite
 
-%.test.parquet: %-index/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
+%.$(TEST).parquet: %-index/manifest.json
+	$(HYBRID) search $(DATA) --split $(TEST) --index $(<D) --output $@ --overwrite
 
-$(OUT)/bm25+rm3.test.parquet: $(bm25)
-	$(HYBRID) search $(DATA) --split test --index $(<D) $(RM3) --output $@ --overwrite
+$(OUT)/bm25+rm3.$(TEST).parquet: $(bm25)
+	$(HYBRID) search $(DATA) --split $(TEST) --index $(<D) $(RM3) --output $@ --overwrite
 
 # Retrievers of BM25 and a dense index: the default fusion, or the weights tuned on dev
 
@@ -79,29 +84,29 @@ $(OUT)/bm25+rm3.test.parquet: $(bm25)
 %-tuned-retriever/manifest.json: %.weights.json %-index/manifest.json
 	$(HYBRID) compose $(OUT)/bm25 $*-index --weights @$< --output $(@D) --overwrite
 
-%-hybrid.test.parquet: %-retriever/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $(<D) --output $@ --overwrite
+%-hybrid.$(TEST).parquet: %-retriever/manifest.json
+	$(HYBRID) search $(DATA) --split $(TEST) --index $(<D) --output $@ --overwrite
 
 # Fusion with BM25: exact weighted sum, its weight tuned on dev; methods without weights
 
 %.weights.json: $(OUT)/bm25.dev.parquet %.dev.parquet
 	$(weighted_sum) $^ --index $(OUT)/bm25,$*-index --qrels $(DATA) --split dev \
-	    --tune --measure $(TUNE_MEASURE) --output $@
+	    --tune $(TUNE) --measure $(TUNE_MEASURE) --output $@
 
-bm25+%.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet %.weights.json
+bm25+%.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet %.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
 bm25+%.dev.parquet: $(OUT)/bm25.dev.parquet %.dev.parquet %.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
-bm25+%.minmax.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+bm25+%.minmax.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
 	$(HYBRID) fuse $^ --method minmax --output $@ --overwrite
 
-bm25+%.rrf.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+bm25+%.rrf.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
 	$(HYBRID) fuse $^ --method rrf --output $@ --overwrite
 
-bm25+%.sum.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+bm25+%.sum.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
 	$(HYBRID) fuse $^ --method sum --output $@ --overwrite
 
-bm25+%.product.test.parquet: $(OUT)/bm25.test.parquet %.test.parquet
+bm25+%.product.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
 	$(HYBRID) fuse $^ --method product --output $@ --overwrite

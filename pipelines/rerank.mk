@@ -11,20 +11,23 @@ TOP_K ?= 100
 CLEAR_TOP_K ?= $(TOP_K)
 MODEL_LARGE ?=
 CLEAR_TOP_K_LARGE ?= $(CLEAR_TOP_K)
+# The run of CLEAR, without its split
+CLEAR_RUN ?= $(OUT)/bm25+after
 DEPTHS ?= 10,20,50,100,200,500,1000
 RERANKER ?= --max-length 160 --lr 5e-5
 reranked := $(OUT)/rerank
+rerank_by_depth = $(HYBRID) rerank $< --model $(reranked)/listwise --depths $(DEPTHS) --output $(@D) --overwrite
 train_reranker = $(HYBRID) train-reranker $< $(RERANKER) --dev $(OUT)/dev.parquet \
     --dev-queries $(DEV_QUERIES) --seed $(SEED) --output $(@D) --overwrite
 rerank_rows := \
-    bm25=$(OUT)/bm25.test.parquet \
-    listwise=$(reranked)/bm25.listwise.parquet \
-    pointwise=$(reranked)/bm25.pointwise.parquet \
-    masked=$(reranked)/bm25.masked.parquet \
-    clear=$(OUT)/bm25+after.test.parquet \
-    clear+pointwise=$(reranked)/bm25+after.pointwise.parquet \
-    clear+listwise=$(reranked)/bm25+after.listwise.parquet \
-    $(if $(MODEL_LARGE),large=$(reranked)/bm25.large.parquet clear+large=$(reranked)/bm25+after.large.parquet)
+    bm25=$(OUT)/bm25.$(TEST).parquet \
+    listwise=$(reranked)/bm25.listwise.$(TEST).parquet \
+    pointwise=$(reranked)/bm25.pointwise.$(TEST).parquet \
+    masked=$(reranked)/bm25.masked.$(TEST).parquet \
+    clear=$(CLEAR_RUN).$(TEST).parquet \
+    clear+pointwise=$(reranked)/clear.pointwise.$(TEST).parquet \
+    clear+listwise=$(reranked)/clear.listwise.$(TEST).parquet \
+    $(if $(MODEL_LARGE),large=$(reranked)/bm25.large.$(TEST).parquet clear+large=$(reranked)/clear.large.$(TEST).parquet)
 
 rerank: $(SETUP) $(filter %.parquet,$(subst =, ,$(rerank_rows)))  ## rerankers on DATA: on BM25 and on CLEAR, with and without RoC's masks
 	@$(evaluate) $(rerank_rows) --measures $(MEASURES) --baseline bm25,clear
@@ -43,19 +46,22 @@ $(reranked)/masked/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parque
 $(reranked)/large/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(train_reranker) --model $(MODEL_LARGE) --loss pointwise
 
-$(reranked)/bm25.%.parquet: $(OUT)/bm25.test.parquet $(reranked)/%/manifest.json
+$(reranked)/bm25.%.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet $(reranked)/%/manifest.json
 	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(TOP_K) --output $@ --overwrite
 
-$(reranked)/bm25+after.large.parquet: $(OUT)/bm25+after.test.parquet $(reranked)/large/manifest.json
+$(reranked)/clear.large.$(TEST).parquet: $(CLEAR_RUN).$(TEST).parquet $(reranked)/large/manifest.json
 	$(HYBRID) rerank $< --model $(reranked)/large --top-k $(CLEAR_TOP_K_LARGE) --output $@ --overwrite
 
-$(reranked)/bm25+after.%.parquet: $(OUT)/bm25+after.test.parquet $(reranked)/%/manifest.json
+$(reranked)/clear.%.$(TEST).parquet: $(CLEAR_RUN).$(TEST).parquet $(reranked)/%/manifest.json
 	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(CLEAR_TOP_K) --output $@ --overwrite
 
-$(reranked)/%-by-depth/manifest.json: $(OUT)/%.test.parquet $(reranked)/listwise/manifest.json
-	$(HYBRID) rerank $< --model $(reranked)/listwise --depths $(DEPTHS) --output $(@D) --overwrite
+$(reranked)/bm25-by-depth/manifest.json: $(OUT)/bm25.$(TEST).parquet $(reranked)/listwise/manifest.json
+	$(rerank_by_depth)
 
-$(reranked)/report.html: $(reranked)/bm25-by-depth/manifest.json $(reranked)/bm25+after-by-depth/manifest.json
-	$(HYBRID) report $(DATA) --split test bm25=$(OUT)/bm25.test.parquet clear=$(OUT)/bm25+after.test.parquet \
-	    --reranked bm25=$(reranked)/bm25-by-depth --reranked clear=$(reranked)/bm25+after-by-depth \
+$(reranked)/clear-by-depth/manifest.json: $(CLEAR_RUN).$(TEST).parquet $(reranked)/listwise/manifest.json
+	$(rerank_by_depth)
+
+$(reranked)/report.html: $(reranked)/bm25-by-depth/manifest.json $(reranked)/clear-by-depth/manifest.json
+	$(HYBRID) report $(DATA) --split $(TEST) bm25=$(OUT)/bm25.$(TEST).parquet clear=$(CLEAR_RUN).$(TEST).parquet \
+	    --reranked bm25=$(reranked)/bm25-by-depth --reranked clear=$(reranked)/clear-by-depth \
 	    --measures $(MEASURES) --output $@ --overwrite

@@ -1,15 +1,18 @@
 # Cross-validation over the judged queries, as usual on Robust04: one evaluation over the test rankings of all folds.
 #
-#   make robust04 DATA=FOLDER OUT=FOLDER                     PARTS seeded folds
-#   make robust04 DATA=FOLDER OUT=FOLDER FOLDS=folds.json    existing folds, PARTS in number
-#   make robust04 DATA=FOLDER OUT=FOLDER NO_DEV=1            no dev folds: RoC's 200 training and 50 test queries
+#   make cross-validation DATA=FOLDER OUT=FOLDER                     PARTS seeded folds
+#   make cross-validation DATA=FOLDER OUT=FOLDER FOLDS=folds.json    existing folds, PARTS in number
+#   make cross-validation DATA=FOLDER OUT=FOLDER NO_DEV=1            no dev folds: RoC's 200 training and 50 test queries
 #
-# In a rule, % is the number of the fold. In each fold, a model is trained on train-%, the weight of its sum with BM25 is
-# tuned on dev-%, and test-% is ranked.
+# In a rule, % is the number of the fold. In each fold, a model FOLD_ROW is trained on train-%, the weight of its sum with BM25 is
+# tuned on dev-%, and test-% is ranked. papers.mk trains several rows.
 
 PARTS ?= 5
 FOLDS ?=
+FOLD_ROW ?= dense
 FOLD_LOSS ?= roc
+FOLD_OPTIONS ?=
+FOLD_INDEX ?= $(if $(filter roc,$(FOLD_LOSS)),--index $(OUT)/bm25)
 FOLD_LENGTHS ?= --query-max-len 64 --doc-max-len 512
 FOLD_MEASURES ?= MAP,nDCG@20,P@30
 # NO_DEV=1 trains on all queries outside of the test fold (RoC, table 2: 200 of 250) and tunes the weight on the same queries.
@@ -22,10 +25,10 @@ folds := $(OUT)/folds/manifest.json
 fold_runs := \
     bm25=$(OUT)/bm25.all.parquet \
     bm25+rm3=$(OUT)/bm25+rm3.all.parquet \
-    dense=$(OUT)/dense.all.parquet \
-    bm25+dense=$(OUT)/bm25+dense.all.parquet
+    $(FOLD_ROW)=$(OUT)/$(FOLD_ROW).all.parquet \
+    bm25+$(FOLD_ROW)=$(OUT)/bm25+$(FOLD_ROW).all.parquet
 
-robust04: $(SETUP) $(filter %.parquet,$(subst =, ,$(fold_runs)))  ## cross-validation on DATA: train, tune and test each fold, evaluate once
+cross-validation: $(SETUP) $(filter %.parquet,$(subst =, ,$(fold_runs)))  ## cross-validation on DATA: train, tune and test each fold, evaluate once
 	@$(HYBRID) evaluate $(OUT)/folds --split all $(fold_runs) --measures $(FOLD_MEASURES) --baseline bm25
 
 $(folds): $(corpus) $(FOLDS) | $(SETUP)
@@ -34,10 +37,10 @@ $(folds): $(corpus) $(FOLDS) | $(SETUP)
 # Each fold: examples, encoder (its index: common.mk), runs, weights, fused run
 
 $(fold)/train.parquet: $(bm25) $(folds)
-	$(HYBRID) mine-negatives $(OUT)/folds --split train-$* --index $(<D) --seed $(SEED) --output $@ --overwrite
+	$(HYBRID) mine-negatives $(OUT)/folds --split train-$* --index $(<D) $(MINE) --seed $(SEED) --output $@ --overwrite
 
-$(fold)/dense/manifest.json: $(fold)/train.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(FOLD_LOSS) $(if $(filter roc,$(FOLD_LOSS)),--index $(OUT)/bm25) \
+$(fold)/$(FOLD_ROW)/manifest.json: $(fold)/train.parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(FOLD_LOSS) $(FOLD_OPTIONS) $(FOLD_INDEX) \
 	    --seed $(SEED) --output $(@D)
 
 $(fold)/bm25.$(fold_tuned).parquet: $(bm25) $(folds)
@@ -46,28 +49,28 @@ $(fold)/bm25.$(fold_tuned).parquet: $(bm25) $(folds)
 $(fold)/bm25.test.parquet: $(bm25) $(folds)
 	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
 
-$(fold)/dense.$(fold_tuned).parquet: $(fold)/dense-index/manifest.json $(folds)
+$(fold)/$(FOLD_ROW).$(fold_tuned).parquet: $(fold)/$(FOLD_ROW)-index/manifest.json $(folds)
 	$(HYBRID) search $(OUT)/folds --split $(fold_tuned)-$* --index $(<D) --output $@ --overwrite
 
-$(fold)/dense.test.parquet: $(fold)/dense-index/manifest.json $(folds)
+$(fold)/$(FOLD_ROW).test.parquet: $(fold)/$(FOLD_ROW)-index/manifest.json $(folds)
 	$(HYBRID) search $(OUT)/folds --split test-$* --index $(<D) --output $@ --overwrite
 
-$(fold)/weights.json: $(fold)/bm25.$(fold_tuned).parquet $(fold)/dense.$(fold_tuned).parquet
-	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/dense-index --qrels $(OUT)/folds --split $(fold_tuned)-$* \
-	    --tune --measure MAP --output $@
+$(fold)/$(FOLD_ROW).weights.json: $(fold)/bm25.$(fold_tuned).parquet $(fold)/$(FOLD_ROW).$(fold_tuned).parquet
+	$(weighted_sum) $^ --index $(OUT)/bm25,$(@D)/$(FOLD_ROW)-index --qrels $(OUT)/folds --split $(fold_tuned)-$* \
+	    --tune $(TUNE) --measure MAP --output $@
 
-$(fold)/bm25+dense.test.parquet: $(fold)/bm25.test.parquet $(fold)/dense.test.parquet $(fold)/weights.json
-	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$(@D)/dense-index --weights @$(@D)/weights.json --output $@
+$(fold)/bm25+$(FOLD_ROW).test.parquet: $(fold)/bm25.test.parquet $(fold)/$(FOLD_ROW).test.parquet $(fold)/$(FOLD_ROW).weights.json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$(@D)/$(FOLD_ROW)-index --weights @$(@D)/$(FOLD_ROW).weights.json --output $@
 
 # All folds: the test rankings in one run
 
 $(OUT)/bm25.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25.test.parquet)
 	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
-$(OUT)/dense.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/dense.test.parquet)
+$(OUT)/$(FOLD_ROW).all.parquet: $(fold_numbers:%=$(OUT)/fold-%/$(FOLD_ROW).test.parquet)
 	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
-$(OUT)/bm25+dense.all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25+dense.test.parquet)
+$(OUT)/bm25+$(FOLD_ROW).all.parquet: $(fold_numbers:%=$(OUT)/fold-%/bm25+$(FOLD_ROW).test.parquet)
 	$(HYBRID) concat-runs $^ --output $@ --overwrite
 
 $(OUT)/bm25+rm3.all.parquet: $(bm25) $(folds)

@@ -9,19 +9,23 @@
 ROC_MEASURES ?= MRR@10,MAP,R@20,R@100,Success@10
 ROC_TRAIN ?= --max-steps 60 --dev-queries 60
 
-roc := $(OUT)/roc/seed-$(SEED)
-roc_rows := dense bm25+dense clear bm25+clear E bm25+E I bm25+I EI bm25+EI
-roc_runs := bm25=$(OUT)/bm25.test.parquet \
-    $(foreach seed,$(SEEDS),$(foreach row,$(roc_rows),$(row)-$(seed)=$(OUT)/roc/seed-$(seed)/$(row).test.parquet))
-roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(OUT)/roc/measurements.parquet
+# Several start models below one OUT have names of their own.
+ROC_NAME ?= roc
+ROC_ROWS ?= dense bm25+dense clear bm25+clear E bm25+E I bm25+I EI bm25+EI
 
-roc: $(SETUP) $(OUT)/bm25.test.parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
+roc_out := $(OUT)/$(ROC_NAME)
+roc := $(roc_out)/seed-$(SEED)
+roc_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(ROC_ROWS),$(row)-$(seed)=$(roc_out)/seed-$(seed)/$(row).$(TEST).parquet))
+roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(roc_out)/measurements.parquet
+
+roc: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
 	$(each_seed)
-	$(roc_table) --overwrite > $(OUT)/roc/table.txt
+	$(roc_table) --overwrite > $(roc_out)/table.txt
 	@$(roc_table) --over-seeds --roc-against bm25 --baseline bm25+dense,bm25+clear --correction bonferroni --format markdown
-	@$(MAKE) --no-print-directory $(OUT)/roc/report.html SEED=$(firstword $(SEEDS))
+	@$(MAKE) --no-print-directory $(roc_out)/report.html SEED=$(firstword $(SEEDS))
 
-roc-seed: $(roc_rows:%=$(roc)/%.test.parquet)
+roc-seed: $(ROC_ROWS:%=$(roc)/%.$(TEST).parquet)
 
 # Encoders of one seed
 
@@ -29,10 +33,10 @@ roc_train = $(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) $(ROC_TRAIN) 
     --index $(OUT)/bm25 --keep last --seed $(SEED) --output $(@D)
 
 $(roc)/dense/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(roc_train) --loss nll
+	$(roc_train) --loss nll --ortho-weight 0 --mask-matches 0
 
 $(roc)/clear/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
-	$(roc_train) --loss residual-margin
+	$(roc_train) --loss residual-margin --ortho-weight 0 --mask-matches 0
 
 $(roc)/E/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(roc_train) --loss roc --mask-matches 0
@@ -45,13 +49,13 @@ $(roc)/EI/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 
 # The weight of each sum is tuned for MAP.
 
-$(OUT)/roc/%.weights.json: TUNE_MEASURE = MAP
+$(roc_out)/%.weights.json: TUNE_MEASURE = MAP
 
 # Report on one seed
 
 roc_report_rows := dense bm25+dense bm25+clear bm25+E bm25+I bm25+EI
 
-$(OUT)/roc/report.html: $(OUT)/bm25.test.parquet $(roc_report_rows:%=$(roc)/%.test.parquet)
-	$(HYBRID) report $(DATA) --split test $(foreach run,$^,$(notdir $(run:.test.parquet=))=$(run)) \
+$(roc_out)/report.html: $(OUT)/bm25.$(TEST).parquet $(roc_report_rows:%=$(roc)/%.$(TEST).parquet)
+	$(HYBRID) report $(DATA) --split $(TEST) $(foreach run,$^,$(notdir $(run:.$(TEST).parquet=))=$(run)) \
 	    --complement dense bm25 --measures MRR@10,MAP,R@20,R@100 --model $(roc)/dense --model $(roc)/clear \
 	    --model $(roc)/E --model $(roc)/I --model $(roc)/EI --output $@ --overwrite

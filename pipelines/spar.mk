@@ -17,28 +17,29 @@ SPAR_MEASURES ?= MRR@10,R@20,R@100,Success@20,Success@100
 SPAR_TRAIN ?= --max-steps 60 --dev-queries 60 --eval-steps 60
 LAMBDA_TRAIN ?= --max-steps 150 --batch-size 28 --lr 1e-4 --eval-steps 30
 STATIC_TRAIN ?= --dim 64
+LABEL ?= --queries-from sampled --seed $(LABEL_SEED)
 LABEL_SEED ?= 42
 SPAR_TUNE ?= --measure MRR@10
 
 spar := $(OUT)/spar/seed-$(SEED)
-spar_rows := dense two init joint sum concat lambda static static+dense bm25+dense bm25+concat bm25+static+dense
-spar_runs := bm25=$(OUT)/bm25.test.parquet \
-    $(foreach seed,$(SEEDS),$(foreach row,$(spar_rows),$(row)-$(seed)=$(OUT)/spar/seed-$(seed)/$(row).test.parquet))
+SPAR_ROWS ?= dense two init joint sum concat lambda static static+dense bm25+dense bm25+concat bm25+static+dense
+spar_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
+    $(foreach seed,$(SEEDS),$(foreach row,$(SPAR_ROWS),$(row)-$(seed)=$(OUT)/spar/seed-$(seed)/$(row).$(TEST).parquet))
 spar_table = $(evaluate) $(spar_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 --output $(OUT)/spar/measurements.parquet
 
-spar: $(SETUP) $(OUT)/bm25.test.parquet  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
+spar: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
 	$(each_seed)
 	@$(MAKE) --no-print-directory $(OUT)/spar/shuffled.txt SEED=$(firstword $(SEEDS))
 	$(spar_table) --overwrite > $(OUT)/spar/table.txt
 	@$(spar_table) --over-seeds --baseline dense,bm25+dense --correction bonferroni --format markdown
 	@cat $(OUT)/spar/shuffled.txt
 
-spar-seed: $(spar_rows:%=$(spar)/%.test.parquet)
+spar-seed: $(SPAR_ROWS:%=$(spar)/%.$(TEST).parquet)
 
 # Lambda learns from the BM25 ranking of sentences of the corpus. All seeds share the labels.
 
 $(OUT)/labels-sampled/manifest.json: $(bm25)
-	$(HYBRID) label $(DATA) --index $(<D) --queries-from sampled --seed $(LABEL_SEED) --output $(@D) --overwrite
+	$(HYBRID) label $(DATA) --index $(<D) $(LABEL) --output $(@D) --overwrite
 
 spar_lambda = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 --dev dev --seed $(SEED) --output $(@D) --overwrite
 
@@ -101,25 +102,27 @@ $(spar)/static+dense-tuned/manifest.json: $(spar)/static+dense-index/manifest.js
 
 spar_tuned := two joint sum concat static+dense
 
+ifneq ($(TEST),dev)
 $(spar_tuned:%=$(spar)/%.dev.parquet): %.dev.parquet: %-index/manifest.json %-tuned/manifest.json
 	$(HYBRID) search $(DATA) --split dev --index $*-index --model $*-tuned --output $@ --overwrite
+endif
 
-$(spar_tuned:%=$(spar)/%.test.parquet): %.test.parquet: %-index/manifest.json %-tuned/manifest.json
-	$(HYBRID) search $(DATA) --split test --index $*-index --model $*-tuned --output $@ --overwrite
+$(spar_tuned:%=$(spar)/%.$(TEST).parquet): %.$(TEST).parquet: %-index/manifest.json %-tuned/manifest.json
+	$(HYBRID) search $(DATA) --split $(TEST) --index $*-index --model $*-tuned --output $@ --overwrite
 
 # Word order: one seed with the words of each query shuffled (SPAR, Table 7)
 
 spar_shuffled_runs := \
-    bm25=$(OUT)/bm25.test.parquet bm25.shuffled=$(OUT)/spar/bm25.shuffled.parquet \
-    dense=$(spar)/dense.test.parquet dense.shuffled=$(spar)/dense.shuffled.parquet \
-    lambda=$(spar)/lambda.test.parquet lambda.shuffled=$(spar)/lambda.shuffled.parquet \
-    static=$(spar)/static.test.parquet static.shuffled=$(spar)/static.shuffled.parquet
+    bm25=$(OUT)/bm25.$(TEST).parquet bm25.shuffled=$(OUT)/spar/bm25.shuffled.parquet \
+    dense=$(spar)/dense.$(TEST).parquet dense.shuffled=$(spar)/dense.shuffled.parquet \
+    lambda=$(spar)/lambda.$(TEST).parquet lambda.shuffled=$(spar)/lambda.shuffled.parquet \
+    static=$(spar)/static.$(TEST).parquet static.shuffled=$(spar)/static.shuffled.parquet
 
 $(OUT)/spar/shuffled.txt: $(filter %.parquet,$(subst =, ,$(spar_shuffled_runs)))
 	$(evaluate) $(spar_shuffled_runs) --measures $(SPAR_MEASURES) > $@
 
 $(OUT)/spar/queries.shuffle.parquet: $(corpus) | $(SETUP)
-	$(HYBRID) perturb $(DATA) --split test --attack shuffle --output $@ --overwrite
+	$(HYBRID) perturb $(DATA) --split $(TEST) --attack shuffle --output $@ --overwrite
 
 %.shuffled.parquet: %-index/manifest.json $(OUT)/spar/queries.shuffle.parquet
 	$(HYBRID) search --queries $(lastword $^) --index $(<D) --output $@ --overwrite

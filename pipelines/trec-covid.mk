@@ -1,7 +1,7 @@
 # The zero-shot recipe of DualRM for TREC-COVID, round 2 (section 5): adapt the model to the target corpus, train CLEAR on another
 # collection, and search the target without any update.
 #
-#   make trec-covid DATA=TARGET TRAIN_DATA=FOLDER OUT=FOLDER [FULL=title,text,body] [PASSAGES=FOLDER] [RESIDUAL=FILE] \
+#   make transfer DATA=TARGET TRAIN_DATA=FOLDER OUT=FOLDER [FULL=title,text,body] [PASSAGES=FOLDER] [RESIDUAL=FILE] \
 #       MODEL=allenai/scibert_scivocab_uncased
 #
 # DATA: collection to search, with title and abstract, and the split `test`. TRAIN_DATA: collection with the split `train`, such as MS MARCO.
@@ -11,38 +11,34 @@
 # RESIDUAL: judgments of earlier rounds. The paper has the organizers' run as its lexical side; LEXICAL=sum is our default, since its
 # weight of .5 does not fit the scores of rrf.
 
-TRAIN_DATA ?=
-ifneq ($(filter trec-covid,$(MAKECMDGOALS)),)
-ifeq ($(TRAIN_DATA),)
-$(error trec-covid: pass TRAIN_DATA=FOLDER, a collection with the split train)
-endif
-endif
+TRAIN_DATA ?= out/papers/msmarco/data
 FULL ?=
 PASSAGES ?=
 PASSAGE_FIELDS ?= title,text
 RESIDUAL ?=
 ADAPT ?= --epochs 10
 TRIPLES ?= 160000
+COVID_TRAIN ?= --batch-size 28 --max-steps $(shell expr $(TRIPLES) / 28)
 LEXICAL ?= sum
 covid := $(OUT)/trec-covid
 covid_fields := $(covid)/title+text.test.parquet $(covid)/text.test.parquet $(if $(FULL),$(covid)/full.test.parquet) \
     $(if $(PASSAGES),$(covid)/passages.test.parquet)
 covid_runs := lexical=$(covid)/lexical.parquet dense=$(covid)/clear.test.parquet hybrid=$(covid)/hybrid.parquet
 
-trec-covid: $(SETUP) $(filter %.parquet,$(subst =, ,$(covid_runs)))  ## zero-shot recipe of DualRM: adapt to DATA, train on TRAIN_DATA, search DATA
+transfer: $(SETUP) $(filter %.parquet,$(subst =, ,$(covid_runs)))  ## zero-shot recipe of DualRM: adapt to DATA, train on TRAIN_DATA, search DATA
 	@$(evaluate) $(covid_runs) --measures P@5,nDCG@10,R@1000 --baseline lexical $(if $(RESIDUAL),--residual-qrels $(RESIDUAL))
 
 $(covid)/adapted/manifest.json: $(corpus) | $(SETUP)
 	$(HYBRID) pretrain $(DATA) --model $(MODEL) $(ADAPT) --seed $(SEED) --output $(@D) --overwrite
 
 $(covid)/source-bm25/manifest.json: $(TRAIN_DATA)/manifest.json | $(SETUP)
-	$(HYBRID) index-bm25 $(TRAIN_DATA) --output $(@D) --overwrite
+	$(HYBRID) index-bm25 $(TRAIN_DATA) $(INDEX_BM25) --output $(@D) --overwrite
 
 $(covid)/train.parquet: $(covid)/source-bm25/manifest.json
-	$(HYBRID) mine-negatives $(TRAIN_DATA) --split train --index $(<D) --seed $(SEED) --output $@ --overwrite
+	$(HYBRID) mine-negatives $(TRAIN_DATA) --split train --index $(<D) $(MINE) --seed $(SEED) --output $@ --overwrite
 
 $(covid)/clear/manifest.json: $(covid)/train.parquet $(covid)/adapted/manifest.json
-	$(train_dense) $< --model $(covid)/adapted --batch-size 28 --max-steps $(shell expr $(TRIPLES) / 28) --loss residual-margin \
+	$(train_dense) $< --model $(covid)/adapted $(COVID_TRAIN) --loss residual-margin \
 	    --seed $(SEED) --output $(@D)
 
 # One index per set of fields; the search of passages returns the best passage of each document.

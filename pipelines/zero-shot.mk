@@ -7,8 +7,8 @@
 MODELS ?=
 ZERO_MEASURES ?= nDCG@10,R@100
 zero := $(OUT)/zero-shot
-zero_runs := bm25=$(OUT)/bm25.test.parquet $(foreach model,$(MODELS), \
-    $(model)=$(zero)/$(model).test.parquet bm25+$(model)=$(zero)/bm25+$(model).minmax.test.parquet)
+zero_runs := bm25=$(OUT)/bm25.$(TEST).parquet $(foreach model,$(MODELS), \
+    $(model)=$(zero)/$(model).$(TEST).parquet bm25+$(model)=$(zero)/bm25+$(model).minmax.$(TEST).parquet)
 
 zero-shot: $(SETUP) $(filter %.parquet,$(subst =, ,$(zero_runs)))  ## encoders MODELS in FROM on DATA, without training
 	@$(evaluate) $(zero_runs) --measures $(ZERO_MEASURES) --output $(zero)/measurements.parquet --overwrite

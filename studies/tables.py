@@ -1,11 +1,14 @@
 """The papers' tables next to the figures of one collection, from the runs that the pipelines wrote.
 
-    python studies/tables.py DATA OUT [--split test] [--no-costs]
+    python studies/tables.py DATA OUT [--split test] [--no-costs] [--latex]
+    python studies/tables.py DATA OUT --collection msmarco [--check]
 
-Prints Markdown, and writes `OUT/tables/tables.md` and `OUT/tables/cells.csv`. A cell is the mean over the queries with
-its 95% t-interval, of the means over the seeds if there are several runs. `*` marks p < .05 of a paired t-test against
-the first row, with Bonferroni's correction for the rows. cells.csv names the runs of each cell and their
-fingerprints, which `hybrid inspect RUN` traces to indexes, encoders and settings. Rows without a run are listed.
+Prints Markdown, and writes `tables.md`, `tables.tex` and `tables.csv` (with --collection: `msmarco.md`, ...) to
+`OUT/tables`. The published figures, their sources and the runs of each row are in published.yaml. A cell is the mean
+over the queries with its 95% t-interval, of the means over the seeds if there are several runs. `*` marks p < .05 of a
+paired t-test against the first row, with Bonferroni's correction for the rows. The CSV file names the runs of each cell
+and their fingerprints, which `hybrid inspect RUN` traces to indexes, encoders and settings. Rows without a run are
+listed. --check compares with the published figures.
 """
 
 from __future__ import annotations
@@ -15,24 +18,30 @@ import csv
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import yaml
 from scipy import stats
 
-from hybrid_cli import storage
-from hybrid_cli.collections.collection import document_count
+from hybrid_cli import runs, storage
+from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
 from hybrid_cli.errors import InputError
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.evaluation.accuracy import answer_qrels, passages, with_answers
+from hybrid_cli.reporting import tables as reporting
+from hybrid_cli.reporting.aggregate import MACRO, MICRO, aggregate
+from hybrid_cli.reporting.tables import figure, with_sign
+from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.inspect import inspect
 
-CONFIDENCE, LEVEL = 0.95, 0.05
-ROC, _BEHIND_ROC = "RoC@10", "Success@10"
+PUBLISHED = Path(__file__).with_name("published.yaml")
+CONFIDENCE, LEVEL, HITS = 0.95, 0.05, 1000
+ROC, _BEHIND_ROC, ROC_PARTS = "RoC@10", "Success@10", ("D only@10", "S only@10", "Fail@10")
 RBO = "RBO"  # rank-biased overlap with BM25
 BYTES, LATENCY, ATTACKED, DROP = "bytes per passage", "latency p50 (ms)", "Success@100", "mean drop"
 Values = dict[str, np.ndarray]  # measure -> value of each query
@@ -44,13 +53,13 @@ class Row:
 
     Attributes:
         name: name in the table.
-        run: path of its run below OUT, `.test.parquet` if it has no suffix; `*` stands for the seed.
-        paper: published figures, in the order of the columns of the paper; None where none is printed.
+        run: path of its run below the folder of the table, without the split; `*` stands for the seed.
+        paper: column -> published figure, in the unit of the table.
     """
 
     name: str
     run: str
-    paper: tuple[float | None, ...] = ()
+    paper: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,197 +67,51 @@ class Table:
     """A table of a paper.
 
     Attributes:
-        title: paper and table.
-        columns: our measures.
-        published: names of the columns of the paper.
+        title: paper, table and collection.
+        collection: target of `make` that reproduces it.
+        folder: folder of the runs below the outputs of this target.
+        columns: our measure -> name in the paper, None where the paper has none.
         rows: systems; the first is the baseline of the tests.
+        unit: 1 for fractions, 100 for percent.
+        tolerance: largest accepted difference, in this unit.
+        split: split, if not that of the call.
+        documents: number of documents of the published figures; None if the parts of the collection vary.
+        parts: number of parts of the collection; 0 if it is one.
     """
 
     title: str
-    columns: tuple[str, ...]
-    published: tuple[str, ...]
+    collection: str
+    folder: str
+    columns: dict[str, str | None]
     rows: tuple[Row, ...]
+    unit: int
+    tolerance: float
+    split: str | None = None
+    documents: int | None = None
+    parts: int = 0
+
+    @property
+    def measures(self) -> list[str]:
+        """Return the columns, with the counts that RoC is made of."""
+        return [name for column in self.columns for name in ((column, *ROC_PARTS) if column == ROC else (column,))]
 
 
-CLEAR_RUNS, ROC_RUNS, SPAR_RUNS, LITE_RUNS = "ablations/seed-*/", "roc/seed-*/", "spar/seed-*/", "lite/seed-*/"
-TABLES = (
-    Table(
-        "DualRM, table 2 (MS MARCO dev; TREC DL 2019)",
-        ("MRR@10", "R@1000", "nDCG@10", "MAP"),
-        ("MRR@10", "R@1k", "DL19 nDCG@10", "DL19 MAP"),
-        (
-            Row("BM25", "bm25", (0.191, 0.864, 0.506, 0.377)),
-            Row("BM25+RM3", "bm25+rm3", (0.166, 0.861, 0.555, 0.452)),
-            Row("DeepCT", "sparse/deepct", (0.243, 0.913, 0.551, 0.422)),
-            Row("DeepCT+RM3", "sparse/deepct-rm3", (0.232, 0.914, 0.601, 0.481)),
-            Row("start model, untrained", "before"),
-            Row("BM25 + start model, min-max", "bm25+before.minmax"),
-            Row("BM25 + start model, tuned sum", "bm25+before"),
-            Row("neural only", CLEAR_RUNS + "constant", (0.308, 0.928, 0.594, 0.307)),
-            Row("CLEAR / DualRM", CLEAR_RUNS + "bm25+residual", (0.338, 0.969, 0.699, 0.511)),
-            Row("random negatives", CLEAR_RUNS + "bm25+random", (0.241, 0.926, 0.553, 0.409)),
-            Row("constant margin", CLEAR_RUNS + "bm25+constant", (0.314, 0.955, 0.664, 0.455)),
-        ),
-    ),
-    Table(
-        "DualRM, table 4: reranking (MS MARCO dev; TREC DL 2019)",
-        ("MRR@10", "nDCG@10"),
-        ("MRR@10", "DL19 nDCG@10"),
-        (
-            Row("BM25", "bm25", (0.191, 0.506)),
-            Row("BM25 + BERT, pointwise", "rerank/bm25.pointwise.parquet", (0.345, 0.707)),
-            Row("BM25 + BERT large, pointwise", "rerank/bm25.large.parquet", (0.370, 0.737)),
-            Row("BM25 + BERT, listwise", "rerank/bm25.listwise.parquet"),
-            Row("CLEAR / DualRM", "bm25+after", (0.338, 0.699)),
-            Row("CLEAR / DualRM + BERT, pointwise", "rerank/bm25+after.pointwise.parquet", (0.360, 0.719)),
-            Row("CLEAR / DualRM + BERT large, pointwise", "rerank/bm25+after.large.parquet", (0.380, 0.752)),
-            Row("CLEAR / DualRM + BERT, listwise", "rerank/bm25+after.listwise.parquet"),
-        ),
-    ),
-    Table(
-        "RoC, table 6: input orthogonality of other rankers (NQ, percent)",
-        ("MAP",),
-        ("MAP",),
-        (
-            Row("BM25", "bm25", (26.59,)),
-            Row("SparTerm", "sparse/sparterm", (26.33,)),
-            Row("SparTerm + I", "sparse/sparterm-i", (26.78,)),
-            Row("interactive BERT", "rerank/bm25.pointwise.parquet", (41.76,)),
-            Row("interactive BERT + I", "rerank/bm25.masked.parquet", (42.20,)),
-        ),
-    ),
-    Table(
-        "RoC, tables 3 to 5 (NQ, percent; RoC of table 5 with coCondenser)",
-        ("MAP", "Success@20", "Success@100", ROC),
-        ("MAP", "R@20", "R@100", "RoC"),
-        (
-            Row("DPR + BM25", ROC_RUNS + "bm25+dense", (33.56, 78.92, 86.77, None)),
-            Row("BM25", "bm25", (26.59, None, 73.70, None)),
-            Row("DPR", ROC_RUNS + "dense", (33.08, None, 85.38, 0.32)),
-            Row("CLEAR + BM25", ROC_RUNS + "bm25+clear", (33.17, None, 87.23, None)),
-            Row("CLEAR, dense", ROC_RUNS + "clear"),
-            Row("E + BM25", ROC_RUNS + "bm25+E", (None, 80.87, None, None)),
-            Row("E, dense", ROC_RUNS + "E", (None, None, None, 0.42)),
-            Row("I + BM25", ROC_RUNS + "bm25+I", (None, 79.24, None, None)),
-            Row("I, dense", ROC_RUNS + "I", (None, None, None, 0.38)),
-            Row("E and I + BM25", ROC_RUNS + "bm25+EI", (34.15, 81.28, 87.89, None)),
-            Row("E and I, dense", ROC_RUNS + "EI", (None, None, None, 0.47)),
-        ),
-    ),
-    Table(
-        "SPAR, tables 1 and 2 (NQ, percent)",
-        ("Success@20", "Success@100", "MRR@10"),
-        ("Acc@20", "Acc@100"),
-        (
-            Row("DPR + BM25", SPAR_RUNS + "bm25+dense", (80.9, 87.9)),
-            Row("BM25", "bm25", (62.9, 78.3)),
-            Row("Lambda", SPAR_RUNS + "lambda", (62.0, 77.4)),
-            Row("static Lambda", SPAR_RUNS + "static"),
-            Row("DPR", SPAR_RUNS + "dense", (78.3, 85.6)),
-            Row("2 DPRs", SPAR_RUNS + "two", (79.8, 86.4)),
-            Row("SPAR, initialization", SPAR_RUNS + "init", (78.1, 86.3)),
-            Row("SPAR, joint training", SPAR_RUNS + "joint", (79.2, 86.6)),
-            Row("SPAR, weighted sum", SPAR_RUNS + "sum", (81.3, 88.0)),
-            Row("SPAR, weighted concatenation", SPAR_RUNS + "concat", (82.2, 88.3)),
-            Row("DPR and static Lambda", SPAR_RUNS + "static+dense"),
-        ),
-    ),
-    Table(
-        "SPAR, table 3, and learned sparse retrieval (MS MARCO dev, percent)",
-        ("MRR@10", "R@50", "R@1000"),
-        ("MRR@10", "R@50", "R@1000"),
-        (
-            Row("BM25", "bm25", (18.7, 59.2, 85.7)),
-            Row("UniCOIL", "sparse/unicoil", (35.2, 80.7, 95.8)),
-            Row("Lambda taught by BM25", SPAR_RUNS + "lambda", (17.3, 56.3, 83.1)),
-            Row("Lambda taught by UniCOIL", "sparse/unicoil-lambda", (34.1, 82.1, 97.0)),
-            Row("SPLADE", "sparse/splade"),
-            Row("dense", "sparse/dense"),
-            Row("SPLADE + dense, min-max", "sparse/splade+dense"),
-        ),
-    ),
-    Table(
-        "SPAR, table 6: overlap with BM25 (NQ dev)",
-        (RBO,),
-        ("RBO",),
-        (
-            Row("DPR", SPAR_RUNS + "dense", (0.104,)),
-            Row("Lambda", SPAR_RUNS + "lambda", (0.508,)),
-            Row("static Lambda", SPAR_RUNS + "static"),
-        ),
-    ),
-    Table(
-        "SPAR, table 7: shuffled words in the queries (NQ dev, percent)",
-        ("Success@20", "Success@100"),
-        ("Acc@20", "Acc@100"),
-        (
-            Row("BM25", "bm25", (62.3, 76.0)),
-            Row("BM25, shuffled", "spar/bm25.shuffled.parquet", (62.3, 76.0)),
-            Row("DPR", SPAR_RUNS + "dense", (77.4, 84.7)),
-            Row("DPR, shuffled", SPAR_RUNS + "dense.shuffled.parquet", (69.4, 80.1)),
-            Row("Lambda", SPAR_RUNS + "lambda", (60.9, 74.9)),
-            Row("Lambda, shuffled", SPAR_RUNS + "lambda.shuffled.parquet", (60.8, 74.7)),
-            Row("static Lambda", SPAR_RUNS + "static"),
-            Row("static Lambda, shuffled", SPAR_RUNS + "static.shuffled.parquet"),
-        ),
-    ),
-    Table(
-        "SPAR, table 8: SPAR and BM25 (NQ, percent)",
-        ("Success@20", "Success@100"),
-        ("Acc@20", "Acc@100"),
-        (
-            Row("DPR", SPAR_RUNS + "dense", (79.5, 86.1)),
-            Row("DPR + BM25", SPAR_RUNS + "bm25+dense", (82.6, 88.6)),
-            Row("SPAR", SPAR_RUNS + "concat", (83.0, 88.8)),
-            Row("SPAR + BM25", SPAR_RUNS + "bm25+concat", (82.9, 88.9)),
-        ),
-    ),
-    Table(
-        "LITE, tables 2 and 5 (NQ, percent; memory in GB on 21 million passages)",
-        ("Success@20", "Success@100"),
-        ("R@20", "R@100", "GB"),
-        (
-            Row("BM25+DPR", LITE_RUNS + "bm25+dpr.minmax", (82.6, 88.6, 63.9)),
-            Row("BM25", "bm25", (63.9, 78.8, 2.4)),
-            Row("DPR", LITE_RUNS + "dpr", (79.5, 86.1, 61.5)),
-            Row("BPR", LITE_RUNS + "bpr", (77.9, 85.7, 2.0)),
-            Row("SPAR", LITE_RUNS + "spar", (83.6, 88.8, 123.0)),
-            Row("start model, untrained", "before"),
-            Row("BM25 + start model, min-max", "bm25+before.minmax"),
-            Row("DPR32", LITE_RUNS + "dpr32", (70.4, 80.0, 2.5)),
-            Row("DrBoost-2", LITE_RUNS + "drboost-2", (77.3, 84.5, 5.1)),
-            Row("LITE", LITE_RUNS + "lite", (75.1, 83.4, 2.5)),
-            Row("R-DrBoost-2", LITE_RUNS + "r-drboost-2", (75.6, 83.9, None)),
-            Row("L-DrBoost-2", LITE_RUNS + "l-drboost-2", (77.9, 84.7, None)),
-            Row("Hybrid-DPR32", LITE_RUNS + "bm25+dpr32.minmax", (77.7, 86.2, 4.9)),
-            Row("Hybrid-LITE", LITE_RUNS + "bm25+lite.minmax", (79.9, 87.2, 4.9)),
-            Row("Hybrid-DrBoost-2", LITE_RUNS + "bm25+drboost-2.minmax", (80.4, 87.5, 7.5)),
-            Row("Hybrid-L-DrBoost-2", LITE_RUNS + "bm25+l-drboost-2.minmax", (81.0, 87.5, None)),
-        ),
-    ),
-    Table(
-        "LITE, table 6: fusion of DrBoost-2 and BM25 (NQ, percent)",
-        ("Success@20", "Success@100"),
-        ("R@20", "R@100"),
-        (
-            Row("sum of min-max", LITE_RUNS + "bm25+drboost-2.minmax", (80.41, 87.47)),
-            Row("sum of scores", LITE_RUNS + "bm25+drboost-2.sum", (79.03, 84.63)),
-            Row("product of scores", LITE_RUNS + "bm25+drboost-2.product", (79.03, 84.63)),
-        ),
-    ),
-)
-ROBUSTNESS = "LITE, table 4: robustness (NQ, R@100 and its mean drop under six attacks, percent)"
-DROPS = {  # row of `make robustness` -> R@100, mean drop recomputed from the printed cells
-    "bm25": (78.8, 5.3),
-    "dpr32": (80.8, 10.2),
-    "lite": (83.4, 7.4),
-    "drboost-2": (84.5, 6.6),
-    "dpr": (86.1, 5.3),
-    "bm25+dpr32": (86.2, 5.9),
-    "bm25+lite": (87.2, 5.4),
-    "bm25+drboost-2": (87.5, 4.5),
-    "bm25+dpr": (88.3, 4.3),
-}
+def published(file: Path = PUBLISHED) -> tuple[Table, ...]:
+    """Return the tables of the file of published figures."""
+    content = yaml.safe_load(file.read_text("utf-8"))
+    found = []
+    for given in content["tables"]:
+        printed = [column for column, name in given["columns"].items() if name is not None]
+        rows = (
+            Row(name, run, {column: value for column, value in zip(printed, paper, strict=False) if value is not None})
+            for name, (run, *paper) in given.pop("rows").items()
+        )
+        documents = content["collections"].get(given["collection"])
+        found.append(Table(folder=given.pop("from"), rows=tuple(rows), **{"documents": documents, **given}))
+    return tuple(found)
+
+
+TABLES = published()
 
 
 @dataclass(frozen=True)
@@ -265,12 +128,13 @@ class Cell:
     queries: int = 0
     runs: tuple[Path, ...] = ()
 
-    def text(self) -> str:
-        """Return the cell as Markdown."""
+    def text(self, unit: int) -> str:
+        """Return the figure with its interval, in the unit of its table."""
         if self.column in (BYTES, LATENCY):
             return f"{self.mean:,.0f}" if self.column == BYTES else f"{self.mean:.1f}"
-        ends = "" if np.isnan(self.low) else f" [{figure(self.low)}, {figure(self.high)}]"
-        return f"{figure(self.mean)}{ends}{'*' if self.p < LEVEL else ''}"
+        digits = 4 if unit == 1 else 2
+        mean, low, high = (figure(unit * value, digits) for value in (self.mean, self.low, self.high))
+        return f"{mean}{'' if np.isnan(self.low) else f' [{low}, {high}]'}{'*' if self.p < LEVEL else ''}"
 
 
 @dataclass(frozen=True)
@@ -280,25 +144,48 @@ class Collection:
     data: Path
     out: Path
     split: str
+    name: str = "tables"  # of the files in OUT/tables
+    residual: Path | None = None  # judgments of an earlier round
 
     def runs_of(self, row: Row) -> tuple[Path, ...]:
         """Return the runs of a row, one per seed."""
-        pattern = row.run if row.run.endswith(".parquet") else f"{row.run}.test.parquet"
+        pattern = row.run if row.run.endswith(".parquet") else f"{row.run}.{self.split}.parquet"
         return tuple(sorted(self.out.glob(pattern)))
+
+    def below(self, table: Table) -> Collection:
+        """Return the folder of a table, which may have its own collection, and its split."""
+        out = self.out / table.folder
+        own = out / "data" if (out / "data").is_dir() else self.data
+        return replace(self, data=own, out=out, split=table.split or self.split)
+
+    @property
+    def measured_by_answers(self) -> bool:
+        """Return whether the questions have answers in place of judgments."""
+        return not (self.data / f"qrels.{self.split}.parquet").exists()
 
 
 def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measures: Sequence[str]) -> list[Values]:
-    """Return the value of each query for every row, as mean over the seeds; unchanged runs are not measured again."""
+    """Return the value of each query for every row, as mean over the seeds; unchanged runs are not measured again.
+
+    Without judgments, the hits of all runs that have an answer are relevant.
+    """
     named = [f"r{row}~{seed}={path}" for row, paths in enumerate(runs) for seed, path in enumerate(paths)]
     output = where.out / "tables" / f"{name}.parquet"
-    overlap = {"overlap_with": str(where.out / "bm25.test.parquet")} if RBO in measures else {}
-    computed = [measure for measure in measures if measure != RBO] or ["MRR@10"]  # `evaluate` needs one
-    options: dict[str, Any] = {"split": where.split, "measures": computed, "output": output, **overlap}
+    options: dict[str, Any] = {"output": output, "split": where.split}
+    options |= {"overlap_with": str(where.out / f"bm25.{where.split}.parquet")} if RBO in measures else {}
+    options |= {"measures": [measure for measure in measures if measure != RBO] or ["MRR@10"]}  # `evaluate` needs one
+    options |= {"residual_qrels": where.residual} if where.residual else {}
+    judged = where.data
+    if where.measured_by_answers:
+        judged = where.out / "tables" / f"{name}.qrels.tsv"
+        depth = max(int(name.partition("@")[2] or HITS) for name in options["measures"])
+        _write_answered(where, [path for paths in runs for path in paths], depth, judged)
+        options = {option: value for option, value in options.items() if option != "split"}
     with redirect_stdout(StringIO()):
         try:
-            evaluate([where.data, *named], **options)
+            evaluate([judged, *named], **options)
         except InputError:  # other runs than before
-            evaluate([where.data, *named], **options, overwrite=True)
+            evaluate([judged, *named], **options, overwrite=True)
     values = pl.read_parquet(output).with_columns(row=pl.col("run").str.extract(r"^r(\d+)~").cast(pl.Int64))
     means = values.group_by("row", "measure", "qid").agg(pl.col("value").mean()).sort("qid")
     return [
@@ -306,34 +193,92 @@ def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measu
     ]
 
 
+def _write_answered(where: Collection, files: Sequence[Path], depth: int, output: Path) -> None:
+    """Write judgments: the first hits of all runs are relevant if they have an answer; other questions keep a row."""
+    ranked = (runs.read_run(file).filter(pl.col("rank") <= depth) for file in files)
+    hits = pl.concat([run.select("qid", "docid") for run in ranked]).unique(maintain_order=True)
+    queries = with_answers(read_queries(queries_path(where.data, where.split)))
+    corpus = pl.scan_parquet(corpus_path(where.data)).select("docid", "text")
+    texts = passages(corpus.join(hits.lazy().select("docid").unique(), on="docid", how="semi").collect())
+    judged = answer_qrels(hits, queries, texts).sort("qid", "docid", nulls_last=True)
+    judged = judged.filter(pl.col("docid").is_not_null() | ~pl.col("qid").is_in(judged.drop_nulls()["qid"].implode()))
+    rows = judged.select("qid", iteration=pl.lit("0"), docid=pl.col("docid").fill_null("none"), relevance="relevance")
+    rows.write_csv(output, separator="\t", include_header=False)
+
+
 def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
     """Yield the cells of a table, for the rows with runs; the first such row is the baseline of the tests."""
     rows = [(row, runs) for row in table.rows if (runs := where.runs_of(row))]
     sparse = where.runs_of(Row("BM25", "bm25"))
-    wanted = [column for column in table.columns if column != ROC]
+    columns = [column for column in table.columns if column not in (ROC, BYTES, LATENCY)]
     with_roc = ROC in table.columns and bool(sparse)
     if not rows:
         return
-    measures = [*wanted, *([_BEHIND_ROC] if with_roc else [])]
+    measures = [*columns, *([_BEHIND_ROC] if with_roc else [])]
     values = measured(where, name, [*(runs for _, runs in rows), *([sparse] if with_roc else [])], measures)
-    for number, (row, runs) in enumerate(rows):
-        for column in wanted:
-            own, base = values[number][column], values[0][column]
-            spread = stats.t.ppf(0.5 + CONFIDENCE / 2, len(own) - 1) * own.std(ddof=1) / len(own) ** 0.5
-            p = 1.0 if np.allclose(own, base) else min(1.0, stats.ttest_rel(own, base).pvalue * (len(rows) - 1))
-            mean = float(own.mean())
-            ends = max(0.0, mean - spread), min(1.0, mean + spread)  # every measure is between 0 and 1
-            yield Cell(table.title, row.name, column, mean, *ends, float(p), len(own), runs)
+    for (row, runs), own in zip(rows, values, strict=False):
+        for column in columns:
+            base = values[0][column]
+            p = 1.0 if np.allclose(own[column], base) else stats.ttest_rel(own[column], base).pvalue * (len(rows) - 1)
+            low, high = _interval(own[column], float(own[column].mean()))
+            mean, queries = float(own[column].mean()), len(base)
+            yield Cell(table.title, row.name, column, mean, low, high, float(min(1.0, p)), queries, runs)
         if with_roc and "bm25" not in row.run:
-            dense, lexical = values[number][_BEHIND_ROC], values[-1][_BEHIND_ROC]
-            share = float((dense * (1 - lexical)).sum() / dense.sum()) if dense.sum() else float("nan")
-            yield Cell(table.title, row.name, ROC, share, queries=len(dense), runs=runs)
+            yield from _roc(table, row, runs, own[_BEHIND_ROC], values[-1][_BEHIND_ROC])
+
+
+def _interval(values: np.ndarray, mean: float) -> tuple[float, float]:
+    """Return the t-interval of a mean; every measure is between 0 and 1."""
+    half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return max(0.0, mean - float(half)), min(1.0, mean + float(half))
+
+
+def _roc(table: Table, row: Row, runs: tuple[Path, ...], dense: np.ndarray, sparse: np.ndarray) -> Iterator[Cell]:
+    """Yield RoC (RoC, section 3.1) and the shares of the queries that it is made of.
+
+    The interval of the ratio is that of its linearization: the mean of (only - ratio * dense) / mean(dense).
+    """
+    only, queries = dense * (1 - sparse), len(dense)
+    if dense.sum():
+        ratio = float(only.sum() / dense.sum())
+        low, high = _interval((only - ratio * dense) / dense.mean(), ratio)
+        yield Cell(table.title, row.name, ROC, ratio, low, high, queries=queries, runs=runs)
+    for name, part in zip(ROC_PARTS, (only, sparse * (1 - dense), (1 - dense) * (1 - sparse)), strict=True):
+        mean = float(part.mean())
+        yield Cell(table.title, row.name, name, mean, *_interval(part, mean), queries=queries, runs=runs)
+
+
+def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
+    """Yield the cells of a table with parts: relations, or collections of BEIR.
+
+    `OUT/PART/measurements.parquet` has the values of the queries of a part. A mean over parts needs all parts.
+    """
+    files = {str(file.parent.relative_to(where.out)): file for file in sorted(where.out.rglob("measurements.parquet"))}
+    named = {part for part, _ in map(str.split, table.columns)} - {MACRO, MICRO}
+    files = {part: file for part, file in files.items() if not named or part.split("/")[0] in named}
+    if not files:
+        return
+    runs = {row.run for row in table.rows}
+    measures = tuple(dict.fromkeys(measure for _, measure in map(str.split, table.columns)))
+    frames = [pl.read_parquet(file, columns=["run"]) for file in files.values()]
+    common = set.intersection(*(set(frame["run"]) for frame in frames)) & runs
+    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measures=measures))
+    means = {(part, run, name): mean for name, part, run, mean in found.table.iter_rows()}
+    complete = len(found.parts) == table.parts
+    for row in (row for row in table.rows if row.run in common):
+        for column in table.columns:
+            part, measure = column.split()
+            queries = sum(found.queries.values()) if part in (MACRO, MICRO) else found.queries.get(part, 0)
+            if complete if part in (MACRO, MICRO) else queries:
+                paths = tuple(file for name, file in files.items() if part in (MACRO, MICRO, name.split("/")[0]))
+                mean = means[part, row.run, measure]
+                yield Cell(table.title, row.name, column, mean, queries=queries, runs=paths)
 
 
 def costs(where: Collection, table: Table) -> Iterator[Cell]:
     """Yield bytes per passage and median latency of the rows of a table, for the first seed of each."""
     rows = {row.name: runs[:1] for row in table.rows if (runs := where.runs_of(row))}
-    if not rows:
+    if not rows or where.measured_by_answers:  # `inspect` needs judgments
         return
     output = where.out / "tables" / "costs.parquet"
     if not output.exists() or set(pl.read_parquet(output)["run"]) != set(rows):
@@ -346,39 +291,53 @@ def costs(where: Collection, table: Table) -> Iterator[Cell]:
         yield Cell(table.title, row["run"], LATENCY, row["total p50"], runs=runs)
 
 
-def robustness(where: Collection) -> Iterator[Cell]:
-    """Yield Success@100 with the original queries, and its mean drop over the attacks, for the rows of the pipeline."""
-    folder = where.out / "robustness"
-    rows = {file.stem: sorted(folder.glob(f"{file.stem}@*.parquet")) for file in sorted(folder.glob("*.parquet"))}
-    rows = {name: attacked for name, attacked in rows.items() if attacked and "@" not in name}
+def robustness(where: Collection, table: Table) -> Iterator[Cell]:
+    """Yield Success@100 with the original queries, and its mean drop over the attacks, for the rows with such runs."""
+    rows = [(row, runs[0]) for row in table.rows if (runs := where.runs_of(row))]
+    attacked = {row.name: sorted(run.parent.glob(f"{run.stem}@*.parquet")) for row, run in rows}
+    rows = [(row, run) for row, run in rows if attacked[row.name]]
     if not rows:
         return
-    files = [[folder / f"{name}.parquet"] for name in rows] + [[file] for each in rows.values() for file in each]
+    files = [[run] for _, run in rows] + [[file] for row, _ in rows for file in attacked[row.name]]
     values = [each[ATTACKED] for each in measured(where, "robustness", files, [ATTACKED])]
     rest = iter(values[len(rows) :])
-    for (name, attacked), original in zip(rows.items(), values, strict=False):
-        drops = [float(original.mean() - next(rest).mean()) for _ in attacked]
-        runs = (folder / f"{name}.parquet", *attacked)
-        yield Cell(ROBUSTNESS, name, ATTACKED, float(original.mean()), queries=len(original), runs=runs[:1])
-        yield Cell(ROBUSTNESS, name, DROP, float(np.mean(drops)), queries=len(original), runs=runs)
+    for (row, run), original in zip(rows, values, strict=False):
+        drops = [float(original.mean() - next(rest).mean()) for _ in attacked[row.name]]
+        count = len(original)
+        yield Cell(table.title, row.name, ATTACKED, float(original.mean()), queries=count, runs=(run,))
+        paths = (run, *attacked[row.name])
+        yield Cell(table.title, row.name, DROP, float(np.mean(drops)), queries=count, runs=paths)
 
 
-def markdown(
-    title: str, columns: Sequence[str], published: Sequence[str], rows: Sequence[Row], found: Sequence[Cell]
-) -> str:
-    """Return a table: our figures, then those of the paper; rows without a run are named below it."""
+def difference(table: Table, row: Row, cell: Cell) -> float | None:
+    """Return our figure less the published one, in the unit of the table; None where the paper prints none."""
+    paper = row.paper.get(cell.column)
+    return None if paper is None or cell.column == BYTES else table.unit * cell.mean - paper
+
+
+def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
+    """Return our figures, the published ones and the differences; rows without a run are named below the table."""
     by_place = {(cell.row, cell.column): cell for cell in found}
-    present = [row for row in rows if any((row.name, column) in by_place for column in columns)]
-    lines = [f"## {title}", ""]
-    if present:
-        lines += [f"| | {' | '.join([*columns, *(f'paper: {name}' for name in published)])} |"]
-        lines += ["|---" * (1 + len(columns) + len(published)) + "|"]
+    measures = [name for name in table.measures if any(name == cell.column for cell in found)]
+    present = [row for row in table.rows if any(row.name == cell.row for cell in found)]
+    columns = [""]
+    for name in measures:
+        paper = table.columns.get(name)
+        columns += [name, *([f"paper: {paper}", *(["difference"] if name != BYTES else [])] if paper else [])]
+    rows = []
     for row in present:
-        ours = [by_place[row.name, column].text() if (row.name, column) in by_place else "" for column in columns]
-        paper = ["" if value is None else _printed(value) for value in (*row.paper, *([None] * len(published)))]
-        lines.append(f"| {row.name} | {' | '.join([*ours, *paper[: len(published)]])} |")
-    absent = [row.name for row in rows if row not in present]
-    return "\n".join([*lines, *([f"\nWithout a run: {'; '.join(absent)}."] if absent else [])]) + "\n"
+        line = [row.name]
+        for name in measures:
+            cell = by_place.get((row.name, name))
+            line.append("" if cell is None else cell.text(table.unit))
+            if table.columns.get(name):
+                differs = None if cell is None else difference(table, row, cell)
+                line.append("" if name not in row.paper else _printed(row.paper[name]))
+                digits = 3 if table.unit == 1 else 2
+                line += [] if name == BYTES else ["" if differs is None else with_sign(differs, digits)]
+        rows.append(line)
+    absent = [row.name for row in table.rows if row.paper and row not in present]
+    return reporting.Table(columns, rows, table.title, [f"Without a run: {'; '.join(absent)}."] if absent else [])
 
 
 def _printed(value: float) -> str:
@@ -386,27 +345,72 @@ def _printed(value: float) -> str:
     return f"{value:.3f}".lstrip("0") if value < 1 else f"{value:g}"
 
 
-def page(where: Collection, with_costs: bool = True) -> str:
-    """Return all tables; write the page and its cells below `OUT/tables`."""
+def all_cells(where: Collection, tables: Sequence[Table], with_costs: bool = True) -> list[list[Cell]]:
+    """Return the cells of each table; write them to `OUT/tables/NAME.csv`."""
+    found = []
+    for number, table in enumerate(tables):
+        folder = where.below(table)
+        (folder.out / "tables").mkdir(parents=True, exist_ok=True)
+        if table.parts:
+            own = list(part_cells(folder, table))
+        elif DROP in table.columns:
+            own = list(robustness(folder, table))
+        else:
+            own = list(cells(folder, table, f"{where.name}-{number}"))
+            own += costs(folder, table) if with_costs and BYTES in table.columns else ()
+        found.append(own)
     (where.out / "tables").mkdir(parents=True, exist_ok=True)
-    documents = document_count(where.data)
-    parts = [f"# {where.data.name}, split {where.split}, {documents:,} documents\n"]
-    every: list[Cell] = []
-    for number, table in enumerate(TABLES):
-        own = list(cells(where, table, f"table-{number}"))
-        costed = with_costs and table.title.startswith("LITE, tables 2")
-        own += costs(where, table) if costed else ()
-        columns = (*table.columns, *((BYTES, LATENCY) if costed else ()))
-        parts.append(markdown(table.title, columns, table.published, table.rows, own))
-        every += own
-    attacked = list(robustness(where))  # rows by their names in the pipeline
-    names = list(dict.fromkeys([*(cell.row for cell in attacked), *DROPS]))
-    rows = [Row(name, "", DROPS.get(name, ())) for name in names]
-    parts.append(markdown(ROBUSTNESS, (ATTACKED, DROP), ("R@100", "drop"), rows, attacked))
-    write_cells(where.out / "tables" / "cells.csv", every + attacked)
-    text = "\n".join(parts)
-    (where.out / "tables" / "tables.md").write_text(text, "utf-8")
-    return text
+    write_cells(where.out / "tables" / f"{where.name}.csv", [cell for own in found for cell in own])
+    return found
+
+
+def page(where: Collection, with_costs: bool = True, tables: Sequence[Table] | None = None, latex: bool = False) -> str:
+    """Return all tables; write the page, as Markdown and LaTeX, and its cells below `OUT/tables`.
+
+    Without `tables`, the runs of all papers are below OUT, of one collection without parts.
+    """
+    if tables is None:
+        tables = [replace(table, folder="", split=None) for table in TABLES if not table.parts]
+    found = all_cells(where, tables, with_costs)
+    shown = [with_paper(table, own) for table, own in zip(tables, found, strict=True)]
+    name = where.data.name if where.name == "tables" else where.name
+    title = f"{name}, split {where.split}, {document_count(where.data):,} documents"
+    markdown = "\n\n".join([f"# {title}", *(reporting.markdown_table(each, "## {}") for each in shown)]) + "\n"
+    tex = "\n\n".join([f"% {title}", *map(reporting.latex_table, shown)]) + "\n"
+    (where.out / "tables" / f"{where.name}.md").write_text(markdown, "utf-8")
+    (where.out / "tables" / f"{where.name}.tex").write_text(tex, "utf-8")
+    return tex if latex else markdown
+
+
+def check(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
+    """Compare the measured cells with the published figures.
+
+    Returns:
+        One line per cell that differs by more than the tolerance, and a summary; whether all agree. Collections of
+        another size, such as samples, are not compared.
+    """
+    lines, compared, agree = [], 0, 0
+    for table, own in zip(tables, all_cells(where, tables, with_costs=False), strict=True):
+        rows = {row.name: row for row in table.rows}
+        if absent := [name for name, row in rows.items() if row.paper and name not in {cell.row for cell in own}]:
+            lines.append(f"{table.title}: without a run: {'; '.join(absent)}")
+        documents = None if table.documents is None else document_count(where.below(table).data)
+        if own and documents != table.documents:
+            lines.append(f"{table.title}: not comparable: {documents:,} documents, published {table.documents:,}")
+            continue
+        for cell in own:
+            differs = difference(table, rows[cell.row], cell)
+            compared += differs is not None
+            if differs is not None and abs(differs) <= table.tolerance:
+                agree += 1
+            elif differs is not None:
+                text, paper = cell.text(table.unit), _printed(rows[cell.row].paper[cell.column])
+                lines.append(
+                    f"{table.title}: {cell.row}: {cell.column} is {text}, published {paper}, "
+                    f"tolerance {table.tolerance:g}"
+                )
+    lines.append(f"{agree} of {compared} figures agree with the published ones.")
+    return "\n".join(lines) + "\n", agree == compared
 
 
 def write_cells(file: Path, found: Sequence[Cell]) -> None:
@@ -426,9 +430,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--split", default="test")
+    parser.add_argument("--collection", choices=sorted({table.collection for table in TABLES}), help="its tables only")
+    parser.add_argument("--residual-qrels", type=Path, help="judgments of an earlier round, left out")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if figures differ from the published ones")
     parser.add_argument("--no-costs", action="store_true", help="leave out memory and latency")
+    parser.add_argument("--latex", action="store_true", help="print LaTeX")
     given = parser.parse_args(arguments)
-    sys.stdout.write(page(Collection(given.data, given.out, given.split), not given.no_costs))
+    where = Collection(given.data, given.out, given.split, given.collection or "tables", given.residual_qrels)
+    chosen = [table for table in TABLES if table.collection == given.collection] if given.collection else None
+    if given.check:
+        text, agree = check(where, TABLES if chosen is None else chosen)
+        sys.stdout.write(text)
+        sys.exit(not agree)
+    sys.stdout.write(page(where, not given.no_costs, chosen, given.latex))
 
 
 if __name__ == "__main__":

@@ -26,20 +26,22 @@ TARGETS = [
     "static-lambda",
     "memory-table",
     "robustness",
-    "robust04",
+    "cross-validation",
     "rerank",
     "rerank-depths",
     "sparse",
     "recommended",
     *(f"claims-{paper}" for paper in ("clear", "roc", "lite", "bpr", "lambda")),
     "tables-page",
+    *(PAPERS := ["msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec-covid"]),
 ]
 
 
 def make(target: str, folder: Path, *flags: str, **variables: object) -> subprocess.CompletedProcess[str]:
     """Plan a target for a collection that is not prepared yet."""
     # the margin of `constant-mean` is computed from a training that a plan does not have
-    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7, **variables}
+    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7,
+                "papers": folder / "papers", **variables}  # fmt: skip
     words = [f"{name}={value}" for name, value in settings.items()]
     command = ["make", "--dry-run", *flags, "--no-print-directory", "--old-file=.venv/.installed", target, *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -167,7 +169,7 @@ def test_lite_includes_the_rows_of_spar_for_equal_seeds(tmp_path: Path) -> None:
 
 
 def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path) -> None:
-    lines = planned("robust04", tmp_path, PARTS=3)
+    lines = planned("cross-validation", tmp_path, PARTS=3)
     for fold in "123":
         of_fold = [line for line in lines if f"/fold-{fold}/" in line and not line.startswith("hybrid concat-runs")]
         splits = {line.split(" --split ")[1].split()[0] for line in of_fold if " --split " in line}
@@ -180,7 +182,7 @@ def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path
 
 
 def test_folds_without_dev_queries_tune_on_the_training_queries(tmp_path: Path) -> None:
-    lines = planned("robust04", tmp_path, PARTS=2, NO_DEV=1)
+    lines = planned("cross-validation", tmp_path, PARTS=2, NO_DEV=1)
     assert [line for line in lines if " split " in line and line.split()[-1] == "--overwrite" and "--no-dev" in line]
     splits = {line.split(" --split ")[1].split()[0] for line in lines if "/fold-1/" in line and " --split " in line}
     assert splits == {"train-1", "test-1"}
@@ -188,15 +190,30 @@ def test_folds_without_dev_queries_tune_on_the_training_queries(tmp_path: Path) 
     assert " --split train-1 " in tuned
 
 
-def test_the_zero_shot_recipe_asks_for_its_training_collection(tmp_path: Path) -> None:
-    done = make("trec-covid", tmp_path)
-    assert done.returncode == 2
-    assert "trec-covid: pass TRAIN_DATA=FOLDER, a collection with the split train.  Stop." in done.stderr
+@pytest.mark.parametrize("target", PAPERS)
+def test_a_paper_plans_with_nothing_prepared_and_names_its_files_in_one_line(target: str, tmp_path: Path) -> None:
+    done = make(target, tmp_path, papers=tmp_path / "papers")
+    assert done.returncode == 0, done.stderr
+    named = [line for line in done.stdout.splitlines() if line.startswith(f"{target}: ")]
+    assert named
+    assert all("pass " in line and "=FOLDER with " in line for line in named)
+    assert make(f"check-{target}", tmp_path).stdout.rstrip().endswith("--check")
+
+
+def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
+    folder = tmp_path / "papers"
+    calls = outputs(planned("msmarco", tmp_path, papers=folder))
+    trained = calls[f"{folder}/msmarco/clear/ablations/seed-1/residual"]
+    assert " --model google-bert/bert-base-uncased --config dualrm-marco " in trained
+    assert not re.search("--(max-steps|batch-size|lr|query-max-len)", trained)
+    calls = outputs(planned("nq", tmp_path, papers=folder))
+    for row, config in {"dpr": "dpr-nq", "bpr": "bpr-nq", "dpr32": "lite-nq"}.items():
+        assert f" --config {config} " in calls[f"{folder}/nq/lite/seed-1/{row}"]
 
 
 def test_existing_folds_are_passed_to_split(tmp_path: Path) -> None:
     (tmp_path / "folds.json").write_text("[]")
-    lines = planned("robust04", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2)
+    lines = planned("cross-validation", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2)
     (line,) = (line for line in lines if " split " in line)
     assert f"--folds 2 --folds-file {tmp_path / 'folds.json'} " in line
 
@@ -320,9 +337,12 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
     (out / "spar/seed-1").mkdir(parents=True)
     (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
     lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large").stdout
-    expected = [row.run.replace("*", "1") for table in tables.TABLES for row in table.rows]
-    expected = [run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected]
-    expected += [f"robustness/{row}.parquet" for row in tables.DROPS]
+    whole = [table for table in tables.TABLES if not table.parts and table.collection not in ("robust04", "trec-covid")]
+    expected = [row.run.replace("*", "1") for table in whole for row in table.rows]
+    alone = ("released/", "roc-cocondenser/", "lite/seed-1/drboost-6", "lite/seed-1/bm25+drboost-6")
+    expected = [
+        run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected if not run.startswith(alone)
+    ]
     assert [run for run in expected if f"{out / run} " not in lines.replace("\n", " ")] == []
 
 
@@ -392,7 +412,7 @@ def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full:
         "PASSAGE_FIELDS": "title,abstract",
         **folders,
     }
-    lines = planned("trec-covid", tmp_path, **settings)
+    lines = planned("transfer", tmp_path, **settings)
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     calls = outputs(lines)
     out = tmp_path / "out" / "trec-covid"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,11 +11,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from small_artifacts import write_run
+from tiny_collection import write_lines
 
 from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.settings import PrepareDpr
+from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.stages.prepare import prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
@@ -47,9 +53,9 @@ def test_cells_are_means_over_queries_and_seeds_with_their_runs(made: Path, out:
     where = tables.Collection(made / "collection", out, "test")
     text = tables.page(where, with_costs=False)
     bm25, dense = (value(made / f"{name}.parquet", where.data, "MAP") for name in ("bm25", "dense"))
-    with (out / "tables" / "cells.csv").open() as opened:
+    with (out / "tables" / "tables.csv").open() as opened:
         rows = list(csv.DictReader(opened))
-    roc = [row for row in rows if row["table"].startswith("RoC") and row["column"] == "MAP"]
+    roc = [row for row in rows if row["table"].startswith("RoC, tables 3 to 5") and row["column"] == "MAP"]
     assert {row["row"]: float(row["mean"]) for row in roc} == {
         "BM25": pytest.approx(bm25.mean()),
         "DPR": pytest.approx(((bm25 + dense) / 2).mean()),
@@ -60,22 +66,34 @@ def test_cells_are_means_over_queries_and_seeds_with_their_runs(made: Path, out:
         storage.fingerprint(out / "bm25.test.parquet")
     }
     assert "| BM25 | " in text
-    assert "| .191 | .864 | .506 | .377 |" in text
+    mrr = value(made / "bm25.parquet", where.data, "MRR@10").mean()
+    assert f"| .191 | {tables.with_sign(mrr - 0.191, 3)} |" in text
     assert "BM25+RM3; DeepCT; DeepCT+RM3" in text
+    assert r"\begin{tabular}" in (out / "tables" / "tables.tex").read_text()
 
 
-def test_roc_is_the_share_of_the_dense_successes_that_the_lexical_run_misses(made: Path, out: Path) -> None:
+def test_roc_and_its_counts_have_intervals(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
     (table,) = (each for each in tables.TABLES if tables.ROC in each.columns)
-    (share,) = (cell for cell in tables.cells(where, table, "roc") if cell.column == tables.ROC)
+    cells = {cell.column: cell for cell in tables.cells(where, table, "roc") if cell.row == "DPR"}
     dense, lexical = (value(made / f"{name}.parquet", where.data, "Success@10") for name in ("dense", "bm25"))
     both = (dense + lexical) / 2
-    assert share.mean == pytest.approx((both * (1 - lexical)).sum() / both.sum())
+    parts = {
+        "D only@10": both * (1 - lexical),
+        "S only@10": lexical * (1 - both),
+        "Fail@10": (1 - both) * (1 - lexical),
+    }
+    assert cells[tables.ROC].mean == pytest.approx(parts["D only@10"].sum() / both.sum())
+    assert {name: cells[name].mean for name in parts} == {
+        name: pytest.approx(part.mean()) for name, part in parts.items()
+    }
+    assert all(cell.low <= cell.mean <= cell.high for cell in cells.values())
 
 
 def test_drops_are_means_over_the_attacks(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
-    original, drop = tables.robustness(where)
+    (table,) = (each for each in tables.TABLES if tables.DROP in each.columns)
+    original, drop = tables.robustness(where, table)
     bm25, dense = (value(made / f"{name}.parquet", where.data, "Success@100") for name in ("bm25", "dense"))
     assert original.mean == pytest.approx(bm25.mean())
     assert drop.mean == pytest.approx(bm25.mean() - dense.mean())
@@ -84,7 +102,7 @@ def test_drops_are_means_over_the_attacks(made: Path, out: Path) -> None:
 def test_a_repeated_call_measures_nothing_and_a_changed_run_is_measured_again(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
     tables.page(where, with_costs=False)
-    file = out / "tables" / "table-0.parquet"
+    file = out / "tables" / "tables-0.parquet"
     content, old = file.read_bytes(), pl.read_parquet(file)
     tables.page(where, with_costs=False)
     assert file.read_bytes() == content
@@ -99,10 +117,76 @@ def test_a_repeated_call_measures_nothing_and_a_changed_run_is_measured_again(ma
 def test_overlap_with_bm25_is_that_of_evaluate(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
     (table,) = (each for each in tables.TABLES if tables.RBO in each.columns)
-    (folder,) = {row.run.split("seed-")[0] for row in table.rows}
+    folder = table.rows[0].run.split("seed-")[0]
     (out / folder / "seed-1").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(made / "dense.parquet", out / folder / "seed-1" / "dense.test.parquet")
-    (found,) = tables.cells(where, table, "overlap")
+    (found,) = (cell for cell in tables.cells(where, table, "overlap") if cell.row == "DPR")
     judged = collection.read_qrels(where.data / "qrels.test.parquet")["qid"].unique()
     every = rbo(runs.read_run(made / "dense.parquet"), runs.read_run(made / "bm25.parquet"))
     assert found.mean == pytest.approx(every.filter(pl.col("qid").is_in(judged.implode()))["value"].mean())
+
+
+def test_published_figures_have_a_column_and_a_run() -> None:
+    for table in tables.TABLES:
+        assert len({row.run for row in table.rows}) == len(table.rows), table.title
+        for row in table.rows:
+            assert set(row.paper) <= {column for column, name in table.columns.items() if name}, (table.title, row.name)
+            assert all(0 < figure < 1000 for figure in row.paper.values())
+
+
+def small(made: Path, out: Path, agrees: bool) -> tuple[tables.Collection, tables.Table]:
+    """A table of BM25 whose published figure agrees with ours, or differs by more than the tolerance."""
+    where = tables.Collection(made / "collection", out, "test", "small")
+    mrr = value(made / "bm25.parquet", where.data, "MRR@10").mean()
+    row = tables.Row("BM25", "bm25", {"MRR@10": mrr + (0.004 if agrees else 0.006)})
+    return where, tables.Table("t", "c", "", {"MRR@10": "MRR"}, (row,), 1, 0.005, documents=12)
+
+
+def test_the_check_names_figures_beyond_the_tolerance(made: Path, out: Path) -> None:
+    for agrees in (True, False):
+        where, table = small(made, out, agrees)
+        text, passed = tables.check(where, [table])
+        assert passed == agrees
+        assert ("t: BM25: MRR@10 is " in text) != agrees
+        assert f"{int(agrees)} of 1 figures agree" in text
+
+
+def test_a_collection_of_another_size_is_not_compared(made: Path, out: Path) -> None:
+    where, table = small(made, out, agrees=False)
+    text, passed = tables.check(where, [tables.replace(table, documents=13)])
+    assert passed
+    assert "not comparable: 12 documents, published 13" in text
+
+
+def test_means_over_parts_need_all_parts(made: Path, tmp_path: Path) -> None:
+    columns = {"a MRR@10": "a", "macro MRR@10": "average"}
+    row = tables.Row("BM25", "bm25", {"macro MRR@10": 0.5})
+    for parts, means in ((1, ["a MRR@10", "macro MRR@10"]), (2, ["a MRR@10"])):
+        measurements = tmp_path / "a" / "measurements.parquet"
+        measurements.parent.mkdir(exist_ok=True)
+        run = f"bm25={made / 'bm25.parquet'}"
+        evaluate([made / "collection", run], split="test", measures=["MRR@10"], output=measurements)
+        where = tables.Collection(made / "collection", tmp_path, "test")
+        table = tables.Table("t", "c", "", columns, (row,), 1, 0.005, parts=parts)
+        cells = list(tables.part_cells(where, table))
+        assert [cell.column for cell in cells] == means
+        assert cells[0].mean == pytest.approx(value(made / "bm25.parquet", where.data, "MRR@10").mean())
+
+
+def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -> None:
+    folder = here / "asked"
+    questions = [("salt", ["sodium"]), ("moon", ["tides", "two high tides"]), ("tea", ["price in China"])]
+    rows = [{"question": question, "answers": answers} for question, answers in questions]
+    write_lines(folder / "test.json", json.dumps(rows))
+    passages = [("id", "text", "title"), (1, "made of sodium", "Salt"), (2, "two high tides a day", "Sea")]
+    write_lines(folder / "psgs_w100.tsv", *("\t".join(map(str, row)) for row in passages))
+    source = PrepareDpr(folder / "psgs_w100.tsv", questions={"test": folder / "test.json"}, output=folder / "data")
+    data = prepare(source)
+    write_run(folder / "bm25.test.parquet", [("0", "2", 1, 2.0), ("0", "1", 2, 1.0), ("1", "2", 1, 1.0)])
+    row = tables.Row("BM25", "bm25")
+    table = tables.Table("t", "c", "", {"Success@1": "R@1", "Success@20": "R@20", "MAP": "MAP"}, (row,), 1, 0.01)
+    (folder / "tables").mkdir()
+    cells = {cell.column: cell for cell in tables.cells(tables.Collection(data, folder, "test"), table, "asked")}
+    assert {name: (cell.mean, cell.queries) for name, cell in cells.items()} == {
+        "Success@1": (pytest.approx(1 / 3), 3), "Success@20": (pytest.approx(2 / 3), 3), "MAP": (0.5, 3),
+    }  # fmt: skip
