@@ -108,6 +108,7 @@ CLAIMS = (
             ("batch-dynamic-sum", "residual-dynamic"),
         )
     ),
+    *(Claim("large", "bm25+clear-taught", f"bm25+{other}") for other in ("nll-taught", "start")),
     Claim("roc", "E100", "control", ROC, 0.005, fall=0.8),
     *(Claim("roc", weight, "E0", ROC) for weight in ("E1", "E100")),
     *(Claim("roc", f"bm25+{weight}", "bm25+E0") for weight in ("E1", "E100")),
@@ -190,6 +191,11 @@ CLAIMS = (
         Claim(f"recommended-dynamic-{name}", "bm25+nll-dynamic", f"bm25+{worse}", "nDCG@10")
         for name in ("scifact", "pydocs", "insuranceqa-5k", "openwiki")
         for worse in ("nll", "nll-two")
+    ),
+    *(
+        Claim(f"recommended-taught-{name}", f"bm25+nll-{arm}", "bm25+nll", "nDCG@10")
+        for name in ("scifact", "insuranceqa-5k", "pydocs", "openwiki-5k")
+        for arm in ("all", "refresh", "taught", "dynamic")
     ),
     Claim("recommended-two-passes-pydocs", "bm25+nll-dynamic", "bm25+nll", "nDCG@10"),
     *(
