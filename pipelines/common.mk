@@ -29,6 +29,7 @@ TEST ?= test
 INDEX_BM25 ?=
 MINE ?=
 TUNE ?=
+PRODUCT ?=
 TUNE_MEASURE = MRR@10
 # RM3 is tuned on the test queries by cross-validation in two folds, as in DualRM, section 4.
 RM3 ?= --rm3 --tune --measure $(TUNE_MEASURE)
@@ -109,4 +110,4 @@ bm25+%.sum.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
 	$(HYBRID) fuse $^ --method sum --output $@ --overwrite
 
 bm25+%.product.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet
-	$(HYBRID) fuse $^ --method product --output $@ --overwrite
+	$(HYBRID) fuse $^ --method product $(PRODUCT) --output $@ --overwrite

@@ -144,13 +144,13 @@ $(nq)/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $
 	$(nq_prepare)
 
 $(nq)/roc/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $(sample_model)
-	$(nq_prepare) --sample $(if $(small),200,250000) --sample-from contexts
+	$(nq_prepare) --sample $(if $(small),230,250000) --sample-from contexts
 
 nq_make = $(paper_make) DATA=$(nq)/data OUT=$(nq) INDEX_BM25='--config spar-nq' MINE='--config dpr-nq' LABEL='--config spar-nq' \
     LAMBDA_TRAIN='--config spar-nq $(STEPS)' SPAR_TUNE='--config spar-nq' SPAR_TRAIN= TUNE_MEASURE=R@100
 nq_spar = $(nq_make) TRAIN='--config dpr-nq $(STEPS)'
 nq_lite = $(nq_make) LITE_CONFIG='--config lite-nq' DPR_CONFIG='--config dpr-nq' BPR_CONFIG='--config bpr-nq' TRAIN='$(STEPS)' LITE_TRAIN= LITE_DIM=32 \
-    L_DRBOOST=--no-projection-norm
+    L_DRBOOST=--no-projection-norm $(if $(small),PRODUCT='--normalize minmax')
 roc_nq_make = $(paper_make) $(roc_nq) DATA=$(nq)/roc/data OUT=$(nq)/roc RERANKER='$(RERANK_TRAIN)'
 dense_rows := lambda dense two init joint sum concat bm25+dense bm25+concat
 lite_systems := dpr dpr32 lite drboost-2
@@ -164,7 +164,7 @@ paper-nq: | $(SETUP)
 	+@$(nq_spar) $(nq)/bm25.test.parquet $(dense_rows:%=$(nq)/spar/$(seed)/%.test.parquet) \
 	    $(nq_bases:%=$(nq)/released/%.test.parquet) $(nq_bases:%=$(nq)/released/%+lambda.test.parquet) \
 	    $(if $(DPR),$(nq)/released/bm25+dpr.test.parquet $(nq)/released/bm25+dpr+lambda.test.parquet)
-	+@$(nq_spar) TEST=dev $(nq)/spar/bm25.shuffled.parquet $(foreach row,dense lambda,$(nq)/spar/$(seed)/$(row).shuffled.parquet)
+	+@$(nq_spar) TEST=dev $(nq)/spar/bm25.shuffled.parquet $(foreach row,dense lambda,$(addprefix $(nq)/spar/$(seed)/$(row).,shuffled.parquet dev.parquet))
 	+@$(nq_lite) $(lite_all:%=$(nq)/lite/$(seed)/%.test.parquet)
 	+@$(nq_lite) robustness MEASURED=$(nq)/measured FROM=$(nq)/lite/$(seed) ROBUSTNESS_MEASURES=acc@100 $(if $(small),ATTACKS='char-swap word-deletion word-order-swap') SYSTEMS='bm25 $(lite_systems)' \
 	    HYBRIDS='$(lite_systems:%=bm25+%)'
