@@ -75,7 +75,7 @@ def world() -> tuple[list[tuple[str, str]], list[Question]]:
     passages, questions, values = list[tuple[str, str]](), list[Question](), count(1000)
     names = list(RELATIONS)
     for person in range(PEOPLE):
-        name = f"{_word(person)} {(family := _word(5 * (person % 41) + 211))}"  # a family has three people, with different facts
+        name = f"{_word(person)} {(family := _word(5 * (person % 41) + 211))}"  # families of three
         for half in range(2):
             sentences = []
             for fact in range(FACTS // 2):
