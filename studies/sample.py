@@ -74,8 +74,8 @@ def world() -> tuple[list[tuple[str, str]], list[Question]]:
     """Return the passages (title, text) and the questions; passage N is item N."""
     passages, questions, values = list[tuple[str, str]](), list[Question](), count(1000)
     names = list(RELATIONS)
-    for person in range(PEOPLE):  # a family has three people, with different facts
-        name = f"{_word(person)} {(family := _word(5 * (person % 41) + 211))}"
+    for person in range(PEOPLE):
+        name = f"{_word(person)} {(family := _word(5 * (person % 41) + 211))}"  # families of three
         for half in range(2):
             sentences = []
             for fact in range(FACTS // 2):
