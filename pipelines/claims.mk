@@ -116,8 +116,8 @@ $(claims)/residual-nll-anneal/manifest.json: $(claims)/errors.parquet
 
 # RoC: the six-layer model. `E0` to `E100` have the weight of the orthogonality of embeddings in their name; `control` has
 # weight 100 and the BM25 vectors of other texts. `I0` to `I50` mask 0 to 50% of the matches, with negatives from BM25's
-# first 20 hits. `X@adversary`: the test queries with synonyms of the words that occur in relevant documents, without WordNet
-# left out with a notice. SYNONYMS names a table that replaces WordNet. verdicts.py compares them with `bm25@adversary`.
+# first 20 hits. `X@adversary`: the test queries with synonyms of the words that occur in relevant documents, of WordNet or of
+# our own table. SYNONYMS names another table. verdicts.py compares them with `bm25@adversary`.
 
 ROC_STEPS ?= 300
 SYNONYMS ?=

@@ -336,7 +336,7 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "spar/seed-1").mkdir(parents=True)
     (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
-    lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large").stdout
+    lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large", STATIC_MODEL="models/static").stdout
     whole = [table for table in tables.TABLES if not table.parts and table.collection not in ("robust04", "trec-covid")]
     expected = [row.run.replace("*", "1") for table in whole for row in table.rows]
     alone = ("released/", "roc-cocondenser/", "lite/seed-1/drboost-6", "lite/seed-1/bm25+drboost-6")
