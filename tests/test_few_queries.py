@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,18 @@ def test_many_queries_and_documents_are_of_the_transformer(tiny_bert: Path) -> N
 def test_other_forms_are_left_to_the_transformer(tiny_bert: Path, tmp_path: Path, form: dict[str, Any]) -> None:
     TransformerEncoder.load(tiny_bert, device="cpu", **form).save(tmp_path / "saved")
     assert open_few(tmp_path / "saved", {}, lambda: open_encoder(tiny_bert)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 1}, {"hidden_act": "relu"}, {"layer_norm_eps": None}], ids=str
+)
+def test_another_configuration_is_left_to_the_transformer(
+    tiny_bert: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    model = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text()) | change
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    assert open_few(model, {}, lambda: open_encoder(model)) is None
 
 
 def test_a_live_query_does_not_import_pytorch(tiny: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,13 @@ _RULES = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_NAMES = {"embeddings.LayerNorm.weight", "encoder.layer.0.output.LayerNorm.weight"}  # without a prefix
+_SIZES = ("num_hidden_layers", "num_attention_heads", "layer_norm_eps", "hidden_size", "max_position_embeddings")
+_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+_PARTS = (
+    *(f"attention.self.{name}" for name in ("query", "key", "value")),
+    *("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
+)
+_UNUSED = ("pooler.", "embeddings.position_ids")
 Array = np.ndarray
 Weights = Mapping[str, Array]
 
@@ -187,6 +193,14 @@ def open_few(folder: Path, overrides: Mapping[str, Any], whole: Callable[[], Enc
     return FewQueries(bert, contract, contract_fingerprint(storage.fingerprint(folder), contract), whole)
 
 
+def _names(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the weights."""
+    yield from (f"embeddings.{part}.weight" for part in _EMBEDDINGS)
+    yield "embeddings.LayerNorm.bias"
+    for number in range(int(config["num_hidden_layers"])):
+        yield from (f"encoder.layer.{number}.{part}.{kind}" for part in _PARTS for kind in ("weight", "bias"))
+
+
 def _open_bert(folder: Path, contract: Contract) -> Bert | None:
     """Open a BERT with all of its weights in one file, and a tokenizer that needs no other file than tokenizer.json."""
     from tokenizers import Tokenizer
@@ -194,7 +208,8 @@ def _open_bert(folder: Path, contract: Contract) -> Bert | None:
     if [file.name for file in weight_files(folder)] != [WEIGHTS] or not (folder / "tokenizer.json").is_file():
         return None
     config, declared = read_object(folder / "config.json"), read_object(folder / "tokenizer_config.json")
-    if any(config.get(name, value) != value for name, value in _CONFIG.items()) or not shapes(folder).keys() >= _NAMES:
+    known = all(config.get(name, value) == value for name, value in _CONFIG.items()) and config.keys() >= {*_SIZES}
+    if not known or {name for name in shapes(folder) if not name.startswith(_UNUSED)} != {*_names(config)}:
         return None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     rules = tokenizer.normalizer
