@@ -71,7 +71,7 @@ def test_every_value_of_an_experiment_has_a_source(name: str) -> None:
                                    "epochs": 40, "negatives": 1, "doc_max_len": 256, "seed": 12345, "tied": False}),
         ("dualrm-marco", "train-dense", {"xi": 1.0, "scorer_weight": 0.1, "batch_size": 28, "learning_rate": 2e-5,
                                          "max_steps": 142_857, "markers": "replace", "in_batch": False}),
-        ("roc-marco", "roc-nq", "train-dense", {"batch_size": 10, "learning_rate": 2e-4, "clip": 1.0, "schedule": "halve",
+        ("roc-nq", "train-dense", {"batch_size": 10, "learning_rate": 2e-4, "clip": 1.0, "schedule": "halve",
                                    "halve_after": 3, "mask_matches": 0.15, "ortho_weight": 1.0}),
         ("roc-robust04", "split", {"folds": 5, "dev": False}),
         ("cocondenser-marco", "train-dense", {"learning_rate": 5e-6, "negatives": 7, "batch_size": 8, "epochs": 3}),
