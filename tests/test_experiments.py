@@ -15,8 +15,8 @@ from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.options import REQUIRED
 
 KINDS: dict[str, type[Settings]] = {kind.command: kind for kind in COMMANDS}
-NAMES = ("bpr-nq", "cocondenser-marco", "dpr-nq", "dualrm-marco", "lite-nq", "roc-marco", "roc-nq", "roc-robust04", "spar-marco",
-         "spar-nq")  # fmt: skip
+NAMES = ("bpr-nq", "cocondenser-marco", "dpr-nq", "dualrm-marco", "lite-nq", "roc-marco", "roc-nq", "roc-robust04",
+         "spar-marco", "spar-nq")  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {  # what else a command needs
     "train-dense": {"index": "index"},
     "mine-negatives": {"index": "index"},
