@@ -138,7 +138,7 @@ def complaint(line: str) -> str:
 
 def shell_lines(text: str) -> Iterator[str]:
     """Find each `hybrid ...` in shell code, with continued lines joined and the first value of variables and loops."""
-    text = re.sub(r"\\\n\s*", " ", text)
+    text = re.sub(r"\\\n[ \t]*", " ", text)
     values = dict(re.findall(r"^\s*(\w+)=\$\{\w+:-([^}]*)\}", text, re.MULTILINE))
     for line in re.findall(r"^(?:\w+=[^\s$]+ ?)+$", text, re.MULTILINE):
         values |= dict(word.split("=", 1) for word in line.split())
