@@ -58,7 +58,7 @@ def random_index(draws: np.random.Generator) -> LexicalIndex:
     lengths = np.bincount(rows, tfs, DOCUMENTS).astype(np.int32)
     terms = pl.Series([f"{term:05d}" for term in range(TERMS)])
     docids = pl.Series("docid", [f"{row:07d}" for row in range(DOCUMENTS)])
-    return LexicalIndex(Impacts.of(Postings(terms, indptr, rows, tfs, lengths), 0.9, 0.4), docids)
+    return LexicalIndex(Impacts.of(Postings.of(terms, indptr, rows, tfs, lengths), 0.9, 0.4), docids)
 
 
 def main(words: Sequence[str] | None = None) -> list[Row]:
@@ -79,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         name: partial(index.search_bags, qids, bags, 1000, 1) for name, index in indexes.items()
     }
     times, _ = in_turns({**tasks, "rounding": exact.impacts.rounded}, given.repeat, time.process_time)
-    postings = len(exact.impacts.postings.rows)
+    postings = len(exact.impacts.postings)
     print(f"{postings:,} postings: rounded in {1e3 * statistics.median(times['rounding']):,.0f} ms of CPU time")
     for name in tasks:
         print(f"{name:8} {1e3 * statistics.median(times[name]) / QUERIES:.3f} ms of CPU time per query")

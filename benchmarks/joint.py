@@ -41,15 +41,15 @@ def repeated(postings: Postings, count: int) -> Postings:
     """Return the postings of the first `count` documents of a corpus repeated as often as needed."""
     once = len(postings.lengths)
     copies = -(-count // once)
-    df = postings.df
-    places = np.repeat(postings.indptr[:-1] * (copies - 1), df) + np.arange(len(postings.rows))
-    rows, tfs = (np.empty(copies * len(postings.rows), np.int32) for _ in range(2))
+    df, own = postings.df, postings.rows
+    places = np.repeat(postings.indptr[:-1] * (copies - 1), df) + np.arange(len(postings))
+    rows, tfs = (np.empty(copies * len(postings), np.int32) for _ in range(2))
     for copy in range(copies):
         target = places + copy * np.repeat(df, df)
-        rows[target], tfs[target] = postings.rows + copy * once, postings.tfs
+        rows[target], tfs[target] = own + copy * once, postings.tfs
     kept = rows < count
     ends = np.concatenate(([0], np.cumsum(kept)))[postings.indptr * copies]
-    return Postings(postings.terms, ends, rows[kept], tfs[kept], np.tile(postings.lengths, copies)[:count])
+    return Postings.of(postings.terms, ends, rows[kept], tfs[kept], np.tile(postings.lengths, copies)[:count])
 
 
 def dense_index(folder: Path, docids: pl.Series, dim: int) -> DenseIndex:

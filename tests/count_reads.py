@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,11 +40,13 @@ def search(documents: int, postings: int) -> int:
     global reads
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(documents, postings // 2, replace=False)).astype(np.int32) for _ in range(2)]
-    rows, tfs = np.concatenate(parts).view(Counted), np.ones(postings, np.uint8).view(Counted)
+    rows, tfs = np.concatenate(parts), np.ones(postings, np.uint8)
     scale, order = rng.random(documents).astype(np.float32).view(Counted), np.arange(documents).view(Counted)
-    lists = Postings(
+    lists = Postings.of(
         pl.Series(["a", "b"]), np.array([0, postings // 2, postings]), rows, tfs, np.ones(documents, np.int32)
     )
+    counted = {name: getattr(lists, name).view(Counted) for name in ("lows", "starts", "highs", "tfs")}
+    lists = replace(lists, **counted)
     impacts = Impacts(lists, math.nan, math.nan, np.ones(2, np.float32), scale)
     queries = Queries(np.array([0, 2]), np.array([0, 1], np.int32), np.array([2, 1], np.float32))
     ends, barred = np.array([0, 0]), np.array([], np.int64)

@@ -377,7 +377,7 @@ def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
         ("dense", "manifest.json"),
         ("bm25", "docids.parquet"),
         ("bm25", "bm25.json"),
-        ("bm25", "impacts/rows.npy"),
+        ("bm25", "impacts/lows.npy"),
         ("bm25", "impacts/terms.parquet"),
         ("bm25", "manifest.json"),
         ("model", "model.safetensors"),

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import raises
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_postings import Spaces, count, flat, small_index
 
@@ -19,9 +19,9 @@ from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.build import store_statistics
-from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder, decode_length, quantize_lengths
+from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, PostingsBuilder, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.lexical.keys import Bags, rows_of
 from hybrid_cli.storage import layout
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
@@ -201,8 +201,66 @@ def test_a_matrix_that_does_not_fit_is_refused() -> None:
         builder.finish()
 
 
+@given(st.integers(0, 999), st.sampled_from([1, 65_536, 65_537, 200_000]), st.sampled_from([3, 300, 70_000]))
+@settings(max_examples=20)
+def test_postings_keep_documents_and_frequencies(seed: int, size: int, most: int) -> None:
+    """One or several parts of the corpus; terms with few postings, with many, and with none in a part."""
+    rng = np.random.default_rng(seed)
+    lists = [np.unique(rng.integers(0, size, count)) for count in (0, 1, 3, 40, 5000)]
+    lists.append(np.unique(rng.integers(max(0, size - 70_000), size, 900)))  # of the last parts
+    indptr, rows = np.concatenate(([0], np.cumsum([*map(len, lists)]))), np.concatenate(lists).astype(np.int32)
+    tfs = rng.integers(1, most + 1, len(rows)).astype(np.int32)
+    terms = pl.Series("term", [f"t{number}" for number in range(len(lists))])
+    postings = Postings.of(terms, indptr, rows, tfs, np.ones(size, np.int32))
+    np.testing.assert_array_equal(postings.rows, rows)
+    np.testing.assert_array_equal(postings.tfs, tfs)
+    for term, documents in enumerate(lists):
+        np.testing.assert_array_equal(rows_of(postings.matrix(None), term), documents)
+    kept = rng.random(size) < 0.7
+    changed = postings.extended(kept, postings)
+    pairs = {term: documents[kept[documents]] for term, documents in zip(terms, lists, strict=True)}
+    renumbered = np.cumsum(kept) - 1
+    for number, term in enumerate(changed.terms):
+        documents = np.concatenate((renumbered[pairs[term]], kept.sum() + lists[terms.to_list().index(term)]))
+        np.testing.assert_array_equal(rows_of(changed.matrix(None), number), documents)
+
+
+def test_a_posting_takes_three_bytes() -> None:
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([np.flatnonzero(rng.random(60_000) < share) for share in (0.5, 0.1, 0.01)]).astype(np.int32)
+    ends = np.concatenate(([0], np.flatnonzero(np.diff(rows) < 0) + 1, [len(rows)]))
+    tfs = np.full(len(rows), 255, np.int32)
+    postings = Postings.of(pl.Series(["a", "b", "c"]), ends, rows, tfs, np.ones(60_000, np.int32))
+    arrays = (postings.lows, postings.starts, postings.highs, postings.tfs)
+    assert sum(array.nbytes for array in arrays) == 3 * len(rows)
+
+
+def test_a_search_refuses_the_damaged_block_of_its_terms_only(tmp_path: Path) -> None:
+    """The other blocks are not read."""
+    rows = np.tile(np.arange(CHECKED, dtype=np.int32), 3)
+    indptr, lengths = np.arange(4) * CHECKED, np.full(CHECKED, 3, np.int32)
+    Postings.of(pl.Series("term", ["x", "y", "z"]), indptr, rows, np.ones_like(rows), lengths).save(tmp_path)
+    content = bytearray((tmp_path / "lows.npy").read_bytes())
+    content[-2 * CHECKED - 10] ^= 1  # in the postings of y
+    (tmp_path / "lows.npy").write_bytes(content)
+    index = LexicalIndex(Impacts.of(Postings.open(tmp_path), K1, B), pl.Series([f"{row:05}" for row in range(CHECKED)]))
+    assert len(hits(index, "x z", 5)) == 5
+    for text in ("y", "x y"):
+        with raises("damaged", HybridError):
+            hits(index, text, 5)
+    with raises("damaged", HybridError):
+        index.impacts.values()
+
+
+def test_a_matrix_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    count(DOCUMENTS).save(tmp_path)
+    (tmp_path / "lows.npy").rename(tmp_path / "rows.npy")
+    with raises("older-format", HybridError):
+        Postings.open(tmp_path)
+
+
 @pytest.mark.parametrize("size", [-4, 0])
-@pytest.mark.parametrize("name", ["rows.npy", layout.COLLECTION])
+@pytest.mark.parametrize("name", ["lows.npy", layout.COLLECTION])
 def test_a_truncated_matrix_is_refused(tmp_path: Path, name: str, size: int) -> None:
     (tmp_path / layout.shard(0)).mkdir()
     folder = tmp_path / layout.shard(0) / layout.IMPACTS

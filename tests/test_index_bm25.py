@@ -40,7 +40,8 @@ def test_the_index_has_no_other_files(index: Path) -> None:
         "bm25.json", "docids.parquet", "impacts", "lucene", "manifest.json",
     ]  # fmt: skip
     assert sorted(path.name for path in (index / "impacts").iterdir()) == [
-        "indptr.npy", "lengths.npy", "rows.npy", "terms.parquet", "tfs.npy",
+        "checksums.npy", "highs.npy", "indptr.npy", "lengths.npy", "lows.npy", "slots.npy", "starts.npy",
+        "terms.parquet", "tfs.npy",
     ]  # fmt: skip
     assert [path.name for path in index.parent.iterdir()] == ["bm25"]
 

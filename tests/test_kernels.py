@@ -25,11 +25,11 @@ def plain(
     impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarray, hits: int
 ) -> list[tuple[int, float]]:
     """Return (place in the tie order, score) of the best documents."""
-    postings = impacts.postings
+    postings, rows = impacts.postings, impacts.postings.rows
     sums = np.zeros(len(postings.lengths))
     for term in terms:
         for at in range(postings.indptr[term], postings.indptr[term + 1]):
-            row, weight, tf = postings.rows[at], impacts.idf[term], np.float32(postings.tfs[at])
+            row, weight, tf = rows[at], impacts.idf[term], np.float32(postings.tfs[at])
             scale = impacts.scale
             sums[row] += weight * tf if scale is None else weight - weight / (np.float32(1) + tf * scale[row])
     sums[barred] = 0
@@ -109,7 +109,9 @@ def test_the_best_of_all_blocks_equal_a_full_sort(
     order = rng.permutation(size).astype(np.int32)
     none = np.zeros(0, np.int32)
     packed = keyed.Queries(np.zeros(4, np.int64), none, np.zeros(0, np.float32))
-    matrix = keyed.Matrix(np.zeros(1, np.int64), none, none, np.zeros(0, np.float32))
+    matrix = Postings.of(pl.Series([], dtype=pl.String), np.zeros(1, np.int64), none, none, none).matrix(
+        np.zeros(0, np.float32)
+    )
     best = kernels.Best(np.zeros(3, np.int64), np.full(3, -np.inf, np.float32), np.zeros((3, hits + spare), np.uint64))
     for first in range(0, size, block):
         part = np.ascontiguousarray(scores[:, first : first + block])
@@ -149,7 +151,7 @@ def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
     indptr, rows = flat(lists)
     tfs, lengths = rng.integers(1, 4, len(rows)).astype(np.int32), rng.integers(5, 60, size).astype(np.int32)
     terms = pl.Series("term", ["a", "b", "c"])
-    impacts = Impacts.of(Postings(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
+    impacts = Impacts.of(Postings.of(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
     queries, barred = [[0], [0, 1, 2], [1], []], [[block], [3, block - 1, size - 1], [], [5]]
     order, hits = rng.permutation(size).astype(np.int32), 40
     counts, best = np.zeros(4, np.int32), np.zeros((4, hits), np.uint64)
@@ -173,7 +175,7 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
     indptr, rows = flat([each.tolist() for each in lists])
     tfs, lengths = rng.geometric(0.6, len(rows)).astype(np.int32), rng.integers(5, 12, size).astype(np.int32)
     terms = pl.Series("term", [f"t{term:02}" for term in range(len(lists))])
-    counted = Postings(terms, indptr, rows.astype(np.int32), tfs, lengths)
+    counted = Postings.of(terms, indptr, rows.astype(np.int32), tfs, lengths)
     impacts = Impacts.learned(counted, 0.25) if k1 is None else Impacts.of(counted, k1, 0.4)
     queries = [rng.choice(len(lists), rng.integers(1, 8), replace=False) for _ in range(60)]
     if sort:
@@ -204,7 +206,7 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
     tfs[sampled] = 20
     lengths = rng.integers(20, 60, size).astype(np.int32)
     indptr, rows = np.array([0, size]), np.arange(size, dtype=np.int32)
-    impacts = Impacts.of(Postings(pl.Series("term", ["a"]), indptr, rows, tfs, lengths), 0.9, 0.4)
+    impacts = Impacts.of(Postings.of(pl.Series("term", ["a"]), indptr, rows, tfs, lengths), 0.9, 0.4)
     packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
     order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
     kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat([[]]), counts, best)

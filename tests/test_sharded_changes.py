@@ -38,8 +38,8 @@ def changed(*words: str) -> None:
 
 def shared(index: str, other: str) -> list[bool]:
     """Return whether each shard has the postings file of another index on the disk."""
-    inodes = {path.stat().st_ino for path in Path(other).glob("shard-*/impacts/rows.npy")}
-    return [(shard / "impacts/rows.npy").stat().st_ino in inodes for shard in shards_of(Path(index))]
+    inodes = {path.stat().st_ino for path in Path(other).glob("shard-*/impacts/lows.npy")}
+    return [(shard / "impacts/lows.npy").stat().st_ino in inodes for shard in shards_of(Path(index))]
 
 
 @pytest.mark.parametrize("options", [[], ["--hits", "2"], ["--k1", "0.4", "--b", "0.8"]])
@@ -135,9 +135,9 @@ def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: st
     ended = run(KILLED.format(place), *command)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not Path("shards-2").exists()
-    kept = {path.stat().st_ino for path in Path().glob(".shards-2.partial/shard-*/impacts/rows.npy")}
+    kept = {path.stat().st_ino for path in Path().glob(".shards-2.partial/shard-*/impacts/lows.npy")}
     assert len(kept) == (3 if place.endswith("build_shards") else 4)
     changed(*command)
-    assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/rows.npy")} >= kept
+    assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/lows.npy")} >= kept
     changed("append", "shards", "added.parquet", "--replace", "--output", "again")
     assert searched("shards-2").equals(searched("again"))

@@ -21,6 +21,7 @@ from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
+from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.threads import ThreadPool
@@ -149,7 +150,7 @@ class HybridIndex:
             return self.lexical.kernel_arguments(self.lexical.bags(texts))
         none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
         queries = keyed.Queries(np.zeros(len(texts) + 1, np.int64), ids, none)
-        return queries, keyed.Matrix(np.zeros(1, np.int64), ids, ids, none)
+        return queries, Postings.of(pl.Series([], dtype=pl.String), np.zeros(1, np.int64), ids, ids, ids).matrix(none)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int32]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,14 +27,28 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import memory, storage
-from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical.keys import Bounds, Matrix
+from hybrid_cli.errors import DamageError, HybridError
+from hybrid_cli.lexical.keys import PART_BITS, Bounds, Matrix
 from hybrid_cli.storage import disk, layout
 
 RANGE_POSTINGS, LEAST_POSTINGS = 4, 64  # postings of a range on average; of a term with ranges, at least
 POSTINGS_AT_ONCE = 1 << 26  # postings whose order is changed in memory
 _FILLING = threading.Lock()
-_ARRAYS = ("indptr", "rows", "tfs", "lengths")
+_ARRAYS = ("indptr", "lows", "slots", "starts", "highs", "tfs", "lengths")
+READ_WHOLE = tuple(
+    f"{layout.IMPACTS}/{name}"
+    for name in (
+        *(f"{name}.npy" for name in _ARRAYS if name not in ("lows", "tfs")),
+        layout.TERMS,
+        layout.CHECKSUMS,
+        layout.POSITIONS,
+        layout.COLLECTION,
+        layout.COLLECTION_DF,
+    )
+)  # files of an index that are compared with its manifest when it is opened; the others by `Checksums`
+_COUNTS = (np.uint8, np.uint16, np.int32)  # types of term frequencies
+CHECKED = 1 << 14  # postings of a checksum
+_USES = 8  # of a term in queries, for which its bounds are worth their computation
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -82,20 +97,88 @@ class Postings:
     Attributes:
         terms: [V] dictionary in string order; a term's id is its position.
         indptr: [V+1] start of each term's postings.
-        rows: [nnz] documents, ascending within a term.
-        tfs: [nnz] term frequencies, or quantized weights.
+        lows, slots, starts, highs: documents, ascending within a term; see `keys.Matrix`.
+        tfs: [nnz] term frequencies, or quantized weights; uint8 if they fit, or a larger type.
         lengths: [N] tokens per document, 0 for empty documents; or sums of the weights.
         positions: [N] document lengths for BM25 where an analyzer puts several tokens at one position.
         collection: statistics over all shards, for the postings of a shard.
-    """
+        checksums: checks of postings on disk.
+    """  # fmt: skip
 
     terms: pl.Series
     indptr: Longs
-    rows: Ints
+    lows: npt.NDArray[np.uint16]
+    slots: Longs
+    starts: npt.NDArray[np.uint32]
+    highs: npt.NDArray[np.uint16]
     tfs: npt.NDArray[np.integer]
     lengths: Ints
     positions: Longs | None = None
     collection: Statistics | None = None
+    checksums: Checksums | None = None
+
+    @classmethod
+    def empty(cls, terms: pl.Series, df: Longs, largest: int, lengths: Ints) -> Postings:
+        """Return postings without documents, for the kernels `put` and `end_parts`.
+
+        Args:
+            terms: [V] dictionary.
+            df: [V] number of postings of each term.
+            largest: largest term frequency.
+            lengths: [N] tokens per document.
+        """
+        indptr, parts = np.concatenate(([0], np.cumsum(df))), _parts(lengths)
+        slots, values = np.zeros(0, np.int64), (0, 0)
+        if parts > 1:
+            frequent = df > 2 * (parts + 1)  # a place for each part takes less than a part for each posting
+            first, high = np.cumsum(frequent * (parts + 1)), np.cumsum(df * ~frequent)
+            slots = np.where(frequent, first - (parts + 1), -1 - (high - df))
+            values = (int(first[-1]), int(high[-1])) if len(df) else values
+        size, kind = int(indptr[-1]), next(kind for kind in _COUNTS if largest <= np.iinfo(kind).max)
+        memory.require(
+            (2 + np.dtype(kind).itemsize) * size + 4 * values[0] + 2 * values[1], f"the matrix of {size:,} postings"
+        )
+        lows, tfs = np.empty(size, np.uint16), np.empty((size,), kind)
+        starts, highs = np.zeros(values[0], np.uint32), np.empty(values[1], np.uint16)
+        return cls(terms, indptr, lows, slots, starts, highs, tfs, lengths)
+
+    @classmethod
+    def of(cls, terms: pl.Series, indptr: Longs, rows: Ints, tfs: npt.NDArray[np.integer], lengths: Ints) -> Postings:
+        """Store postings given by documents [nnz], ascending within a term, and term frequencies [nnz]."""
+        from hybrid_cli.lexical import kernels
+
+        postings = cls.empty(terms, np.diff(indptr), int(tfs.max(initial=0)), lengths)
+        kernels.encode_all(rows, postings.matrix(None))
+        postings.tfs[:] = tfs
+        return postings
+
+    def matrix(self, scale: Floats | None, terms: Ints | None = None) -> Matrix:
+        """Return the postings in the form of the kernels.
+
+        Args:
+            scale: of `Impacts`.
+            terms: the terms that are read; all by default. Their postings are compared with the checksums.
+
+        Raises:
+            DamageError: postings have changed on the disk.
+        """
+        if self.checksums is not None:
+            self.checksums.check(self, terms)
+        return Matrix(
+            self.indptr, self.lows, self.tfs, scale, _parts(self.lengths), self.slots, self.starts, self.highs
+        )
+
+    @property
+    def rows(self) -> Ints:
+        """Document of each posting, [nnz], decoded at each call."""
+        from hybrid_cli.lexical import kernels
+
+        rows = np.empty(len(self), np.int32)
+        kernels.decode_all(self.matrix(None), rows)
+        return rows
+
+    def __len__(self) -> int:
+        return len(self.lows)
 
     @property
     def statistics(self) -> Statistics:
@@ -125,6 +208,7 @@ class Postings:
             frame.write_parquet(file)
         for name in _ARRAYS:
             save_array(folder / f"{name}.npy", getattr(self, name))
+        save_array(folder / layout.CHECKSUMS, Checksums.of(self))
         if self.positions is not None:
             save_array(folder / layout.POSITIONS, self.positions)
 
@@ -133,16 +217,23 @@ class Postings:
         """Memory-map the files of `save`.
 
         Raises:
-            HybridError: a file is missing or truncated.
+            HybridError: a file is missing or truncated, or written by an earlier version.
         """
+        if (folder / "rows.npy").is_file():
+            raise HybridError(
+                f"{folder}: the impact matrix has the form of an earlier hybrid; repeat the command of the index with "
+                "--overwrite",
+                code="older-format", path=folder,
+            )  # fmt: skip
         try:
             terms = pl.read_parquet(folder / layout.TERMS, columns=["term"], glob=False)["term"]
             arrays: list[Any] = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
             positions = folder / layout.POSITIONS
-            arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None]
+            arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None, None]
             if (folder / layout.COLLECTION).is_file():
                 counts = np.load(folder / layout.COLLECTION).tolist()
-                arrays += [Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)]
+                arrays[-1] = Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)
+            arrays += [Checksums(folder, np.load(folder / layout.CHECKSUMS))]
         except (OSError, ValueError, EOFError, pl.exceptions.PolarsError) as error:
             problem = f"{folder}: incomplete impact matrix ({error}); repeat index-bm25 with --overwrite"
             raise HybridError(problem, code="incomplete-matrix", path=folder) from None
@@ -159,19 +250,73 @@ class Postings:
         """
         from hybrid_cli.lexical import kernels
 
-        df = kernels.kept_counts(self.indptr, self.rows, kept)
+        before, after = self.matrix(None), added.matrix(None)
+        df = kernels.kept_counts(before, kept)
         terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
-        new_ids, added_ids = _positions(self.terms, terms), _positions(added.terms, terms)
+        new_ids, added_ids = np.where(df > 0, _positions(self.terms, terms), -1), _positions(added.terms, terms)
         counts = np.bincount(added_ids, weights=added.df, minlength=len(terms)).astype(np.int64)
         counts[new_ids[df > 0]] += df[df > 0]
-        indptr = np.concatenate(([0], np.cumsum(counts)))
-        rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
-        first, cursor = int(kept.sum()), indptr[:-1].copy()
-        renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
+        first, renumbered = int(kept.sum()), np.where(kept, np.cumsum(kept) - 1, -1)
         shifted = first + np.arange(len(added.lengths))
-        kernels.copy_postings((self.indptr, self.rows, self.tfs), renumbered, new_ids, cursor, rows, tfs)
-        kernels.copy_postings((added.indptr, added.rows, added.tfs), shifted, added_ids, cursor, rows, tfs)
-        return Postings(terms, indptr, rows, tfs, np.concatenate([self.lengths[kept], added.lengths]))
+        largest = max(int(self.tfs.max(initial=0)), int(added.tfs.max(initial=0)))
+        lengths = np.concatenate([self.lengths[kept], added.lengths])
+        whole = Postings.empty(terms, counts, largest, lengths)
+        matrix, cursor = whole.matrix(None), whole.indptr[:-1].copy()
+        kernels.copy_postings(before, renumbered, new_ids, cursor, matrix)
+        kernels.copy_postings(after, shifted, added_ids, cursor, matrix)
+        kernels.end_parts(matrix)
+        return whole.narrow()
+
+    def narrow(self) -> Postings:
+        """Return the postings with the smallest type of term frequencies."""
+        largest = self.tfs.max(initial=0)
+        kind = next(kind for kind in _COUNTS if largest <= np.iinfo(kind).max)
+        return replace(self, tfs=self.tfs.astype(kind, copy=False))
+
+
+class Checksums:
+    """CRC-32 of blocks of postings on the disk, compared with the postings when they are first read.
+
+    An index of many gigabytes is not read as a whole for a search.
+    """
+
+    def __init__(self, folder: Path, values: npt.NDArray[np.uint32]):
+        self.folder, self.values = folder, values
+        self._good = np.zeros(len(values), np.bool_)
+
+    @staticmethod
+    def of(postings: Postings) -> npt.NDArray[np.uint32]:
+        """Return the checksum of each block of postings."""
+        blocks = range(-(-len(postings) // CHECKED))
+        return np.array([_checksum(postings, block) for block in blocks], np.uint32)
+
+    def check(self, postings: Postings, terms: Ints | None) -> None:
+        """Compare the blocks with postings of some terms that were not read before; see `Postings.matrix`."""
+        if terms is None:
+            wanted = np.flatnonzero(~self._good)
+        else:
+            begin, end = postings.indptr[terms] // CHECKED, (postings.indptr[terms + 1] - 1) // CHECKED
+            spans = [np.arange(*span) for span in zip(begin, end + 1, strict=True)]
+            blocks = np.unique(np.concatenate([np.zeros(0, np.int64), *spans]))
+            wanted = blocks[~self._good[blocks]]
+        for block in wanted.tolist():
+            if _checksum(postings, block) != self.values[block]:
+                raise DamageError(
+                    f"{self.folder}: postings changed on the disk after they were written; repeat index-bm25 with "
+                    "--overwrite",
+                    code="damaged", path=self.folder,
+                )  # fmt: skip
+            self._good[block] = True
+
+
+def _checksum(postings: Postings, block: int) -> int:
+    some = slice(block * CHECKED, (block + 1) * CHECKED)
+    return zlib.crc32(postings.tfs[some].data, zlib.crc32(postings.lows[some].data))
+
+
+def _parts(lengths: Ints) -> int:
+    """Return the number of parts of a corpus; see `keys.Matrix`."""
+    return max(1, -(-len(lengths) // (1 << PART_BITS)))
 
 
 def _positions(terms: pl.Series, among: pl.Series) -> Longs:
@@ -242,16 +387,16 @@ class PostingsBuilder:
             df += np.bincount(rank[words], minlength=len(order))
         from hybrid_cli.lexical import kernels
 
-        indptr = np.concatenate(([0], np.cumsum(df)))
-        memory.require(8 * int(indptr[-1]), f"the impact matrix of {indptr[-1]:,} postings")
-        rows, tfs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
-        cursor, first = indptr[:-1].copy(), 0
-        for distinct, words, counts in self._blocks:
-            kernels.scatter(first, distinct, rank[words], counts, cursor, rows, tfs)
-            first += len(distinct)
         lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths]).astype(np.int32)
-        self._blocks.clear()  # as large as the postings
-        return Postings(terms_seen.gather(order), indptr, rows, tfs, lengths)
+        largest = max((int(counts.max(initial=0)) for _, _, counts in self._blocks), default=0)
+        postings = Postings.empty(terms_seen.gather(order), df, largest, lengths)
+        matrix, cursor, first = postings.matrix(None), postings.indptr[:-1].copy(), 0
+        for distinct, words, counts in self._blocks:
+            kernels.scatter(first, distinct, rank[words], counts, cursor, matrix)
+            first += len(distinct)
+        kernels.end_parts(matrix)
+        self._blocks.clear()  # larger than the postings
+        return postings
 
 
 @dataclass(frozen=True)
@@ -304,7 +449,7 @@ class Impacts:
         postings = self.postings
         positions, counts = np.full(len(postings.lengths), -1, np.int32), np.zeros(len(wanted), np.int64)
         positions[wanted] = np.arange(len(wanted), dtype=np.int32)
-        kernels.count(positions, postings.rows, counts)
+        kernels.count(positions, self.matrix, counts)
         ends = np.concatenate(([0], np.cumsum(counts)))
         terms, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
         kernels.transpose(positions, self.matrix, self.idf, ends[:-1].copy(), terms, values)
@@ -316,7 +461,7 @@ class Impacts:
 
         size = len(self.postings.lengths)
         counts = np.zeros(size, np.int64)
-        kernels.count(np.arange(size, dtype=np.int32), self.postings.rows, counts)
+        kernels.count(np.arange(size, dtype=np.int32), self.matrix, counts)
         ends = np.cumsum(counts)
         full = np.searchsorted(ends, np.arange(POSTINGS_AT_ONCE, counts.sum(), POSTINGS_AT_ONCE), side="right")
         bounds = np.unique([0, *full.tolist(), size]).tolist()
@@ -340,24 +485,35 @@ class Impacts:
         from hybrid_cli.lexical import kernels
 
         postings = self.postings
-        weights, units = np.empty(len(postings.rows), np.uint8), np.empty(len(self.idf), np.float32)
+        weights, units = np.empty(len(postings), np.uint8), np.empty(len(self.idf), np.float32)
         kernels.round_impacts(self.matrix, self.idf, units, weights)
-        return Impacts(replace(postings, tfs=weights), math.nan, math.nan, units, None)
+        return Impacts(replace(postings, tfs=weights, checksums=None), math.nan, math.nan, units, None)
 
     @property
     def matrix(self) -> Matrix:
-        """The postings in the form of the kernels."""
-        return Matrix(self.postings.indptr, self.postings.rows, self.postings.tfs, self.scale)
+        """All postings in the form of the kernels."""
+        return self.postings.matrix(self.scale)
 
     def bounds(self, terms: Ints) -> Bounds:
-        """Return the bounds of some terms, computed on their first use in one pass over the postings of these terms."""
+        """Return bounds, computed for the terms that occur in several queries in one pass over their postings.
+
+        Args:
+            terms: [T] terms of queries, with repetitions.
+        """
         with _FILLING:
-            new = np.unique(terms[~self._bounds.ready[terms]])
+            used, counts = np.unique(terms, return_counts=True)
+            self._uses[used] = np.minimum(self._uses[used] + counts, _USES)
+            new = used[(self._uses[used] == _USES) & ~self._bounds.ready[used]]
             if len(new):
                 from hybrid_cli.lexical import kernels
 
-                kernels.fill_bounds(new, self.matrix, self._bounds)
+                kernels.fill_bounds(new, self.postings.matrix(self.scale, new), self._bounds)
         return self._bounds
+
+    @cached_property
+    def _uses(self) -> npt.NDArray[np.uint8]:
+        """Number of queries with each term, up to `_USES`."""
+        return np.zeros(len(self.idf), np.uint8)
 
     @cached_property
     def _bounds(self) -> Bounds:
@@ -374,14 +530,14 @@ class Impacts:
             np.zeros(len(df), np.float32),
             np.zeros(len(df), np.float32),
         )
-        return Bounds(ready, largest, tenth, shifts, ends, peaks, start_ends, starts)
+        most = 1.0 if self.scale is not None else float(np.iinfo(self.postings.tfs.dtype).max)
+        return Bounds(most, ready, largest, tenth, shifts, ends, peaks, start_ends, starts)
 
     def values(self) -> Floats:
         """Return the impact of each posting, [nnz]: the weight of the term in the document, including IDF."""
         from hybrid_cli.lexical import kernels
 
-        postings = self.postings
-        impacts: Floats = kernels.values(postings.indptr, postings.rows, postings.tfs, self.idf, self.scale)
+        impacts: Floats = kernels.values(self.matrix, self.idf)
         return impacts
 
 

@@ -152,7 +152,7 @@ class LexicalIndex:
             "empty documents": len(self.docids) - postings.counted,
             "terms": len(postings.terms),
             "tokens": postings.tokens,
-            "postings": len(postings.rows),
+            "postings": len(postings),
             "k1": self.k1,
             "b": self.b,
         }
@@ -322,7 +322,9 @@ class LexicalIndex:
         """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""
         weights = bags.boosts * self.impacts.idf[bags.terms]
         by_weight = np.lexsort((-weights, np.repeat(np.arange(len(bags)), np.diff(bags.ends))))
-        return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), self.impacts.matrix
+        return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), self.impacts.postings.matrix(
+            self.impacts.scale, bags.terms
+        )
 
     # -------------------------------------------------------------------------------------------------- exact scores
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 
-from hybrid_cli.lexical.keys import HALF, SIGN, SMALLEST, TENTH, Array
+from hybrid_cli.lexical.keys import HALF, PART_BITS, SIGN, SMALLEST, TENTH, Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache
+BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache; a part has two blocks
+LOW = (1 << PART_BITS) - 1
 _LOOKUP = 50  # looking up a document among the postings of a block takes as long as adding 50 postings
 _SAMPLED, _PARTS = 32, 16  # one of 32 documents gives a first estimate of the worst score, in 16 parts of the corpus
 _BELOW = 1 - 1e-6  # a score is a float32: it may be larger than its sum
@@ -58,49 +59,115 @@ _ONE = np.float32(1)
 
 
 @jit
-def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, rows: Any, tfs: Any) -> None:
+def put(matrix: Any, term: int, posting: int, row: int) -> None:
+    """Store the document of a posting; the postings of a term come in ascending order. See `end_parts`."""
+    matrix.lows[posting] = row & LOW
+    if len(matrix.slots):
+        slot, part = matrix.slots[term], row >> PART_BITS
+        if slot >= 0:
+            matrix.starts[slot + part + 1] += 1
+        else:
+            matrix.highs[-1 - slot + posting - matrix.indptr[term]] = part
+
+
+@jit
+def end_parts(matrix: Any) -> None:
+    """Turn the counts of postings in `starts` into places, after the last `put`."""
+    for slot in matrix.slots:
+        if slot >= 0:
+            for part in range(matrix.parts):
+                matrix.starts[slot + part + 1] += matrix.starts[slot + part]
+
+
+@jit
+def decode(matrix: Any, term: int, rows: Any) -> Any:
+    """Write the documents of a term's postings to `rows`; return their number."""
+    begin, size = matrix.indptr[term], matrix.indptr[term + 1] - matrix.indptr[term]
+    if not len(matrix.slots):
+        for at in range(size):
+            rows[at] = matrix.lows[begin + at]
+        return size
+    slot = matrix.slots[term]
+    if slot < 0:
+        for at in range(size):
+            rows[at] = np.int64(matrix.highs[-1 - slot + at]) << PART_BITS | matrix.lows[begin + at]
+        return size
+    for part in range(matrix.parts):
+        for at in range(matrix.starts[slot + part], matrix.starts[slot + part + 1]):
+            rows[at] = part << PART_BITS | matrix.lows[begin + at]
+    return size
+
+
+@jit
+def room_of(indptr: Any) -> Any:
+    """Return room for the rows of the most frequent term."""
+    most = 0
+    for term in range(len(indptr) - 1):
+        most = max(most, indptr[term + 1] - indptr[term])
+    return np.empty(most, np.int32)
+
+
+@jit
+def decode_all(matrix: Any, rows: Any) -> None:
+    """Write the documents of all postings to `rows` [nnz]."""
+    for term in range(len(matrix.indptr) - 1):
+        decode(matrix, term, rows[matrix.indptr[term] :])
+
+
+@jit
+def encode_all(rows: Any, matrix: Any) -> None:
+    """Store the documents of all postings [nnz]."""
+    for term in range(len(matrix.indptr) - 1):
+        for posting in range(matrix.indptr[term], matrix.indptr[term + 1]):
+            put(matrix, term, posting, rows[posting])
+    end_parts(matrix)
+
+
+@jit
+def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, matrix: Any) -> None:
     """Write the postings of documents `first`, `first` + 1, ... at each term's `cursor`, and advance it."""
     at = 0
     for document in range(len(distinct)):
         for _ in range(distinct[document]):
             position = cursor[words[at]]
-            rows[position] = first + document
-            tfs[position] = counts[at]
+            put(matrix, words[at], position, first + document)
+            matrix.tfs[position] = counts[at]
             cursor[words[at]] = position + 1
             at += 1
 
 
 @jit
-def copy_postings(source: Any, renumbered: Any, new_ids: Any, cursor: Any, rows: Any, tfs: Any) -> None:
+def copy_postings(source: Any, renumbered: Any, new_ids: Any, cursor: Any, target: Any) -> None:
     """Write postings at the `cursor` of each term, and advance it.
 
     Args:
-        source: arrays `indptr`, `rows` and `tfs` of the postings to copy.
+        source: `keys.Matrix` of the postings to copy.
         renumbered: [N] new row of each document; -1 leaves it out.
         new_ids: [V] new id of each term; -1 for a term whose documents are all left out.
         cursor: [new V] first free posting of each new term.
-        rows, tfs: receive the postings.
+        target: `keys.Matrix` that receives the postings.
     """
-    indptr, old_rows, old_tfs = source
+    rows = room_of(source.indptr)
     for term in range(len(new_ids)):
+        if new_ids[term] < 0:
+            continue
         at = cursor[new_ids[term]]
-        for posting in range(indptr[term], indptr[term + 1]):
-            row = renumbered[old_rows[posting]]
+        for number in range(decode(source, term, rows)):
+            row = renumbered[rows[number]]
             if row >= 0:
-                rows[at] = row
-                tfs[at] = old_tfs[posting]
+                put(target, new_ids[term], at, row)
+                target.tfs[at] = source.tfs[source.indptr[term] + number]
                 at += 1
-        if new_ids[term] >= 0:
-            cursor[new_ids[term]] = at
+        cursor[new_ids[term]] = at
 
 
 @jit
-def kept_counts(indptr: Any, rows: Any, kept: Any) -> Any:
+def kept_counts(matrix: Any, kept: Any) -> Any:
     """Return the number of postings of each term, [V] int64, in documents that are `kept` [N]."""
-    out = np.zeros(len(indptr) - 1, np.int64)
+    out, rows = np.zeros(len(matrix.indptr) - 1, np.int64), room_of(matrix.indptr)
     for term in range(len(out)):
-        for posting in range(indptr[term], indptr[term + 1]):
-            out[term] += kept[rows[posting]]
+        for number in range(decode(matrix, term, rows)):
+            out[term] += kept[rows[number]]
     return out
 
 
@@ -113,47 +180,52 @@ def share(weight: Any, tf: Any, scale: Any, row: Any) -> Any:
 
 
 @jit
-def values(indptr: Any, rows: Any, tfs: Any, idf: Any, scale: Any) -> Any:
+def values(matrix: Any, idf: Any) -> Any:
     """Return the impact of each posting, [nnz] float32."""
-    out = np.empty(len(rows), np.float32)
+    out, rows = np.empty(len(matrix.lows), np.float32), room_of(matrix.indptr)
     for term in range(len(idf)):
-        for at in range(indptr[term], indptr[term + 1]):
-            out[at] = share(idf[term], tfs[at], scale, rows[at])
+        begin = matrix.indptr[term]
+        for number in range(decode(matrix, term, rows)):
+            out[begin + number] = share(idf[term], matrix.tfs[begin + number], matrix.scale, rows[number])
     return out
 
 
 @jit
 def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
     """Fill in the unit of each term, 1/255 of its largest impact, and all impacts as multiples of it."""
+    rows = room_of(matrix.indptr)
     for term in range(len(idf)):
-        some, largest = range(matrix.indptr[term], matrix.indptr[term + 1]), np.float32(0)
-        for at in some:
-            largest = max(largest, share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at]))
+        begin, some, largest = matrix.indptr[term], decode(matrix, term, rows), np.float32(0)
+        for number in range(some):
+            largest = max(largest, share(idf[term], matrix.tfs[begin + number], matrix.scale, rows[number]))
         units[term] = largest / np.float32(255)
-        for at in some:
-            impact = share(idf[term], matrix.tfs[at], matrix.scale, matrix.rows[at])
-            weights[at] = max(1, round(impact / units[term]))
+        for number in range(some):
+            impact = share(idf[term], matrix.tfs[begin + number], matrix.scale, rows[number])
+            weights[begin + number] = max(1, round(impact / units[term]))
 
 
 @jit
-def count(positions: Any, rows: Any, counts: Any) -> None:
+def count(positions: Any, matrix: Any, counts: Any) -> None:
     """Add the number of postings of each document to `counts` at the document's position; -1 skips a document."""
-    for at in range(len(rows)):
-        position = positions[rows[at]]
-        if position >= 0:
-            counts[position] += 1
+    rows = room_of(matrix.indptr)
+    for term in range(len(matrix.indptr) - 1):
+        for number in range(decode(matrix, term, rows)):
+            position = positions[rows[number]]
+            if position >= 0:
+                counts[position] += 1
 
 
 @jit
 def transpose(positions: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, impacts: Any) -> None:
     """Write term and impact of each posting at the `cursor` of its document's position, and advance it."""
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    tfs, scale, rows = matrix.tfs, matrix.scale, room_of(matrix.indptr)
     for term in range(len(idf)):
-        for at in range(indptr[term], indptr[term + 1]):
-            position = positions[rows[at]]
+        begin = matrix.indptr[term]
+        for number in range(decode(matrix, term, rows)):
+            position = positions[rows[number]]
             if position >= 0:
                 terms[cursor[position]] = term
-                impacts[cursor[position]] = share(idf[term], tfs[at], scale, rows[at])
+                impacts[cursor[position]] = share(idf[term], tfs[begin + number], scale, rows[number])
                 cursor[position] += 1
 
 
@@ -167,15 +239,15 @@ def keep_largest(keys: Any, number: int, hits: int) -> None:
 
 
 @jit
-def first_from(rows: Any, low: int, high: int, row: Any) -> int:
-    """Return the first posting from `low` with a document not before `row`, or `high`; near ones are found first."""
+def first_from(values: Any, low: int, high: int, value: Any) -> int:
+    """Return the first place from `low` with a value not below `value`, or `high`; near ones are found first."""
     step, end = 1, low
-    while end < high and rows[end] < row:
+    while end < high and values[end] < value:
         low, end, step = end + 1, end + step, 2 * step
     high = min(high, end)
     while low < high:
         middle = (low + high) >> 1
-        if rows[middle] < row:
+        if values[middle] < value:
             low = middle + 1
         else:
             high = middle
@@ -183,18 +255,38 @@ def first_from(rows: Any, low: int, high: int, row: Any) -> int:
 
 
 @jit
+def postings_of(matrix: Any, term: int, part: int, cursor: int) -> Any:
+    """Return the first posting of a term in a part, and the first one after it; `cursor` is not after the first."""
+    begin, end = matrix.indptr[term], matrix.indptr[term + 1]
+    if not len(matrix.slots):
+        return begin, end
+    slot = matrix.slots[term]
+    if slot >= 0:
+        return begin + matrix.starts[slot + part], begin + matrix.starts[slot + part + 1]
+    shift = begin + 1 + slot  # from a posting to its place in `highs`
+    first = first_from(matrix.highs, cursor - shift, end - shift, part)
+    return first + shift, first_from(matrix.highs, first, end - shift, part + 1) + shift
+
+
+@jit
+def posting_of(matrix: Any, term: int, row: int) -> int:
+    """Return the posting of a document among those of a term, or -1."""
+    begin, end = postings_of(matrix, term, row >> PART_BITS, matrix.indptr[term])
+    posting = first_from(matrix.lows, begin, end, row & LOW)
+    return posting if posting < end and matrix.lows[posting] == row & LOW else -1
+
+
+@jit
 def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
     """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match."""
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     out = np.empty(len(numbers), np.float32)
     for pair in range(len(numbers)):
         row, total = documents[pair], 0.0
         for at in range(ends[numbers[pair]], ends[numbers[pair] + 1]):
-            last = indptr[terms[at] + 1]
-            posting = first_from(rows, indptr[terms[at]], last, row)
-            if posting < last and rows[posting] == row:
-                total += share(weights[at], tfs[posting], scale, row)
+            posting = posting_of(matrix, terms[at], row)
+            if posting >= 0:
+                total += share(weights[at], matrix.tfs[posting], matrix.scale, row)
         out[pair] = np.float32(total)
     return out
 
@@ -203,16 +295,17 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
 def score_every(documents: Any, queries: Any, matrix: Any, scores: Any) -> None:
     """Add the score of every query and every document to `scores` [Q, n]; rows of `documents` ascend."""
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     for query in range(len(scores)):
         for at in range(ends[query], ends[query + 1]):
-            posting, last = indptr[terms[at]], indptr[terms[at] + 1]
-            for row in range(len(documents)):
-                posting = first_from(rows, posting, last, documents[row])
-                if posting == last:
-                    break
-                if rows[posting] == documents[row]:
-                    scores[query, row] += share(weights[at], tfs[posting], scale, documents[row])
+            part, posting, last = -1, matrix.indptr[terms[at]], 0
+            for number in range(len(documents)):
+                row = documents[number]
+                if row >> PART_BITS != part:
+                    part = row >> PART_BITS
+                    posting, last = postings_of(matrix, terms[at], part, posting)
+                posting = first_from(matrix.lows, posting, last, row & LOW)
+                if posting < last and matrix.lows[posting] == row & LOW:
+                    scores[query, number] += share(weights[at], matrix.tfs[posting], matrix.scale, row)
 
 
 @jit
@@ -269,13 +362,12 @@ def keep_best(
         order: [N] position of each document in the tie order.
         hits: documents kept per query.
         queries: `keys.Queries`.
-        cursors: [T] first unread posting of each term of each query; advanced.
+        cursors: [T] a posting of each term of each query, not after the first one of the block; advanced.
         matrix: `keys.Matrix`.
         best: `Best`, with keys for `keys.signed_scores_of`; updated.
     """
     first, scores = dense
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
     counts, floors, keys = best.counts, best.floors, best.keys
     size = scores.shape[1]
     sums = np.zeros(size, np.float64)
@@ -283,11 +375,17 @@ def keep_best(
     one_key = one_score.view(np.uint32)
     for query in range(len(scores)):
         for at in range(ends[query], ends[query + 1]):
-            posting, last, idf = cursors[at], indptr[terms[at] + 1], weights[at]
-            while posting < last and rows[posting] < first + size:
-                row = rows[posting]
-                sums[row - first] += share(idf, tfs[posting], scale, row)
-                posting += 1
+            posting, row = cursors[at], first
+            while row < first + size:
+                part = row >> PART_BITS
+                end = min(first + size, (part + 1) << PART_BITS)
+                begin, last = postings_of(matrix, terms[at], part, posting)
+                begin = first_from(matrix.lows, max(begin, posting), last, row - (part << PART_BITS))
+                posting = first_from(matrix.lows, begin, last, end - (part << PART_BITS))
+                for number in range(begin, posting):
+                    own = part << PART_BITS | matrix.lows[number]
+                    sums[own - first] += share(weights[at], matrix.tfs[number], matrix.scale, own)
+                row = end
             cursors[at] = posting
         count_kept, floor, mine = counts[query], floors[query], keys[query]
         for column in range(size):
@@ -318,13 +416,13 @@ def _fraction(tf: Any, scale: Any, row: Any) -> Any:
 @jit
 def fill_bounds(some: Any, matrix: Any, bounds: Any) -> None:
     """Fill in the bounds of some terms."""
-    rows, tfs, scale = matrix.rows, matrix.tfs, matrix.scale
-    best = np.empty(TENTH, np.float32)
+    tfs, scale = matrix.tfs, matrix.scale
+    best, rows = np.empty(TENTH, np.float32), room_of(matrix.indptr)
     for term in some:
-        begin, stop, shift = matrix.indptr[term], matrix.indptr[term + 1], bounds.shifts[term]
+        begin, shift, size = matrix.indptr[term], bounds.shifts[term], decode(matrix, term, rows)
         best[:] = 0
-        for posting in range(begin, stop):
-            fraction = _fraction(tfs[posting], scale, rows[posting])
+        for number in range(size):
+            fraction = _fraction(tfs[begin + number], scale, rows[number])
             if fraction > best[TENTH - 1]:
                 at = TENTH - 1
                 while at > 0 and best[at - 1] < fraction:
@@ -335,60 +433,57 @@ def fill_bounds(some: Any, matrix: Any, bounds: Any) -> None:
             peaks = bounds.peaks[bounds.ends[term] : bounds.ends[term + 1]]
             starts = bounds.starts[bounds.start_ends[term] : bounds.start_ends[term + 1]]
             unit, last = 254.999999 / max(np.float64(best[0]), 1e-30), 0
-            for posting in range(begin, stop):
-                row = rows[posting]
-                peak = np.uint8(np.ceil(_fraction(tfs[posting], scale, row) * unit))
+            for number in range(size):
+                row = rows[number]
+                peak = np.uint8(np.ceil(_fraction(tfs[begin + number], scale, row) * unit))
                 peaks[row >> shift] = max(peaks[row >> shift], peak)
                 while last < row >> (shift + 2):
                     last += 1
-                    starts[last] = posting - begin
-            starts[last + 1 :] = stop - begin
+                    starts[last] = number
+            starts[last + 1 :] = size
         bounds.largest[term], bounds.tenth[term] = best[0], best[TENTH - 1]
         bounds.ready[term] = True
 
 
 @jit
-def _find(rows: Any, starts: Any, begin: int, stop: int, shift: int, first: int, row: int) -> int:
-    """Return the posting of a document among those of a term, or -1.
-
-    Args:
-        rows: documents of all postings.
-        starts, shift: see `keys.Bounds`.
-        begin, stop: postings of the term.
-        first: first of the term's starts.
-        row: the document.
-    """  # fmt: skip
-    if shift >= 0:
-        mine = first + (row >> (shift + 2))
-        begin, stop = begin + starts[mine], begin + starts[mine + 1]
+def _find(lows: Any, begin: int, stop: int, low: Any) -> int:
+    """Return the posting of a document among those of a part, or -1."""
     while stop - begin > _SCANNED:
         middle = (begin + stop) >> 1
-        if rows[middle] < row:
+        if lows[middle] < low:
             begin = middle + 1
         else:
             stop = middle + 1
     for posting in range(begin, stop):
-        if rows[posting] >= row:
-            return posting if rows[posting] == row else -1
+        if lows[posting] >= low:
+            return posting if lows[posting] == low else -1
     return -1
+
+
+@jit
+def _from(scale: Any, first: int) -> Any:
+    """Return the factors of the documents from `first` on. Compiled apart for `scale` None."""
+    if scale is None:
+        return None
+    return scale[first:]
 
 
 @jit
 def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: Any) -> int:
     """Add each term's share of the score to the sums of the documents of a block; return the number of postings.
 
-    Cursors [terms of the query, 2] hold the first posting of each term in the block and the first one after it.
+    A block lies within a part. Cursors [terms of the query, ...] hold the first posting of each term in the block, the
+    first one after it, which is set here from a posting not after it, and the first one after the part.
     """
-    terms, weights, postings = queries.terms, queries.weights, 0
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
+    postings, tfs, lows = 0, matrix.tfs, matrix.lows
     first, end = block
+    scale, base = _from(matrix.scale, first), np.uint32(first & LOW)
     for mine in range(len(cursors)):
-        at = queries.ends[query] + mine
-        weight, last, begin = weights[at], indptr[terms[at] + 1], cursors[mine, 1]
-        stop = first_from(rows, begin, last, end)
+        weight, begin = queries.weights[queries.ends[query] + mine], cursors[mine, 1]
+        stop = first_from(lows, begin, cursors[mine, 2], end - (first >> PART_BITS << PART_BITS))
         for posting in range(begin, stop):
-            row = np.uint32(rows[posting])
-            sums[row - np.uint32(first)] += share(weight, tfs[posting], scale, row)
+            row = np.uint32(lows[posting]) - base
+            sums[row] += share(weight, tfs[posting], scale, row)
         cursors[mine, 0], cursors[mine, 1] = begin, stop
         postings += stop - begin
     return postings
@@ -411,18 +506,18 @@ def _may(allowed: Any, row: Any) -> int:
 
 
 @jit
-def _collect(block: Any, rows: Any, order: Any, allowed: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
+def _collect(block: Any, lows: Any, order: Any, allowed: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
     """Turn the sums of a block into keys, and reset the sums to 0.
 
     Documents below the worst of the best hits so far are skipped; `keys` has room for twice as many keys as are kept.
 
     Args:
         block: first document, first document after the block, and whether all sums are read, or only those of postings.
-        rows: documents of the postings.
+        lows: of `keys.Matrix`.
         order: [N] position of each document in the tie order.
         allowed: see `search`.
         sums: [B] scores.
-        cursors: [terms, 2] postings of the block; see `_add`.
+        cursors: [terms, ...] postings of the block; see `_add`.
         keys: keys so far.
         kept: number of keys so far, score that documents must reach, and number of hits to keep.
 
@@ -432,11 +527,12 @@ def _collect(block: Any, rows: Any, order: Any, allowed: Any, sums: Any, cursors
     score = np.empty(1, np.float32)
     bits = score.view(np.uint32)
     first, end, scan = block
+    base = np.uint32(first & LOW)
     count_kept, floor, hits = kept
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
-            row = np.uint32(at if scan else rows[at] - first)
+            row = np.uint32(at) if scan else np.uint32(lows[at]) - base
             if np.float32(sums[row]) >= floor:
                 score[0] = np.float32(sums[row])
                 keys[count_kept] = (np.uint64(bits[0]) << np.uint64(32)) | np.uint64(0xFFFFFFFF - order[first + row])
@@ -448,15 +544,15 @@ def _collect(block: Any, rows: Any, order: Any, allowed: Any, sums: Any, cursors
 
 
 @jit
-def _candidates(block: Any, rows: Any, allowed: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
+def _candidates(block: Any, lows: Any, allowed: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
     """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
-    least, count_kept = floor - limit, 0
+    base, least, count_kept = np.uint32(first & LOW), floor - limit, 0
     for term in range(1 if scan else len(cursors)):
         begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
-            row = np.uint32(at if scan else rows[at] - first)
+            row = np.uint32(at) if scan else np.uint32(lows[at]) - base
             if sums[row] >= least and sums[row] > 0:
                 candidate_rows[count_kept], scores[count_kept] = row, sums[row]
                 count_kept += _may(allowed, first + row)
@@ -472,8 +568,8 @@ def _within(first: int, needed: int, floor: Any, bounds: Any, room: Any, some: i
     for number in range(some):
         candidate, bound = candidate_rows[number], scores[number]
         for mine in range(needed, len(cursors)):
-            shift = cursors[mine, 2]
-            bound += units[mine] * (peaks[cursors[mine, 3] + ((first + candidate) >> shift)] if shift >= 0 else 255)
+            shift = cursors[mine, 3]
+            bound += units[mine] * (peaks[cursors[mine, 4] + ((first + candidate) >> shift)] if shift >= 0 else 255)
         candidate_rows[kept], scores[kept] = candidate, scores[number]
         kept += bound >= floor
     return kept
@@ -487,38 +583,42 @@ def _complete(query: int, block: Any, goal: Any, queries: Any, matrix: Any, boun
     """
     needed, floor = goal
     sums, cursors, limits, candidate_rows, scores = room
-    indptr, rows, tfs, scale = matrix.indptr, matrix.rows, matrix.tfs, matrix.scale
-    peaks, starts = bounds.peaks, bounds.starts
+    lows, tfs, peaks, starts = matrix.lows, matrix.tfs, bounds.peaks, bounds.starts
     first, end = block
+    scale, base = _from(matrix.scale, first), np.uint32(first & LOW)
     for mine in range(needed, len(cursors)):
         if not some:
             break
         at = queries.ends[query] + mine
-        weight, start, last = queries.weights[at], indptr[queries.terms[at]], indptr[queries.terms[at] + 1]
-        begin = first_from(rows, cursors[mine, 1], last, first)
-        stop = first_from(rows, begin, last, end)
+        weight, start = queries.weights[at], matrix.indptr[queries.terms[at]]
+        begin = first_from(lows, cursors[mine, 1], cursors[mine, 2], base)
+        stop = first_from(lows, begin, cursors[mine, 2], end - (first >> PART_BITS << PART_BITS))
         cursors[mine, 1] = stop
         whole = stop - begin < _LOOKUP * some
         if whole:
             for posting in range(begin, stop):
-                row = np.uint32(rows[posting])
-                sums[row - np.uint32(first)] = share(weight, tfs[posting], scale, row)
-        least, kept, shift, peak = floor - limits[mine + 1], 0, cursors[mine, 2], cursors[mine, 3]
+                row = np.uint32(lows[posting]) - base
+                sums[row] = share(weight, tfs[posting], scale, row)
+        least, kept, shift, peak = floor - limits[mine + 1], 0, cursors[mine, 3], cursors[mine, 4]
         for number in range(some):
             candidate, score = np.uint32(candidate_rows[number]), scores[number]
             if whole:
                 score += sums[candidate]
             elif shift < 0 or peaks[peak + ((first + candidate) >> shift)]:
-                posting = _find(rows, starts, start, last, shift, cursors[mine, 4], first + candidate)
+                low, high = begin, stop
+                if 0 <= shift <= PART_BITS - 2:  # four ranges lie in a part
+                    group = cursors[mine, 5] + ((first + candidate) >> (shift + 2))
+                    low, high = start + starts[group], start + starts[group + 1]
+                posting = _find(lows, low, high, base + candidate)
                 if posting >= 0:
-                    score += share(weight, tfs[posting], scale, rows[posting])
+                    score += share(weight, tfs[posting], scale, candidate)
             if score >= least:
                 candidate_rows[kept], scores[kept] = candidate, score
                 kept += 1
         some = kept
         if whole:
             for posting in range(begin, stop):
-                sums[np.uint32(rows[posting]) - np.uint32(first)] = 0
+                sums[np.uint32(lows[posting]) - base] = 0
     return some
 
 
@@ -543,10 +643,33 @@ def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any,
 
 
 @jit
+def _next_part(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -> Any:
+    """Return the next part with a posting of one of the first terms, or the number of parts."""
+    following: Any = matrix.parts
+    for mine in range(len(cursors)):
+        term = queries.terms[queries.ends[query] + mine]
+        posting, begin = cursors[mine, 1], matrix.indptr[term]
+        if posting < matrix.indptr[term + 1]:
+            own: Any = part + 1
+            if len(matrix.slots) and matrix.slots[term] < 0:
+                own = np.int64(matrix.highs[-1 - matrix.slots[term] + posting - begin])
+            following = min(following, own)
+    return following
+
+
+@jit
+def _enter(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -> None:
+    """Move the cursors of the terms to the first posting in a part."""
+    for mine in range(len(cursors)):
+        term = queries.terms[queries.ends[query] + mine]
+        cursors[mine, 1], cursors[mine, 2] = postings_of(matrix, term, part, cursors[mine, 1])
+
+
+@jit
 def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matrix: Any, bounds: Any, room: Any) -> int:
     """Put the keys of a query's best documents first, in any order; return their number.
 
-    Only blocks with a posting are visited, so the time depends on the postings and not on the size of the corpus. When
+    Only parts with a posting are visited, so the time depends on the postings and not on the size of the corpus. When
     the last terms together cannot lift a document to the worst of the best hits so far, only documents with one of the
     other terms are completed (MaxScore), if this saves most postings, and of these documents only those that can reach
     it with the largest shares in their ranges. The hits and their scores are those of all postings.
@@ -557,7 +680,7 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
         kept: score that documents must reach, and number of hits to keep.
         documents: `order` and `allowed` of `search`, and rows of excluded documents.
         queries, matrix, bounds: see `search`.
-        room: sums [B] of zeros, cursors [terms, 5], limits [terms + 1], units [terms], candidates [B], their scores
+        room: sums [B] of zeros, cursors [terms, 6], limits [terms + 1], units [terms], candidates [B], their scores
             [B], keys [2 * hits].
     """  # fmt: skip
     sums, cursors, limits, units, candidates, scores, keys = room
@@ -568,47 +691,47 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
     limits[number], margin, postings = 0, 0.0, 0
     for mine in range(number - 1, -1, -1):
         term, weight = queries.terms[begin + mine], max(0.0, np.float64(queries.weights[begin + mine]))
-        units[mine] = weight * bounds.largest[term] / 255
-        limits[mine] = limits[mine + 1] + weight * bounds.largest[term]
-        margin += weight * (1 + bounds.largest[term]) * _MARGIN
+        largest = np.float64(bounds.largest[term]) if bounds.ready[term] else bounds.most
+        units[mine] = weight * largest / 255
+        limits[mine] = limits[mine + 1] + weight * largest
+        margin += weight * (1 + largest) * _MARGIN
         postings += matrix.indptr[term + 1] - matrix.indptr[term]
-        cursors[mine, 1], cursors[mine, 2] = matrix.indptr[term], bounds.shifts[term]
-        cursors[mine, 3], cursors[mine, 4] = bounds.ends[term], bounds.start_ends[term]
+        cursors[mine, 1], cursors[mine, 3] = matrix.indptr[term], bounds.shifts[term] if bounds.ready[term] else -1
+        cursors[mine, 4], cursors[mine, 5] = bounds.ends[term], bounds.start_ends[term]
     count_kept = 0
     able = number  # terms of which a hit has one
     needed, essential = number, postings  # terms whose postings are all read, and postings of those that must be
-    while True:
-        least = floor * _BELOW - margin
-        while able and limits[able - 1] < least:
-            able -= 1
-            essential -= matrix.indptr[queries.terms[begin + able] + 1] - matrix.indptr[queries.terms[begin + able]]
-        if postings > _WORTH * essential:
-            needed = able
-        row = count
-        for mine in range(needed):
-            if cursors[mine, 1] < matrix.indptr[queries.terms[begin + mine] + 1]:
-                row = min(row, matrix.rows[cursors[mine, 1]])
-        if row == count:
-            break
-        first = row // size * size
-        end = min(first + size, count)
-        added = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
-        for excluded in barred:
-            if first <= excluded < end:
-                sums[excluded - first] = 0
-        block = (first, end, added * _SCAN > end - first)
-        if needed == number:
-            so_far = (count_kept, floor, hits)
-            count_kept, floor = _collect(block, matrix.rows, order, allowed, sums, cursors, keys, so_far)
-            continue
-        found = (candidates, scores)
-        some = _candidates(block, matrix.rows, allowed, sums, cursors[:needed], limits[needed], least, found)
-        some = _within(first, needed, least, bounds, (cursors, units, candidates, scores), some)
-        rest = (sums, cursors, limits, candidates, scores)
-        some = _complete(query, (first, end), (needed, least), queries, matrix, bounds, rest, some)
-        for at in range(some):
-            sums[candidates[at]] = scores[at]
-        count_kept, floor = _collect_some(first, candidates[:some], order, sums, keys, (count_kept, floor, hits))
+    part = _next_part(query, -1, queries, matrix, cursors)
+    while part < matrix.parts:
+        _enter(query, part, queries, matrix, cursors)
+        for first in range(part << PART_BITS, min(count, (part + 1) << PART_BITS), size):
+            end = min(first + size, count)
+            least = floor * _BELOW - margin
+            while able and limits[able - 1] < least:
+                able -= 1
+                essential -= matrix.indptr[queries.terms[begin + able] + 1] - matrix.indptr[queries.terms[begin + able]]
+            if postings > _WORTH * essential:
+                needed = able
+            added = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
+            if not added:
+                continue
+            for excluded in barred:
+                if first <= excluded < end:
+                    sums[excluded - first] = 0
+            block = (first, end, added * _SCAN > end - first)
+            if needed == number:
+                so_far = (count_kept, floor, hits)
+                count_kept, floor = _collect(block, matrix.lows, order, allowed, sums, cursors, keys, so_far)
+                continue
+            out = (candidates, scores)
+            some = _candidates(block, matrix.lows, allowed, sums, cursors[:needed], limits[needed], least, out)
+            some = _within(first, needed, least, bounds, (cursors, units, candidates, scores), some)
+            rest = (sums, cursors, limits, candidates, scores)
+            some = _complete(query, (first, end), (needed, least), queries, matrix, bounds, rest, some)
+            for at in range(some):
+                sums[candidates[at]] = scores[at]
+            count_kept, floor = _collect_some(first, candidates[:some], order, sums, keys, (count_kept, floor, hits))
+        part = _next_part(query, part, queries, matrix, cursors[:needed])
     if count_kept > hits:
         keep_largest(keys, count_kept, hits)
         count_kept = hits
@@ -649,18 +772,20 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
     wanted = int(expected + 3 * np.sqrt(expected)) + 1  # three standard deviations more than expected
     score = np.empty(1, np.float32)
     count_kept, floor = 0, SMALLEST
-    for part in range(_PARTS):
-        first = count * (2 * part + 1) // (2 * _PARTS)
-        end = first + size
+    for sample in range(_PARTS):
+        first = count * (2 * sample + 1) // (2 * _PARTS)
+        part = first >> PART_BITS
+        first = min(first, max(part << PART_BITS, ((part + 1) << PART_BITS) - size))  # a block lies within a part
+        end = min(first + size, count)
+        _enter(query, part, queries, matrix, cursors)
         for mine in range(number):
-            last = matrix.indptr[queries.terms[begin + mine] + 1]
-            cursors[mine, 1] = first_from(matrix.rows, cursors[mine, 1], last, first)
+            cursors[mine, 1] = first_from(matrix.lows, cursors[mine, 1], cursors[mine, 2], first & LOW)
         _add(query, (first, end), queries, matrix, cursors, sums)
         for excluded in barred:
             if first <= excluded < end:
                 sums[excluded - first] = 0
         block, so_far = (first, end, False), (count_kept, floor, hits)
-        count_kept, floor = _collect(block, matrix.rows, order, allowed, sums, cursors, keys, so_far)
+        count_kept, floor = _collect(block, matrix.lows, order, allowed, sums, cursors, keys, so_far)
     if count_kept < wanted:
         return SMALLEST
     score.view(np.uint32)[0] = np.uint32(
@@ -692,7 +817,7 @@ def search(
     for query in range(len(counts)):
         longest = max(longest, queries.ends[query + 1] - queries.ends[query])
     sums = np.zeros(min(BLOCK, max(1, len(order))), np.float64)
-    cursors, limits = np.empty((longest, 5), np.int64), np.empty(longest + 1, np.float64)
+    cursors, limits = np.empty((longest, 6), np.int64), np.empty(longest + 1, np.float64)
     units = np.empty(longest, np.float64)
     candidates, scores = np.empty(len(sums), np.int32), np.empty(len(sums), np.float64)
     keys = np.empty(2 * hits, np.uint64)

@@ -19,6 +19,7 @@ HALF = np.uint64(32)
 SIGN = np.uint32(1 << 31)
 LOWEST = np.uint64(0xFFFFFFFF)
 TENTH = 10
+PART_BITS = 16  # a part of the corpus has 65,536 documents
 _FEWEST = 8  # queries of a piece
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
 
@@ -60,12 +61,31 @@ class Queries(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Postings by term, `indptr`, `rows` and `tfs` of `Postings`, and `scale` of `Impacts`."""
+    """Postings by term; a document's row takes two bytes.
+
+    The corpus is divided into parts of 65,536 documents. A posting has the row of its document within the part. Where a
+    part begins among the postings of a term is stored in one of two ways, which take the least memory for few and for
+    many postings.
+
+    Attributes:
+        indptr: [V+1] start of each term's postings.
+        lows: [nnz] rows within their part, uint16, ascending within a term and part.
+        tfs: [nnz] term frequencies, or quantized weights.
+        scale: [N] of `Impacts`, or None.
+        parts: number of parts.
+        slots: [V] first of the term's `starts`, or -1 minus the first of its `highs`; empty if there is one part.
+        starts: parts + 1 values for each frequent term: first posting in each part, counted from its first one.
+        highs: the part of each posting of the other terms.
+    """
 
     indptr: Array
-    rows: Array
+    lows: Array
     tfs: Array
     scale: Array | None
+    parts: int
+    slots: Array
+    starts: Array
+    highs: Array
 
 
 class Bounds(NamedTuple):
@@ -75,6 +95,7 @@ class Bounds(NamedTuple):
     with few postings have no ranges.
 
     Attributes:
+        most: an upper bound of all fractions, for terms without bounds.
         ready: [V] whether the bounds of a term are filled in.
         largest: [V] largest fraction of each term.
         tenth: [V] tenth largest fraction of each term, 0 for terms of fewer documents.
@@ -85,6 +106,7 @@ class Bounds(NamedTuple):
         starts: [S] first posting of every fourth range, counted from the first one of the term.
     """
 
+    most: float
     ready: Array
     largest: Array
     tenth: Array
@@ -111,6 +133,19 @@ def positions_of(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return (LOWEST - (keys & LOWEST)).astype(np.int64)
 
 
+def rows_of(matrix: Matrix, term: int) -> npt.NDArray[np.int32]:
+    """Return the documents of a term's postings."""
+    some = slice(matrix.indptr[term], matrix.indptr[term + 1])
+    lows = matrix.lows[some].astype(np.int32)
+    if not len(matrix.slots):
+        return lows
+    slot = int(matrix.slots[term])
+    if slot < 0:
+        return lows | matrix.highs[-1 - slot :][: len(lows)].astype(np.int32) << PART_BITS
+    counts = np.diff(matrix.starts[slot : slot + matrix.parts + 1])
+    return lows | np.repeat(np.arange(matrix.parts, dtype=np.int32) << PART_BITS, counts)
+
+
 def search(
     hits: int, order: Array, queries: Queries, matrix: Matrix, allowed: Array | None, counts: Array, best: Array
 ) -> None:
@@ -120,7 +155,7 @@ def search(
         for at in range(queries.ends[query], queries.ends[query + 1]):
             weight, term = queries.weights[at], queries.terms[at]
             postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
-            rows, tfs = matrix.rows[postings], matrix.tfs[postings].astype(np.float32)
+            rows, tfs = rows_of(matrix, term), matrix.tfs[postings].astype(np.float32)
             rows_of_queries.append(rows)
             one = np.float32(1)
             shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))

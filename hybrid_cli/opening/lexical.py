@@ -15,6 +15,7 @@ from hybrid_cli.encoders.contract import differences
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError
+from hybrid_cli.lexical.impacts import READ_WHOLE
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.opening.models import find_model
 from hybrid_cli.storage import Kind, layout
@@ -59,7 +60,7 @@ def open_lexical(
         return open_bm25(folder, k1, b)
     queries = EncodedQueries(encoder_of(folder, manifest, model, device), steps)
     with storage.one_version(folder, manifest):
-        storage.check_parts(folder, layout.IMPACTS, layout.DOCIDS)
+        storage.check_parts(folder, *READ_WHOLE, layout.DOCIDS)
         return LexicalIndex.load_learned(folder, queries, steps)
 
 
@@ -78,7 +79,7 @@ def open_bm25(folder: Path, k1: float | None = None, b: float | None = None) -> 
             path=folder,
         )
     with storage.one_version(folder, manifest):
-        storage.check_parts(folder, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+        storage.check_parts(folder, *READ_WHOLE, layout.DOCIDS, layout.PARAMETERS)
         recorded = read_parameters(folder)
         parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
         return LexicalIndex.load(folder, manifest.options["language"], parameters)

@@ -450,7 +450,7 @@ def _anserini(path: Path, scratch: Path, settings: Export) -> str:
                 vector = dict(zip(postings.terms.gather(block.terms[begin:end]), weights, strict=True))
                 record = {"id": next(names), "contents": "", "vector": vector}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    return console.counted(document=len(docids), weight=len(postings.rows))
+    return console.counted(document=len(docids), weight=len(postings))
 
 
 _WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {

@@ -121,7 +121,7 @@ def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
         return footprint(path, info), info.vectors
     matrix = {part.stem: part.stat().st_size for part in (path / layout.IMPACTS).iterdir()}
     memory = {
-        "impact matrix: postings": matrix.pop("rows") + matrix.pop("tfs"),
+        "impact matrix: postings": sum(matrix.pop(part) for part in ("lows", "starts", "highs", "tfs")),
         "impact matrix: terms and lengths": sum(matrix.values()),
         "ids": (path / layout.DOCIDS).stat().st_size,
     }

@@ -13,6 +13,7 @@ LUCENE = "lucene"
 LUCENE_SOURCE = ".source"  # texts that Lucene reads during the build
 LUCENE_ADDED = ".added"  # Lucene index of the documents that are added to an index
 IMPACTS = "impacts"
+CHECKSUMS = "checksums.npy"  # of postings
 TERMS = "terms.parquet"  # also of a static encoder
 POSITIONS = "positions.npy"
 DOCIDS = "docids.parquet"

@@ -188,7 +188,7 @@ class Built:
             "documents": self.documents,
             "empty documents": self.documents - self.postings.counted,
             "terms": len(self.postings.terms),
-            "postings": len(self.postings.rows),
+            "postings": len(self.postings),
             "truncated": self.truncated,
         }
 
