@@ -1,10 +1,12 @@
-"""Latency of one query at a time, with titles and texts: BM25, the encoder, a dense index, and a retriever of both.
+"""Latency of one query at a time through a retriever of BM25 and a dense index, everything loaded, and of its parts.
 
-python benchmarks/live.py [--queries 1000] [--folder out/pydocs --bm25 out/bm25 --dense out/dense]
+python benchmarks/live.py [--queries 1000] [--threads 1,2] [--cpu] [--folder FOLDER --bm25 INDEX --dense INDEX]
 
 Without indexes, those of the docstrings of the installed libraries are built in a folder of temporary files. The table
-has the median and the 95th percentile; the ratio compares the retriever with its parts, one after another for each
-query, in each of five rounds: the encoder leaves no vectors in the processor's caches, where a search alone finds them.
+has the median and the 95th percentile, in wall time, or with `--cpu` in CPU time of all threads. The parts are
+encoding, the searches of BM25 and of the vectors at the depth of the retriever, and fusion with the exact scores of the
+documents that only one search returns. Each query runs through all tasks in turn: the encoder leaves no vectors in the
+processor's caches, where a search alone finds them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,63 +25,119 @@ import torch
 from ratios import Row
 
 from hybrid_cli import open_index, open_retriever
+from hybrid_cli.api import Index
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import query_encoder
-from hybrid_cli.opening.searcher import open_searcher
-from hybrid_cli.settings import PreparePythonDocs, SearchOptions
+from hybrid_cli.opening.searcher import DenseSearcher, LexicalSearcher, RetrieverSearcher
+from hybrid_cli.retrieval.filters import Allowed
+from hybrid_cli.retrieval.in_memory import Answers
+from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
+from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 
-ROUNDS = 5
+ROUNDS, HITS, WARM_UP = 5, 10, 20
+PARTS = ("encode", "BM25", "dense", "fusion")
+WHOLE, WITH_TEXTS, LIMIT = "retriever, ids only", "retriever, title and text", 1.1
 
 
-def milliseconds(task: Callable[[str], Any], queries: Sequence[str]) -> np.ndarray:
-    """Return the time of each query."""
-    times = []
-    for query in queries:
-        begin = time.perf_counter()
-        task(query)
-        times.append(time.perf_counter() - begin)
-    return 1e3 * np.array(times)
+@dataclass(frozen=True)
+class StoredSide:
+    """A side of a retriever with stored hits of one query at a time, for the time of the fusion alone."""
+
+    side: NumberedSide
+    depth: int
+    answers: dict[str, NumberedAnswers]
+
+    def store(self, text: str) -> None:
+        """Store the hits of a query."""
+        answer = self.side.answer(pl.DataFrame({"qid": ["0"], "text": [text]}))
+        hits = answer.hits(self.depth)
+        self.answers[text] = NumberedAnswers(lambda depth: hits, answer.score)
+
+    @property
+    def numbered(self) -> NumberedSide:
+        """The side of the stored hits."""
+        return NumberedSide(self.side.ids, lambda queries: self.answers[queries["text"][0]])
+
+    def answer(self, queries: pl.DataFrame) -> Answers:
+        """Refuse, since the fusion is that of numbers."""
+        raise NotImplementedError
+
+    def within(self, allowed: Allowed) -> StoredSide:
+        """Refuse, since the benchmark has no filter."""
+        raise NotImplementedError
 
 
-def measure(collection: Path, bm25: Path, dense: Path, retriever: Path, queries: int, threads: int) -> list[Row]:
-    """Print the latencies, and return the ratio of the retriever to the sum of its parts."""
+def tasks_of(index: Index) -> tuple[dict[str, Callable[[str], Any]], Callable[[str], None]]:
+    """Return the tasks by name, each a function of the text of a query, and a function that prepares a query."""
+    assert isinstance(index.searcher, RetrieverSearcher)
+    retriever = index.searcher.retriever
+    lexical, dense = retriever.sides.values()
+    assert isinstance(lexical, LexicalSearcher)
+    assert isinstance(dense, DenseSearcher)
+    sides = {name: side.numbered for name, side in retriever.sides.items()}
+    stored = {name: StoredSide(side, retriever.depth, {}) for name, side in sides.items() if side is not None}
+    postings, vectors, fusion = (
+        lexical.indexes[0],
+        dense.indexes[0],
+        Retriever(stored, retriever.recipe, retriever.depth),
+    )
+    encoded: dict[str, np.ndarray] = {}
+
+    def prepared(text: str) -> None:
+        encoded[text] = dense.encoder.encode_queries([text])
+        for side in stored.values():
+            side.store(text)
+
+    return {
+        "encode": lambda text: dense.encoder.encode_queries([text]),
+        "BM25": lambda text: postings.numbered_hits(postings.bags([text]), retriever.depth, lexical.threads),
+        "dense": lambda text: vectors.numbered_hits(encoded[text], retriever.depth),
+        "fusion": lambda text: fusion.search(text, HITS),
+        WHOLE: lambda text: retriever.search(text, HITS),
+        WITH_TEXTS: lambda text: index.search(text, HITS),
+    }, prepared
+
+
+def measure(indexes: dict[str, Index], texts: Sequence[str], threads: int, clock: Callable[[], float]) -> list[Row]:
+    """Print the latencies, and return the ratio of the parts to the retriever.
+
+    Args:
+        indexes: open retriever, and single indexes, by name.
+        texts: queries.
+        threads: number of threads.
+        clock: returns seconds.
+    """
     torch.set_num_threads(threads)
-    texts = collections.read_queries(collections.queries_path(collection, "test"))["text"].to_list()[:queries]
-    options = SearchOptions(threads=threads)
-    encoder, vectors = query_encoder(open_dense(dense)), open_dense(dense)
-    kernels = open_searcher(bm25, options)
-    lexical, alone = open_index(bm25, threads=threads), open_index(dense, threads=threads)
-    both = open_retriever(retriever, threads=threads)
-    stored = dict(zip(texts, encoder.encode_queries(texts), strict=True))
-    tasks: dict[str, Callable[[str], Any]] = {
-        "encoder alone": lambda text: encoder.encode_queries([text]),
-        "search of BM25, ids only": lambda text: list(kernels.search(pl.DataFrame({"qid": ["0"], "text": [text]}), 10)),
-        "search of vectors, ids only": lambda text: vectors.search(stored[text][None], ["0"], 10),
-        "encoder and both searches": lambda text: (
-            list(kernels.search(pl.DataFrame({"qid": ["0"], "text": [text]}), 10)),
-            vectors.search(encoder.encode_queries([text]), ["0"], 10),
-        ),
-        "BM25, title and text": lambda text: lexical.search(text, 10),
-        "dense, title and text": lambda text: alone.search(text, 10),
-        "retriever, title and text": lambda text: both.search(text, 10),
-    }
-    times: dict[str, list[np.ndarray]] = {name: [] for name in tasks}
-    for task in tasks.values():
-        milliseconds(task, texts[:20])
-    for part in np.array_split(np.arange(len(texts)), ROUNDS):
+    tasks, prepared = tasks_of(indexes.pop("retriever"))
+    tasks |= {f"{name}, title and text": index.search for name, index in indexes.items()}
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    for number, text in enumerate([*texts[:WARM_UP], *texts]):
+        prepared(text)
         for name, task in tasks.items():
-            times[name].append(milliseconds(task, [texts[row] for row in part]))
-    for name, parts in times.items():
-        whole = np.concatenate(parts)
-        print(f"{threads} threads, {name}: p50 {np.median(whole):.2f} ms, p95 {np.quantile(whole, 0.95):.2f} ms")
-    medians = {name: np.array([np.median(part) for part in parts]) for name, parts in times.items()}
-    ratio = (medians["encoder and both searches"] / medians["retriever, title and text"]).tolist()
-    return [Row(f"one query of a retriever, {threads} threads", "encoder and both searches", ratio, "0.8", "live.py")]
+            begin = clock()
+            task(text)
+            if number >= WARM_UP:
+                times[name].append(1e3 * (clock() - begin))
+    for name, spent in times.items():
+        p50, p95 = np.quantile(spent, [0.5, 0.95])
+        print(f"{threads} threads, {name}: p50 {p50:.2f} ms, p95 {p95:.2f} ms")
+    rounds = {name: [np.median(part) for part in np.array_split(spent, ROUNDS)] for name, spent in times.items()}
+    parts = np.sum([rounds[name] for name in PARTS], axis=0)
+    print(f"{threads} threads, retriever / sum of its parts: {np.median(rounds[WHOLE] / parts):.3f}; goal {LIMIT}")
+    return [
+        Row(
+            f"one query of a {name}, {threads} threads",
+            "sum of its parts",
+            (parts / rounds[name]).tolist(),
+            goal,
+            "live.py",
+        )
+        for name, goal in ((WHOLE, f"{1 / LIMIT:.2f}"), (WITH_TEXTS, "0.8"))
+    ]
 
 
 def main(words: Sequence[str] | None = None) -> list[Row]:
@@ -87,15 +146,25 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--folder", type=Path, help="collection")
     parser.add_argument("--bm25", type=Path)
     parser.add_argument("--dense", type=Path)
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args(words)
+    parser.add_argument("--threads", default="1", help="numbers of threads, separated by commas")
+    parser.add_argument("--cpu", action="store_true", help="CPU time of all threads")
+    options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        folder = given.folder or prepare(PreparePythonDocs(output=work / "pydocs"))
-        bm25 = given.bm25 or index_bm25(folder, output=work / "bm25")
-        dense = given.dense or encode(folder, model="minilm", output=work / "dense")
+        folder = options.folder or prepare(PreparePythonDocs(output=work / "pydocs"))
+        bm25 = options.bm25 or index_bm25(folder, output=work / "bm25")
+        dense = options.dense or encode(folder, model="minilm", output=work / "dense")
         retriever = compose([bm25, dense], output=work / "retriever")
-        return measure(folder, bm25, dense, retriever, given.queries, given.threads)
+        texts = collections.read_queries(collections.queries_path(folder, "test"))["text"].to_list()[: options.queries]
+        rows = []
+        for threads in map(int, options.threads.split(",")):
+            opened = {
+                "retriever": open_retriever(retriever, threads=threads),
+                "BM25": open_index(bm25, threads=threads),
+                "dense": open_index(dense, threads=threads),
+            }
+            rows += measure(opened, texts, threads, time.process_time if options.cpu else time.perf_counter)
+        return rows
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -107,7 +108,7 @@ def make_typed(kind: type[T], values: Any, where: object) -> T:
     """
     if not isinstance(values, dict):
         _refuse_no_object(values, where)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     declared = {declaration.name: declaration for declaration in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(declared)):
         raise InputError(
@@ -124,6 +125,12 @@ def make_typed(kind: type[T], values: Any, where: object) -> T:
     if wrong := mismatch_of_fields(values, {name: hints[name] for name in values}):
         raise InputError(f"{where}: {wrong}", code="json-type", path=where, **wrong.fields)
     return kind(**{name: _as_declared(value, hints[name]) for name, value in values.items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass."""
+    return get_type_hints(kind)
 
 
 def mismatch_of_fields(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> Mismatch | None:

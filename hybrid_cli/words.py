@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
-
-import regex
 
 if TYPE_CHECKING:
     import polars as pl
+    import regex
 
 Span = tuple[int, int]
 
@@ -57,26 +57,33 @@ def _units(ideographs: int) -> str:
     return f"(?:{'|'.join(_cluster(letters) + size for letters, size in sizes.items())})"
 
 
-def _mixed_words(ideographs: int) -> regex.Pattern[str]:
+def _mixed_words(ideographs: int) -> str:
     """Return a pattern of the words of a text in scripts with and without spaces; it matches all but white space."""
     before = rf"[{_OPENING}[^{_SPACE}{UNSPACED}\p{{L}}\p{{N}}]]"
     spaced = rf"(?:[^{_SPACE}{UNSPACED}{_OPENING}]++|{_OPENING}++(?!{UNSPACED}))++"
-    return regex.compile(rf"{before}*+{_units(ideographs)}{_CLOSING}*+|{spaced}|[^{_SPACE}]", regex.V1)
+    return rf"{before}*+{_units(ideographs)}{_CLOSING}*+|{spaced}|[^{_SPACE}]"
+
+
+@cache
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    """Return a pattern, compiled on first use: most texts need none of them."""
+    import regex
+
+    return regex.compile(pattern, regex.V1)
 
 
 # A term in a script without spaces. Chinese words have one or two characters, and one alone has many meanings: texts
 # are compared and changed by two.
 TERM = _units(_PAIR)
 _MIXED_WORDS, _MIXED_TERMS = _mixed_words(1), _mixed_words(_PAIR)
-_HAS_LETTER = regex.compile(_LETTER, regex.V1)
-_RUNS = regex.compile(
-    rf"({_cluster(_IDEOGRAPHS)}++)|({_cluster(_ALPHABETIC)}++)|({_cluster(_TIBETAN)}++)", regex.V1
-)  # the groups are numbered as in `_SIZES`
+_RUNS = (  # the groups are numbered as in `_SIZES`
+    rf"({_cluster(_IDEOGRAPHS)}++)|({_cluster(_ALPHABETIC)}++)|({_cluster(_TIBETAN)}++)"
+)
 _SIZES = (_PAIR, _TRIPLE, 1)
-_CHARACTER = regex.compile(r"\X(?:(?=\p{M})\X)*+")
+_CHARACTER = r"\X(?:(?=\p{M})\X)*+"
 _ASCII_WORD = re.compile(r"\w+")
-_PLAIN_WORD = regex.compile(rf"[[\p{{L}}\p{{N}}\p{{M}}_]--{UNSPACED}]+", regex.V1)
-_HIRAGANA = regex.compile(r"[\p{Hiragana}\u30FC\p{M}]+")
+_PLAIN_WORD = rf"[[\p{{L}}\p{{N}}\p{{M}}_]--{UNSPACED}]+"
+_HIRAGANA = r"[\p{Hiragana}\u30FC\p{M}]+"
 
 
 def has_unspaced(text: str) -> bool:
@@ -92,14 +99,14 @@ def spans(text: str, *, letters: bool = False, pairs: bool = False) -> list[Span
         letters: leave out words without a letter or digit.
         pairs: two Chinese characters or kana are one word.
     """
-    pattern = (_MIXED_TERMS if pairs else _MIXED_WORDS) if has_unspaced(text) else _SPACED_WORD
-    matches = [match.span() for match in pattern.finditer(text)]
-    return [span for span in matches if _HAS_LETTER.search(text, *span)] if letters else matches
+    matcher = _compiled(_MIXED_TERMS if pairs else _MIXED_WORDS) if has_unspaced(text) else _SPACED_WORD
+    matches = [match.span() for match in matcher.finditer(text)]
+    return [span for span in matches if _compiled(_LETTER).search(text, *span)] if letters else matches
 
 
 def plain_spans(text: str) -> list[Span]:
     """Return start and end of each word in scripts with spaces, without punctuation: letters, digits, marks and `_`."""
-    return [match.span() for match in (_ASCII_WORD if text.isascii() else _PLAIN_WORD).finditer(text)]
+    return [match.span() for match in (_ASCII_WORD if text.isascii() else _compiled(_PLAIN_WORD)).finditer(text)]
 
 
 def plain_words(text: str) -> list[str]:
@@ -129,7 +136,7 @@ def counts(texts: pl.Series, *, letters: bool = False) -> pl.Series:
 
 def characters(text: str) -> list[str]:
     """Return the characters of a text as readers see them: letters with their marks."""
-    return list(text) if text.isascii() else _CHARACTER.findall(text)
+    return list(text) if text.isascii() else _compiled(_CHARACTER).findall(text)
 
 
 def word_start(text: str, latest: int) -> int:
@@ -157,7 +164,7 @@ def character_head(text: str, most: int) -> str:
     if len(text) <= most or text.isascii():
         return text[:most]
     end = 0
-    for match in _CHARACTER.finditer(text):
+    for match in _compiled(_CHARACTER).finditer(text):
         if match.end() > most:
             break
         end = match.end()
@@ -179,7 +186,7 @@ def common(query: str) -> Callable[[str], list[Span]]:
     a shorter query, as a whole. Hiragana alone, mostly endings of words, count only if the query has nothing else.
     """
     terms = {query[begin:end] for begin, end in _terms(query)} if has_unspaced(query) else set()
-    terms = {term for term in terms if not _HIRAGANA.fullmatch(term)} or terms
+    terms = {term for term in terms if not _compiled(_HIRAGANA).fullmatch(term)} or terms
     sizes = {len(characters(term)) for term in terms}
 
     def find(text: str) -> list[Span]:
@@ -192,9 +199,9 @@ def common(query: str) -> Callable[[str], list[Span]]:
 
 def _terms(text: str, sizes: Iterable[int] = ()) -> Iterator[Span]:
     """Yield overlapping terms of `sizes` characters, by default of the usual size of their script, by their start."""
-    for run in _RUNS.finditer(text):
+    for run in _compiled(_RUNS).finditer(text):
         number = run.lastindex or 1
-        ends = [run.start(), *(match.end() for match in _CHARACTER.finditer(text, *run.span()))]
+        ends = [run.start(), *(match.end() for match in _compiled(_CHARACTER).finditer(text, *run.span()))]
         whole = len(ends) - 1
         own = [whole] if number == len(_SIZES) else (sizes or [min(_SIZES[number - 1], whole)])
         for position, begin in enumerate(ends):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -90,8 +91,11 @@ def test_a_live_query_does_not_import_pytorch(tiny: Path, tmp_path: Path) -> Non
     code = """
 import sys
 from hybrid_cli.stages.search import search
-hits = search(index=sys.argv[1], query="salt", hits=1)
+hits = search(index=sys.argv[1], query="salt", hits=1, threads=1)
 print(hits["docid"][0], {"torch", "transformers"} & set(sys.modules))
+import torch
+print(torch.get_num_threads())
 """
-    done = subprocess.run([sys.executable, "-c", code, str(index)], capture_output=True, text=True)
-    assert done.stdout.split() == ["salt", "set()"], done.stderr
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code, str(index)], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["salt", "set()", "1"], done.stderr

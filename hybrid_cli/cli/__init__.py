@@ -15,7 +15,6 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import typer
@@ -24,7 +23,6 @@ from hybrid_cli import console, memory, plugins
 from hybrid_cli.cli import options, signals, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.storage import disk
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
@@ -56,7 +54,6 @@ def main() -> None:
     """Run one command; an error is one line on stderr, and `--debug` adds the traceback."""
     debug = "--debug" in sys.argv
     streams.prepare()
-    _keep_pandas_out()
     try:
         with signals.raise_on_signals() as ended, plugins.load_files(options.requested_plugins(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
@@ -102,27 +99,11 @@ def _program() -> Any:
     return typer.main.get_command(app)
 
 
-def _keep_pandas_out() -> None:
-    """Let pyarrow look for pandas now, in vain. It would import it to recognize its objects, which takes as long as all
-    other imports of a search; hybrid has no such objects. Later imports of pandas are not affected.
-    """
-    import pyarrow as pa
-
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, finder := SimpleNamespace(find_spec=find_spec))  # type: ignore[arg-type]
-        try:
-            pa.array([])
-        finally:
-            sys.meta_path.remove(finder)  # type: ignore[arg-type]
-
-
 def file_problem(error: Exception) -> HybridError | None:
     """Return the error for people about a disk, a path or its permissions; libraries wrap these. Its `role` is input or
     output, where that is known."""
+    from hybrid_cli.storage import disk
+
     text, path = str(error), getattr(error, "filename", None)
     reasons = [os.strerror(code) for code in _DISK if os.strerror(code) in text]
     if path == streams.STDOUT and reasons:

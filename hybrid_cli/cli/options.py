@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from hybrid_cli import artifacts, console, memory, plugins
+from hybrid_cli import console, memory, plugins
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.memory import cpu_count
@@ -35,6 +36,9 @@ from hybrid_cli.settings.conversion import (
 )
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 from hybrid_cli.version import __version__
+
+if TYPE_CHECKING:
+    from hybrid_cli import artifacts
 
 _COLUMNS = 76
 _LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
@@ -109,14 +113,22 @@ class _Command(TyperCommand):
 
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
-    """Remove the types that Typer shows for flags and arguments."""
+    """Remove the types that Typer shows for flags and arguments, and its conversion of values, which needs pydantic."""
     shown = list(parameters)
     for parameter in shown:
+        parameter.process_value = partial(_processed, parameter)
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
         elif parameter.metavar is None and parameter.is_flag:
             parameter.metavar = ""
     return shown
+
+
+def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
+    """Return a value as typed, which the settings class converts; call the callback of `--help` and of completion."""
+    if value is None:
+        return () if parameter.multiple or parameter.nargs == -1 else None
+    return value if parameter.callback is None else type(parameter).process_value(parameter, ctx, value)
 
 
 def _usage(kind: type[Settings], name: str, declared: Option) -> str:
@@ -137,6 +149,8 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
     """
 
     def command(**typed: Any) -> int | None:
+        from hybrid_cli import artifacts  # it imports pyarrow, which the help does without
+
         configs = typed.pop("config") or []
         configured = import_module("hybrid_cli.cli.config").configured_values(configs, kind) if configs else {}
         for path in (*(typed.pop("plugin") or ()), *as_paths(configured.pop("plugin", None) or [])):
@@ -228,6 +242,8 @@ def _log_path(given: Any, output: Any) -> Path | None:
     if output and os.path.realpath(given) == os.path.realpath(str(output)):
         raise option_error("log_file", given, "is the output; pass another path", code="replaces-input", path=given)
     if not os.path.exists(given):
+        from hybrid_cli import artifacts
+
         try:
             artifacts.check_output_path(Path(given), {})
         except InputError as error:

@@ -433,7 +433,8 @@ def _trec_values(
         evaluator = pytrec_eval.RelevanceEvaluator(qrels, {m.trec_name for m in wanted})
         results = evaluator.evaluate(run)
         for measure in wanted:
-            values = {qid: results[number][measure.trec_name] for qid, number in numbers.items()}
+            name = measure.trec_name
+            values = {qid: results[number][name] for qid, number in numbers.items()}
             yield measure, _cut([values.get(qid, 0.0) for qid in qids], measure)
 
 

@@ -28,7 +28,9 @@ class Matching:
 
     def spans(self, text: str) -> list[words.Span]:
         """Return start and end of each word of `text` with a stem of the query."""
-        spans = [span for span in words.plain_spans(text) if _stem(text[slice(*span)]) in self.stems]
+        initials = {stem[0] for stem in self.stems}  # of a word as of its stem
+        spans = [span for span in words.plain_spans(text) if text[span[0]].casefold()[0] in initials]
+        spans = [span for span in spans if _stem(text[slice(*span)]) in self.stems]
         return sorted([*spans, *self.common(text)])
 
     def words_of(self, text: str) -> list[str]:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from hybrid_cli.collections.journal import is_rater
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
@@ -475,6 +474,8 @@ _machine_option = partial(option, panel=BY_MACHINE, recorded=False)
 
 def _rater(text: str) -> str:
     """Return the name of a person who judges."""
+    from hybrid_cli.collections.journal import is_rater
+
     if not is_rater(text):
         raise ValueError("is no name of a person in one word")
     return text

@@ -314,15 +314,23 @@ def _ranges(first: Longs, counts: Longs) -> Longs:
     return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
+def _distinct(blocks: Iterable[pl.Series]) -> pl.Series:
+    """Return the distinct ids of some blocks, in order; memory holds at most twice as many, and a block."""
+    known, new = pl.Series("docid", [], pl.String), list[pl.Series]()
+    for block in blocks:
+        new.append(block.unique(maintain_order=True))
+        if sum(map(len, new)) > len(known):  # rare, so that the time is linear
+            known, new = pl.concat([known, *new]).unique(maintain_order=True), []
+    return pl.concat([known, *new]).unique(maintain_order=True)
+
+
 def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
     """Return docid and hash of the text of the documents of a run.
 
     Raises:
         InputError: the corpus lacks a document, or repeats an id.
     """
-    wanted = pl.Series("docid", [], pl.String)
-    for block in opened.blocks():
-        wanted = pl.concat([wanted, block["docid"].unique(maintain_order=True)]).unique(maintain_order=True)
+    wanted = _distinct(block["docid"] for block in opened.blocks())
     mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid", _HASH)
     with storage.reading(corpus):
         hashes = mine.collect(engine="streaming")
