@@ -21,6 +21,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 _jit = numba.njit(cache=True, nogil=True)
 _UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
 _BYTES = 4 * _UNITS
+_SEED, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # of the hash FNV-1a
 _VOWELS = (97, 101, 105, 111, 117)
 _QUOTES = (0x27, 0x2019, 0xFF07)
 _A, _B, _D, _E, _G, _I, _L, _N, _O, _S, _T, _W, _X, _Y, _Z = (ord(letter) for letter in "abdegilnostwxyz")
@@ -49,31 +50,20 @@ def number(  # type: ignore[no-untyped-def]
     for text in range(len(offsets) - 1):
         begin, at, end = size, offsets[text], offsets[text + 1]
         while at < end:
-            stop = _word_end(data, at, end, rules)
+            at, stop, size, slot = _number_known(data, at, end, rules, words, tokens, size, word)
+            if size == len(tokens):
+                tokens = _larger(tokens)
             if stop == at:
-                at += _width(data[at])
                 continue
-            length, key = _folded(data, at, stop, word)
-            at = stop
-            slot = _slot(words, word, length, key)
-            row = words.slots[slot]
-            if row < 0:
-                row = words.size[0]
-                words = _added(words, word, length, slot, key)
-                length = _term(word, length, rules, units, consonants)
-                if length:
-                    key = _key(word, length)
-                    slot = _slot(terms, word, length, key)
-                    words.values[row] = terms.slots[slot]
-                    if terms.slots[slot] < 0:
-                        words.values[row] = terms.size[0]
-                        terms = _added(terms, word, length, slot, key)
-            term = words.values[row]
-            if term >= 0:
-                if size == len(tokens):
-                    tokens = _larger(tokens)
-                tokens[size] = term
-                size += 1
+            row, length = words.size[0], stop - at
+            words = _added(words, word, length, slot)
+            length = _term(word, length, rules, units, consonants)
+            if length:
+                slot = _slot(terms, word, length)
+                words.values[row] = terms.slots[slot]
+                if words.values[row] < 0:
+                    words.values[row] = terms.size[0]
+                    terms = _added(terms, word, length, slot)
         lengths[text] = size - begin
     return words, terms, tokens, size
 
@@ -119,25 +109,64 @@ def add_frequencies(terms: Ints, ranks: Ints, df: Longs) -> None:
 
 
 @_jit
-def _word_end(data, at, end, rules):  # type: ignore[no-untyped-def]
-    """Return the end of the word that begins at `at`; `at` if none does."""
-    stop, state, units = at, 0, 0
-    while at < end:
-        first = data[at]
-        code, width = np.int64(first), 1
-        if first >= 0x80:
-            width = _width(first)
-            code = _code(data, at, width)
-        units += 1 + (width == 4)
-        if units > _UNITS:
-            break
-        state = rules.steps[state, rules.kinds[code]]
+def _number_known(data, at, end, rules, words, tokens, size, word):  # type: ignore[no-untyped-def]
+    """Number tokens until the first new word, or until `tokens` is full: one long loop, as calls cost more than it.
+
+    Returns:
+        at, stop: begin and end of the new word, which `word` receives with ASCII letters in lower case; else the same.
+        size: number of tokens.
+        slot: slot of the new word.
+    """
+    kinds, steps, ends = rules.kinds, rules.steps, rules.ends
+    slots, starts, letters, values = words.slots, words.ends, words.letters, words.values
+    last, slot = np.uint64(len(slots) - 1), np.uint64(0)
+    while at < end and size < len(tokens):
+        state, units, stop, read = steps[0, kinds[data[at]]] if data[at] < 0x80 else np.int16(0), 0, at, at
         if state < 0:
-            break
-        at += width
-        if rules.ends[state]:
-            stop = at
-    return stop
+            at += 1
+            continue
+        state = np.int16(0)
+        while read < end:
+            code, width = np.int64(data[read]), 1
+            if code >= 0x80:
+                width = _width(data[read])
+                code = _code(data, read, width)
+            units += 1 + (width == 4)
+            state = steps[state, kinds[code]]
+            if state < 0 or units > _UNITS:
+                break
+            read += width
+            if ends[state]:
+                stop = read
+        if stop == at:
+            at += _width(data[at])
+            continue
+        key, length = _SEED, stop - at
+        for i in range(length):
+            byte = data[at + i]
+            if 65 <= byte <= 90:
+                byte = np.uint8(byte + 32)
+            word[i] = byte
+            key = (key ^ np.uint64(byte)) * _FACTOR
+        slot = (key ^ (key >> np.uint64(32))) & last
+        row = slots[slot]
+        while row >= 0:
+            begin = starts[row]
+            if starts[row + 1] - begin == length:
+                i = 0
+                while i < length and letters[begin + i] == word[i]:
+                    i += 1
+                if i == length:
+                    break
+            slot = (slot + np.uint64(1)) & last
+            row = slots[slot]
+        if row < 0:
+            return at, stop, size, slot
+        at = stop
+        if values[row] >= 0:
+            tokens[size] = values[row]
+            size += 1
+    return at, at, size, slot
 
 
 @_jit
@@ -158,24 +187,11 @@ def _code(data, at, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _folded(data, begin, end, word):  # type: ignore[no-untyped-def]
-    """Copy a word with its ASCII letters in lower case; return its length and the key of its place in a table."""
-    key = np.uint64(0xCBF29CE484222325)
-    for i in range(begin, end):
-        byte = data[i]
-        if 65 <= byte <= 90:
-            byte = np.uint8(byte + 32)
-        word[i - begin] = byte
-        key = (key ^ np.uint64(byte)) * np.uint64(0x100000001B3)
-    return end - begin, key ^ (key >> np.uint64(32))
-
-
-@_jit
 def _key(word, length):  # type: ignore[no-untyped-def]
-    """Return the key of a word as `_folded` does."""
-    key = np.uint64(0xCBF29CE484222325)
+    """Return the key of a word, as in `_number_known`."""
+    key = _SEED
     for i in range(length):
-        key = (key ^ np.uint64(word[i])) * np.uint64(0x100000001B3)
+        key = (key ^ np.uint64(word[i])) * _FACTOR
     return key ^ (key >> np.uint64(32))
 
 
@@ -183,26 +199,20 @@ def _key(word, length):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _slot(table, word, length, key):  # type: ignore[no-untyped-def]
+def _slot(table, word, length):  # type: ignore[no-untyped-def]
     """Return the slot of a word, or the empty slot where it belongs."""
     last = np.uint64(len(table.slots) - 1)
-    slot = key & last
-    while True:
-        row = table.slots[slot]
-        if row < 0:
-            return slot
-        begin = table.ends[row]
-        if table.ends[row + 1] - begin == length:
-            i = 0
-            while i < length and table.letters[begin + i] == word[i]:
-                i += 1
-            if i == length:
-                return slot
+    slot = _key(word, length) & last
+    while table.slots[slot] >= 0:
+        begin, end = table.ends[table.slots[slot]], table.ends[table.slots[slot] + 1]
+        if end - begin == length and (table.letters[begin:end] == word[:length]).all():
+            break
         slot = (slot + np.uint64(1)) & last
+    return slot
 
 
 @_jit
-def _added(table, word, length, slot, key):  # type: ignore[no-untyped-def]
+def _added(table, word, length, slot):  # type: ignore[no-untyped-def]
     """Return a table with a word in an empty slot: the same arrays, or larger ones."""
     row = table.size[0]
     slots, ends, letters, values = table.slots, table.ends, table.letters, table.values
@@ -297,7 +307,7 @@ def _encoded(units, size, word):  # type: ignore[no-untyped-def]
 @_jit
 def _is_stop_word(units, size, stop_words):  # type: ignore[no-untyped-def]
     for row in range(len(stop_words)):  # noqa: SIM110  # numba has no generators in `any`
-        if _suffix(units, size, stop_words[row]) == size:
+        if _suffix(units, size, stop_words, row) == size:
             return True
     return False
 
@@ -314,9 +324,9 @@ def _stem(units, size, rules, consonants):  # type: ignore[no-untyped-def]
     size = _past_and_progressive(units, size, consonants)
     if units[size - 1] == _Y and _has_vowel(units, size - 1, consonants):
         units[size - 1] = _I
-    size = _replaced(units, size, rules.double_suffixes, 0, consonants)
-    size = _replaced(units, size, rules.single_suffixes, 0, consonants)
-    size = _replaced(units, size, rules.last_suffixes, 1, consonants)
+    size = _replaced(units, size, rules.double_suffixes, rules.double_replacements, 0, consonants)
+    size = _replaced(units, size, rules.single_suffixes, rules.single_replacements, 0, consonants)
+    size = _replaced(units, size, rules.last_suffixes, rules.last_suffixes[:, :0], 1, consonants)
     return _final_e(units, size, consonants)
 
 
@@ -367,16 +377,13 @@ def _ends_short(units, size, consonants):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _suffix(units, size, suffix):  # type: ignore[no-untyped-def]
-    """Return the length of a suffix, which ends at its first zero; 0 if the word has another end."""
+def _suffix(units, size, reverse, row):  # type: ignore[no-untyped-def]
+    """Return the length of a suffix, stored from its last letter to a zero; 0 if the word has another end."""
     length = 0
-    while length < len(suffix) and suffix[length]:
-        length += 1
-    if length > size:
-        return 0
-    for i in range(length):
-        if units[size - length + i] != suffix[i]:
+    while length < reverse.shape[1] and reverse[row, length]:
+        if length == size or units[size - 1 - length] != reverse[row, length]:
             return 0
+        length += 1
     return length
 
 
@@ -415,23 +422,22 @@ def _past_and_progressive(units, size, consonants):  # type: ignore[no-untyped-d
 
 
 @_jit
-def _replaced(units, size, suffixes, least, consonants):  # type: ignore[no-untyped-def]
+def _replaced(units, size, suffixes, replacements, least, consonants):  # type: ignore[no-untyped-def]
     """Replace the first suffix that fits if more than `least` measures precede it; `ion` only after s or t."""
     for row in range(len(suffixes)):
-        length = _suffix(units, size, suffixes[row, 0])
+        length = _suffix(units, size, suffixes, row)
         if not length:
             continue
         rest = size - length
-        is_ion = length == 3 and suffixes[row, 0, 1] == _O and suffixes[row, 0, 2] == _N
+        is_ion = length == 3 and suffixes[row, 1] == _O and suffixes[row, 0] == _N
         if is_ion and (rest == 0 or (units[rest - 1] != _S and units[rest - 1] != _T)):
             return size
         if _measure(units, rest, consonants) <= least:
             return size
-        replacement = suffixes[row, 1]
-        for i in range(len(replacement)):
-            if not replacement[i]:
+        for i in range(replacements.shape[1]):
+            if not replacements[row, i]:
                 break
-            units[rest] = replacement[i]
+            units[rest] = replacements[row, i]
             rest += 1
         return rest
     return size

@@ -66,9 +66,10 @@ class Rules(NamedTuple):
         steps: [states, kinds] next state, -1 where no word continues; the first state is 0.
         ends: [states] whether a word can end in a state.
         upper, lower: characters above ASCII that have a lower case, ascending, and their lower case.
-        stop_words: [words, letters] words that are no terms, padded with zeros.
-        double_suffixes, single_suffixes, last_suffixes: [suffixes, 2, letters] suffix and replacement of three steps of
-            the stemmer, padded with zeros.
+        stop_words: [words, letters] words that are no terms, from their last letter, padded with zeros.
+        double_suffixes, single_suffixes, last_suffixes: [suffixes, letters] suffixes of three steps of the stemmer, as
+            `stop_words`.
+        double_replacements, single_replacements: [suffixes, letters] what replaces a suffix, padded with zeros.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -78,7 +79,9 @@ class Rules(NamedTuple):
     lower: npt.NDArray[np.int32]
     stop_words: npt.NDArray[np.uint8]
     double_suffixes: npt.NDArray[np.uint8]
+    double_replacements: npt.NDArray[np.uint8]
     single_suffixes: npt.NDArray[np.uint8]
+    single_replacements: npt.NDArray[np.uint8]
     last_suffixes: npt.NDArray[np.uint8]
 
 
@@ -90,10 +93,13 @@ def english_rules() -> Rules:
     cased = np.flatnonzero(np.isin(kinds, [letters.index(letter) for letter in _CASED])).tolist()
     pairs = [(code, _lower(code)) for code in cased if code > 0x7F]
     upper, lower = np.array([pair for pair in pairs if pair[0] != pair[1]], np.int32).T.copy()
-    tables = [english.DOUBLE_SUFFIXES, english.SINGLE_SUFFIXES, [(suffix, "") for suffix in english.LAST_SUFFIXES]]
-    suffixes = [_letters([text for pair in table for text in pair]) for table in tables]
-    stop_words = _letters(sorted(english.STOP_WORDS))
-    return Rules(kinds, steps, ends, upper, lower, stop_words, *(table.reshape(-1, 2, 8) for table in suffixes))
+    double, single = english.DOUBLE_SUFFIXES, english.SINGLE_SUFFIXES
+    return Rules(
+        kinds, steps, ends, upper, lower, _letters([word[::-1] for word in sorted(english.STOP_WORDS)]),
+        _letters([suffix[::-1] for suffix, _ in double]), _letters([text for _, text in double]),
+        _letters([suffix[::-1] for suffix, _ in single]), _letters([text for _, text in single]),
+        _letters([suffix[::-1] for suffix in english.LAST_SUFFIXES]),
+    )  # fmt: skip
 
 
 def _letters(texts: list[str]) -> npt.NDArray[np.uint8]:
