@@ -51,7 +51,9 @@ class PostingsBuilder:
         df = np.zeros(len(terms), np.int64)
         for numbers, block in self._blocks:
             word_kernels.add_frequencies(block.terms, ranks[id(numbers)], df)
-        lengths = np.concatenate([np.zeros(0, np.int64), *(block.lengths for _, block in self._blocks)]).astype(np.int32)
+        lengths = np.concatenate([np.zeros(0, np.int64), *(block.lengths for _, block in self._blocks)]).astype(
+            np.int32
+        )
         largest = max((int(block.tfs.max(initial=0)) for _, block in self._blocks), default=0)
         postings = Postings.empty(terms, df, largest, lengths)
         matrix, cursor, first = postings.matrix(None), postings.indptr[:-1].copy(), 0

@@ -252,7 +252,8 @@ class Postings:
         before, after = self.matrix(None), added.matrix(None)
         df = kernels.kept_counts(before, kept)
         terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
-        new_ids, added_ids = np.where(df > 0, positions_of_terms(self.terms, terms), -1), positions_of_terms(added.terms, terms)
+        new_ids = np.where(df > 0, positions_of_terms(self.terms, terms), -1)
+        added_ids = positions_of_terms(added.terms, terms)
         counts = np.bincount(added_ids, weights=added.df, minlength=len(terms)).astype(np.int64)
         counts[new_ids[df > 0]] += df[df > 0]
         first, renumbered = int(kept.sum()), np.where(kept, np.cumsum(kept) - 1, -1)
