@@ -26,8 +26,8 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import analyze, english, jvm, lucene
 from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
-from hybrid_cli.lexical.numbering import EnglishNumbers
 from hybrid_cli.lexical.word_rules import english_rules
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir

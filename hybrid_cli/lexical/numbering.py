@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
-from hybrid_cli.lexical.word_rules import Table, english_rules
+from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 _EMPTY = "\u2400"  # stands for an empty token
 _LONGEST = 255  # UTF-16 code units of a token that Lucene does not split
 _SPACE = re.compile(r"\s")
@@ -54,38 +51,6 @@ class TermNumbers(Protocol):
     @property
     def places(self) -> Ints:
         """Memory of one integer per term, for `count`."""
-
-
-class EnglishNumbers:
-    """Numbers the terms of Lucene's English analyzer, without Java."""
-
-    def __init__(self) -> None:
-        self._words, self._terms, self._tokens = Table.empty(), Table.empty(), np.empty(1 << 12, np.int32)
-
-    def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
-        """See `TermNumbers`; the first array is overwritten by the next call."""
-        from hybrid_cli.lexical import word_kernels
-
-        texts = texts.cast(pa.large_string())
-        _, offsets, data = texts.buffers()
-        begins = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        letters, lengths = np.frombuffer(data or b"", np.uint8), np.zeros(len(texts), np.int64)
-        arrays = self._words, self._terms, self._tokens, lengths
-        self._words, self._terms, self._tokens, size = word_kernels.number(letters, begins, english_rules(), *arrays)
-        return self._tokens[:size], lengths
-
-    def terms(self) -> pa.Array:
-        """See `TermNumbers`; without a copy."""
-        return self._terms.texts()
-
-    def spellings(self) -> pa.Array:
-        """See `TermNumbers`."""
-        return self.terms()
-
-    @property
-    def places(self) -> Ints:
-        """See `TermNumbers`."""
-        return self._terms.values
 
 
 class TokenNumbers:
