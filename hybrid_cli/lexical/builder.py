@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from hybrid_cli.lexical.english_numbers import Ints, Longs
 from hybrid_cli.lexical.impacts import Postings, positions_of_terms
-from hybrid_cli.lexical.numbering import Counted, Ints, Longs, TermNumbers, TokenNumbers, count
+from hybrid_cli.lexical.numbering import Counted, TermNumbers, TokenNumbers, count
 
 
 class PostingsBuilder:
