@@ -169,7 +169,18 @@ def compare_pisa(opened: LexicalIndex, scratch: Path, options: argparse.Namespac
     return rows
 
 
+def index_collection(source: Path, folder: Path, threads: int) -> None:
+    """Index JSON files with Anserini alone, with document vectors as in `hybrid index-bm25`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    arguments = jvm.java_class("io.anserini.index.IndexCollection$Args")()
+    arguments.collectionClass, arguments.generatorClass = "JsonCollection", "DefaultLuceneDocumentGenerator"
+    arguments.input, arguments.index, arguments.threads = str(source), str(folder), threads
+    arguments.storeDocvectors, arguments.quiet = True, True
+    jvm.java_class("io.anserini.index.IndexCollection")(arguments).run()
+
+
 def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
+    """Compare the time of indexing with Anserini's and, where it is installed, PISA's."""
     collection, source = scratch / "collection", scratch / "json"
     source.mkdir()
     for part, batch in enumerate(collections.documents(collection)):
@@ -177,23 +188,35 @@ def compare_indexing(scratch: Path, options: argparse.Namespace) -> list[Row]:
         for number, piece in enumerate(frame.iter_slices(-(-len(frame) // options.threads))):
             piece.write_ndjson(source / f"part-{part:05d}-{number}.jsonl")
 
-    def anserini() -> None:
-        shutil.rmtree(scratch / "alone", ignore_errors=True)
-        lucene.build(source, scratch / "alone", "en", options.threads)
+    def hybrid(threads: int, with_lucene: bool) -> None:
+        index_bm25(
+            collection, output=scratch / f"bm25-{threads}-{with_lucene}", threads=threads, lucene=with_lucene,
+            overwrite=True,
+        )  # fmt: skip
 
-    def hybrid() -> None:
-        index_bm25(collection, output=scratch / "bm25", threads=options.threads, overwrite=True)
-
-    rounds = options.index_repeat or options.repeat
-    times, _ = in_turns({"IndexCollection": anserini, "hybrid index-bm25": hybrid}, rounds)
+    both, matrix = "index-bm25", "index-bm25 --no-lucene, 1 thread"
+    tasks: dict[str, Callable[[], Any]] = {
+        "IndexCollection": partial(index_collection, source, scratch / "alone", options.threads),
+        both: partial(hybrid, options.threads, True),
+        matrix: partial(hybrid, 1, False),
+        "index-bm25 --no-lucene, 2 threads": partial(hybrid, 2, False),
+    }
+    if pisa.installed():
+        tasks["PISA"] = partial(pisa.index_texts, collection, scratch / "pisa-texts")
+    times, _ = in_turns(tasks, options.index_repeat or options.repeat)
+    (scratch / "bm25").symlink_to(scratch / f"bm25-{options.threads}-True")
     documents = collections.document_count(collection)
     print(f"\nindexing: {documents:,} documents, document vectors stored, {options.threads} threads")
     for name, seconds in times.items():
         ratio = statistics.median(ratios(seconds, times["IndexCollection"]))
         rate = documents / statistics.median(seconds)
         print(f"  {name:42} {rate:9,.0f} documents/s   {ratio:.2f} times IndexCollection's time")
-    found = ratios(times["IndexCollection"], times["hybrid index-bm25"])
-    return [Row(f"index-bm25, {documents:,} documents", "IndexCollection alone", found, "0.63", "bm25.py")]
+    task = f"index-bm25, {documents:,} documents"
+    rows = [Row(task, "IndexCollection alone", ratios(times["IndexCollection"], times[both]), "1", "bm25.py")]
+    if "PISA" in times:
+        rows.append(Row(f"{task}, --no-lucene", "PISA, 1 thread", ratios(times["PISA"], times[matrix]), "1", "bm25.py"))
+    threaded = ratios(times[matrix], times["index-bm25 --no-lucene, 2 threads"])
+    return [*rows, Row(f"{task}, --no-lucene, 2 threads", "1 thread", threaded, "1.8", "bm25.py")]
 
 
 def main(words: Sequence[str] | None = None) -> list[Row]:

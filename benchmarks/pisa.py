@@ -14,6 +14,8 @@ from typing import Any
 import polars as pl
 from scipy.sparse import csc_matrix
 
+from hybrid_cli.collections.collection import documents
+from hybrid_cli.lexical.build import contents
 from hybrid_cli.lexical.impacts import Postings
 
 
@@ -31,12 +33,23 @@ def write_index(postings: Postings, docids: pl.Series, folder: Path) -> None:
     shape, terms = (len(docids), len(postings.terms)), postings.terms.to_list()
     counts: Any = csc_matrix((postings.tfs, postings.rows, postings.indptr), shape=shape).tocsr()
 
-    def documents() -> Iterator[dict[str, Any]]:
+    def bags() -> Iterator[dict[str, Any]]:
         for docid, begin, end in zip(docids, counts.indptr[:-1], counts.indptr[1:], strict=True):
             ids, tfs = counts.indices[begin:end].tolist(), counts.data[begin:end].tolist()
             yield {"docno": docid, "toks": {terms[term]: tf for term, tf in zip(ids, tfs, strict=True)}}
 
-    _opened(folder).toks_indexer(scale=1).index(documents())
+    _opened(folder).toks_indexer(scale=1).index(bags())
+
+
+def index_texts(collection: Path, folder: Path) -> None:
+    """Index titles and texts on one thread with PISA's own tokenizer and Porter stemmer."""
+    import pyterrier_pisa
+
+    index = pyterrier_pisa.PisaIndex(str(folder), stemmer="porter2", threads=1, overwrite=True)
+    batches = (contents(batch, ("title", "text")) for batch in documents(collection))
+    index.indexer("text").index(
+        {"docno": docid, "text": text} for batch in batches for docid, text in batch.iter_rows()
+    )
 
 
 def search_task(

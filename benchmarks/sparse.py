@@ -25,7 +25,8 @@ os.environ.setdefault("OPENAI_API_KEY", "none")  # pyserini.search.lucene does n
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.impacts import Impacts, PostingsBuilder
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import Impacts
 from hybrid_cli.lexical.index import LexicalIndex
 
 STEPS, TERMS, HITS = 128, 100, 1000

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli.lexical.impacts import Impacts, Postings, PostingsBuilder
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
 
 

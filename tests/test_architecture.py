@@ -405,7 +405,8 @@ def test_input_files_are_opened_in_one_place() -> None:
     """Elsewhere, only files of hybrid and of the system are opened; a pipe, a device or a socket is refused."""
     allowed = {
         "input_files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
-        "lexical/jvm", "lexical/lucene", "perturbations/wordnet", "plugins", "reporting/colours", "reporting/page",
+        "lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet",
+        "plugins", "reporting/colours", "reporting/page",
         "server/pages", "server/app", "stages/serve",
         "stages/doctor", "artifacts/output", "storage/disk", "artifacts/unfinished", "cli/streams",
             "workflows/machine_judges",  # the answer of a server

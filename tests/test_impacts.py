@@ -19,7 +19,8 @@ from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
 from hybrid_cli.lexical.build import store_statistics
-from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, PostingsBuilder, decode_length, quantize_lengths
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags, rows_of
 from hybrid_cli.storage import layout

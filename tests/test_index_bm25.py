@@ -48,7 +48,14 @@ def test_the_index_has_no_other_files(index: Path) -> None:
 
 def test_the_manifest_records_options_and_counts(index: Path) -> None:
     manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
-    assert manifest.options == {"fields": ["title", "text"], "language": "en", "k1": 0.9, "b": 0.4, "tune": False}
+    assert manifest.options == {
+        "fields": ["title", "text"],
+        "language": "en",
+        "lucene": True,
+        "k1": 0.9,
+        "b": 0.4,
+        "tune": False,
+    }
     assert list(manifest.inputs) == ["corpus"]
     counts = lucene.statistics(index / "lucene")
     assert (manifest.counts["documents"], manifest.counts["empty documents"]) == (12, 12 - counts.counted)
@@ -166,7 +173,7 @@ def test_completed_parts_survive_an_interruption(
         interrupted.setattr("hybrid_cli.lexical.build.lucene.statistics", interrupt)
         with pytest.raises(KeyboardInterrupt):
             index_bm25(tiny, output=tmp_path / "bm25")
-    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.build", None)
+    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.Writer", None)
     monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder", None)
     assert storage.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == storage.fingerprint(index)
 
@@ -184,7 +191,7 @@ def test_tuning_is_recorded(tiny: Path, tmp_path: Path, notices: Notices) -> Non
     manifest = artifacts.read_manifest(index)
     assert set(manifest.inputs) == {"corpus", "queries", "qrels"}
     assert manifest.options == {
-        "fields": ["title", "text"], "language": "en", "tune": True, "tune_measure": "nDCG@10",
+        "fields": ["title", "text"], "language": "en", "lucene": True, "tune": True, "tune_measure": "nDCG@10",
     }  # fmt: skip
 
 

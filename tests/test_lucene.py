@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import random
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 import scipy
 from command import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest
@@ -19,9 +24,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.lexical import analysis, analyze, english, jvm, lucene
-from hybrid_cli.lexical.analysis import CHARACTERS, FEW_TEXTS, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical import analyze, english, jvm, lucene
+from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.word_rules import english_rules
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -208,6 +215,88 @@ def test_english_without_java_splits_texts_as_lucene_does() -> None:
     assert english.analyze(texts) == Analyzer().analyze(texts)
 
 
+def kernels_of(texts: list[str]) -> list[list[str]]:
+    """Return the tokens that index-bm25 counts in English."""
+    numbers = EnglishNumbers()
+    tokens, lengths = numbers.number(pa.array(texts, pa.large_string()))
+    names, ends = numbers.terms().take(pa.array(tokens)).to_pylist(), np.cumsum(lengths)
+    return [names[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def test_every_character_is_split_and_stemmed_as_lucene_does() -> None:
+    """Alone, between letters, between digits, and before a suffix; line ends separate the texts."""
+    analyzer = Analyzer()
+    shapes = "\n{0}\nN{0}a\n1{0}1\nab{0}ies\n"
+    for begin in range(0, 0x110000, 0x1000):
+        letters = [chr(code) for code in range(begin, begin + 0x1000) if not 0xD800 <= code < 0xE000]
+        if any(unicodedata.category(letter) not in ("Cn", "Co") for letter in letters):
+            text = "".join(shapes.format(letter) for letter in letters)
+            assert kernels_of([text]) == analyzer.analyze([text]), hex(begin)
+
+
+def letters_by_kind() -> list[str]:
+    kinds = english_rules().kinds
+    usual = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != "\n"]
+    members: dict[int, list[str]] = {}
+    for code in usual:
+        members.setdefault(int(kinds[code]), []).append(chr(code))
+    return ["".join(letters[:: max(1, len(letters) // 200)]) for letters in members.values()]
+
+
+ANY_WORDS = st.lists(
+    st.one_of(
+        st.sampled_from(letters_by_kind()).flatmap(st.sampled_from),
+        st.sampled_from(["'s", "\u2019S", "ing", "ies", "\u0130", "\u212a", "The", "x" * 254, "\u30a2" * 255]),
+    ),
+    max_size=24,
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(ANY_WORDS.map("".join), min_size=1, max_size=6))
+def test_any_text_is_split_and_stemmed_as_lucene_does(texts: list[str]) -> None:
+    analyzer = Analyzer()
+    assert kernels_of(texts) == [analyzer.analyze([text])[0] for text in texts]
+
+
+def test_stems_of_documents_are_those_of_queries() -> None:
+    words = words_of_all_shapes(20_000)
+    assert kernels_of(words) == english.analyze(words)
+
+
+def index_collection(corpus: Path, folder: Path) -> None:
+    """Index the texts of a corpus with Anserini's IndexCollection, which analyzes them itself."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    texts = pl.read_parquet(corpus).select(id="docid", contents=pl.concat_str("title", "text", separator="\n"))
+    texts.write_ndjson(source / "part.jsonl")
+    arguments = jvm.java_class("io.anserini.index.IndexCollection$Args")()
+    arguments.collectionClass, arguments.generatorClass = "JsonCollection", "DefaultLuceneDocumentGenerator"
+    arguments.input, arguments.index, arguments.threads = str(source), str(folder / "lucene"), 1
+    arguments.storeDocvectors, arguments.quiet = True, True
+    jvm.java_class("io.anserini.index.IndexCollection")(arguments).run()
+
+
+def test_lucenes_index_is_that_of_index_collection(
+    docstrings: list[tuple[str, str, str]], index: Path, questions: pl.DataFrame, tmp_path: Path
+) -> None:
+    """Counts, document lengths, and the hits of BM25 and RM3, which reads the document vectors."""
+    corpus = corpus_file(tmp_path, docstrings)
+    index_collection(corpus, tmp_path / "theirs")
+    (tmp_path / "theirs" / "bm25.json").write_text((index / "bm25.json").read_text())
+    ours, theirs = (lucene.statistics(folder / "lucene") for folder in (index, tmp_path / "theirs"))
+    assert (ours.counted, ours.tokens) == (theirs.counted, theirs.tokens)
+    lengths = [
+        lucene.lengths(folder / "lucene").filter(pl.col("length") > 0) for folder in (index, tmp_path / "theirs")
+    ]
+    assert lengths[0].sort("docid").equals(lengths[1].sort("docid"))
+    some = questions.head(200)
+    assert lucene.search(index, some, 100).equals(lucene.search(tmp_path / "theirs", some, 100))
+    some = some.head(40)
+    runs = [lucene.search(folder, some, 20, rm3=RM3) for folder in (index, tmp_path / "theirs")]
+    assert_equal_runs(runs[0], runs[1])
+
+
 def test_the_public_analysis_is_that_of_the_index() -> None:
     texts = ["The Who's o'clock: parsing JSON strings", "", "\u6771\u4eac tower"]
     assert analyze(texts) == Analyzer().analyze(texts)
@@ -218,30 +307,17 @@ def test_the_public_analysis_is_that_of_the_index() -> None:
         analyze("a text")
 
 
-def test_java_starts_only_for_texts_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_starts_only_for_other_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> None:
         raise HybridError(f"Java for {name}")
 
     monkeypatch.setattr(jvm, "java_class", refuse)
     assert LazyAnalyzer().analyze(["Parsing JSON strings"]) == [["pars", "json", "string"]]
-    tokens, lengths = LazyAnalyzer().tokens(["", "two words"])
-    assert (tokens.to_pylist(), lengths.tolist()) == (["two", "word"], [0, 2])
-    for language, texts in (("en", ["\u6771\u4eac"]), ("en", ["word" * 20] * (CHARACTERS // 80 + 1)), ("de", ["Wort"])):
-        with pytest.raises(HybridError, match=r"Java for io\.anserini"):
-            LazyAnalyzer(language).analyze(texts)
-
-
-def test_many_queries_start_java_in_a_batch_but_not_in_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "CHARACTERS", 1_000)
-    monkeypatch.setattr(analysis, "Analyzer", lambda language: pytest.fail("Java"))
-    batch, server = LazyAnalyzer(), LazyAnalyzer()
-    texts = ["word"] * (FEW_TEXTS + 1)
-    for _ in range(1_000 // (4 * len(texts))):
-        batch.analyze(texts)
-    for _ in range(100):
-        server.analyze(texts[:FEW_TEXTS])
-    with pytest.raises(pytest.fail.Exception, match="Java"):
-        batch.analyze(texts)
+    tokens, lengths = LazyAnalyzer().tokens(["", "two words", "\u6771\u4eac"])
+    assert (tokens.to_pylist(), lengths.tolist()) == (["two", "word", "\u6771", "\u4eac"], [0, 2, 2])
+    assert LazyAnalyzer().analyze(["two words"] * (FEW_TEXTS + 1)) == [["two", "word"]] * (FEW_TEXTS + 1)
+    with pytest.raises(HybridError, match=r"Java for io\.anserini"):
+        LazyAnalyzer("de").analyze(["Wort"])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from hybrid_cli.encoders.contract import STATIC, Encoder, refuse_single_text, re
 from hybrid_cli.encoders.models import refuse_changes
 from hybrid_cli.encoders.options import EncodingPrecision
 from hybrid_cli.errors import path_error
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.storage import disk
@@ -219,8 +219,8 @@ class StaticEncoder(nn.Module):
         return np.asarray(weights @ table.detach().numpy(), np.float32)
 
     @cached_property
-    def _analyzer(self) -> Analyzer:
-        return Analyzer(self.contract.language)
+    def _analyzer(self) -> LazyAnalyzer:
+        return LazyAnalyzer(self.contract.language)
 
     @cached_property
     def _rows(self) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Lucene's text analysis in batches.
+"""Lucene's text analysis in batches, and the same analysis of English without Java.
 
 A call into Java takes as long as the analysis of a sentence. English texts are therefore joined to one string with a
 marker word between them, and the tokens are returned as one string. This requires a tokenizer without context across
@@ -25,8 +25,7 @@ ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-FEW_TEXTS = 64  # of a call, analyzed without Java where `lexical.english` can
-CHARACTERS = 1_000_000  # of larger calls, analyzed without Java in less time than the start of a JVM
+FEW_TEXTS = 64  # of a call, analyzed by `lexical.english` where it can
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 _BYTE_ORDER_MARKS = "\ufeff\ufffe"
@@ -58,9 +57,7 @@ class Analyzer:
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
-        tokens, lengths = self.tokens(texts)
-        words, ends = tokens.to_pylist(), np.cumsum(lengths)
-        return [words[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+        return _split(*self.tokens(texts))
 
     def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Return the tokens of all texts, concatenated, and the number of tokens of each."""
@@ -116,11 +113,10 @@ class Analyzer:
 
 
 class LazyAnalyzer:
-    """As `Analyzer`, but starts Java only where needed: for many texts, other scripts and languages."""
+    """As `Analyzer`, but without Java for English; for other languages Java starts with the first text."""
 
     def __init__(self, language: str = ENGLISH):
         self.language = language
-        self._characters = 0  # of larger calls
 
     @cached_property
     def _java(self) -> Analyzer:
@@ -128,24 +124,31 @@ class LazyAnalyzer:
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
-        terms = self._without_java(texts)
-        return self._java.analyze(texts) if terms is None else terms
+        terms = self._few(texts)
+        return _split(*self.tokens(texts)) if terms is None else terms
 
     def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Return the tokens of all texts, concatenated, and the number of tokens of each."""
-        terms = self._without_java(texts)
-        if terms is None:
-            return self._java.tokens(texts)
-        return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
-
-    def _without_java(self, texts: Sequence[str]) -> list[list[str]] | None:
         if self.language != ENGLISH:
-            return None
-        if len(texts) > FEW_TEXTS:  # a server makes small calls only, any number of them
-            self._characters += sum(map(len, texts))
-            if self._characters > CHARACTERS:
-                return None
-        return english.analyze(texts)
+            return self._java.tokens(texts)
+        terms = self._few(texts)
+        if terms is not None:
+            return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
+        from hybrid_cli.lexical.english_numbers import EnglishNumbers
+
+        numbers = EnglishNumbers()
+        tokens, lengths = numbers.number(pa.array(texts, pa.large_string()))
+        return numbers.terms().take(pa.array(tokens)).cast(pa.string()), lengths
+
+    def _few(self, texts: Sequence[str]) -> list[list[str]] | None:
+        """Return the tokens of a few usual English texts, in less time than numba needs to be imported."""
+        return english.analyze(texts) if self.language == ENGLISH and len(texts) <= FEW_TEXTS else None
+
+
+def _split(tokens: pa.StringArray, lengths: npt.NDArray[np.int64]) -> list[list[str]]:
+    """Return the tokens of each text."""
+    words, ends = tokens.to_pylist(), np.cumsum(lengths)
+    return [words[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
 def _java_analyzer(language: str) -> Any:

@@ -1,32 +1,43 @@
 """Build a lexical index, and tune its k1 and b.
 
-One thread runs Lucene while another counts terms for the impact matrix. k1 and b are tuned on judged queries; the gain
-is measured on held-out queries.
+A text is analyzed once. Some threads count terms for the impact matrix, while another one adds the terms to Lucene's
+index. k1 and b are tuned on judged queries; the gain is measured on held-out queries.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue, SimpleQueue
+from types import TracebackType
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
-from hybrid_cli.lexical.analysis import STACKING, Analyzer
-from hybrid_cli.lexical.impacts import Postings, PostingsBuilder, save_array
+from hybrid_cli.lexical.analysis import ENGLISH, STACKING, Analyzer
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import Postings, save_array
+from hybrid_cli.lexical.numbering import Counted, TermNumbers, count, numbers_of
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.storage import disk, layout
+from hybrid_cli.threads import ThreadPool
 
 Corpus = Callable[[], Iterable[pa.RecordBatch]]
 _MEMORY, _POSTING = 320 << 20, 41  # bytes of Java and the dictionary, and of each counted posting (studies/memory.md)
-_WRITTEN = 28  # bytes on the disk of each counted posting: the texts for Lucene, Lucene's index, the matrix
+_WRITTEN = 28  # bytes on the disk of each counted posting: Lucene's index, the matrix
+_MOST_COUNTERS = 8  # threads that count, each with a dictionary
+_AHEAD = 2  # batches that wait for Lucene
 
 
 def memory_of(postings: float) -> int:
@@ -57,6 +68,11 @@ class Base:
         return docids.with_columns(kept=~pl.col("docid").is_in(self.removed.implode()))
 
 
+def needs_java(language: str, with_lucene: bool) -> bool:
+    """Return whether building an index needs Java."""
+    return with_lucene or language != ENGLISH
+
+
 def build(
     corpus: Corpus,
     folder: Path,
@@ -65,48 +81,126 @@ def build(
     threads: int,
     advance: Callable[[int], None],
     base: Base | None = None,
+    with_lucene: bool = True,
 ) -> None:
-    """Write `lucene/`, `impacts/` and `docids.parquet` into `folder`; parts completed by an earlier call are kept.
+    """Write `impacts/`, `docids.parquet` and `lucene/` into `folder`; parts completed by an earlier call are kept.
 
     Args:
-        corpus: returns an iterator over batches of documents (docid, title, text, other fields); called twice.
+        corpus: returns an iterator over batches of documents (docid, title, text, other fields).
         folder: output folder.
         fields: indexed fields, such as `title` or `title=3`; see `contents`.
         language: language of the analyzer.
-        threads: CPU threads of Lucene.
+        threads: CPU threads that count, and of Lucene.
         advance: called with the number of documents counted since the last call.
         base: an index with the same fields and language, to which the documents of the corpus are added.
+        with_lucene: build Lucene's index.
 
     Raises:
+        InputError: the language has an analyzer whose document lengths only Lucene knows, without Lucene.
         HybridError: Lucene failed, or its counts differ from those of the matrix.
     """
-    analyzer = Analyzer(language)  # fails on an unknown language before Lucene starts
-    done = (folder / layout.LUCENE).is_dir()
-    lucene_thread = None if done else _Lucene(corpus, folder, fields, language, threads, base)
-    if lucene_thread is not None:
-        lucene_thread.start()
-    if not (folder / layout.IMPACTS).is_dir():
-        with storage.replacing(folder / layout.IMPACTS) as scratch:
-            builder = PostingsBuilder()
-            for batch in corpus():
-                builder.add(*analyzer.document_tokens(contents(batch, fields)["contents"].to_list()))
-                advance(len(batch))
-            counted = builder.finish()
-            if base is not None:
-                kept = base.kept()["kept"].to_numpy()
-                counted = Postings.open(base.folder / layout.IMPACTS).extended(kept, counted)
-            counted.save(scratch)
-    if lucene_thread is not None:
-        lucene_thread.finish()
+    if language in STACKING and not with_lucene:
+        raise option_error("lucene", None, f"needed with --language {language}", code="option-does-not-apply")
+    missing = not (folder / layout.IMPACTS).is_dir()
+    lucene_missing = with_lucene and not (folder / layout.LUCENE).is_dir()
+    if missing or lucene_missing:
+        with ExitStack() as stack:
+            kept = (
+                pl.DataFrame(schema={"docid": pl.String}) if base is None else base.kept().filter("kept").drop("kept")
+            )
+            builder, docids = PostingsBuilder() if missing else None, [kept]
+            indexing = stack.enter_context(_Lucene(folder, language, threads, base)) if lucene_missing else None
+            for part in _counted(corpus(), fields, language, threads, indexing is not None):
+                docids.append(part.documents.select("docid"))
+                if indexing is not None:
+                    indexing.add(part.documents)
+                if builder is not None:
+                    builder.add_counted(part.numbers, part.counted)
+                advance(len(part.documents))
+            with disk.create(folder / layout.DOCIDS) as file:
+                pl.concat(docids).write_parquet(file, compression="zstd")
+            if indexing is not None:
+                indexing.end()
+            if builder is not None:
+                _save(builder.finish(), folder, base)
+    if with_lucene:
+        _compare_counts(folder)
+    if language in STACKING:
+        known = pl.read_parquet(folder / layout.DOCIDS, glob=False).join(
+            lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left"
+        )
+        save_array(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
+
+
+def _save(counted: Postings, folder: Path, base: Base | None) -> None:
+    """Write the impact matrix, after the kept documents of `base`."""
+    with storage.replacing(folder / layout.IMPACTS) as scratch:
+        if base is not None:
+            counted = Postings.open(base.folder / layout.IMPACTS).extended(base.kept()["kept"].to_numpy(), counted)
+        counted.save(scratch)
+
+
+def _compare_counts(folder: Path) -> None:
     postings, other = Postings.open(folder / layout.IMPACTS), lucene.statistics(folder / layout.LUCENE)
     if (postings.counted, postings.tokens) != (other.counted, other.tokens):
         disk.remove(folder / layout.LUCENE)  # the same command builds it again
         problem = f"Lucene counts {other}, the matrix {postings.counted:,} documents with {postings.tokens:,} tokens"
         raise HybridError(f"{folder}: {problem}; report this bug of hybrid", code="lucene-differs", path=folder)
-    if language in STACKING:
-        docids = pl.read_parquet(folder / layout.DOCIDS, glob=False)
-        known = docids.join(lucene.lengths(folder / layout.LUCENE), on="docid", how="left", maintain_order="left")
-        save_array(folder / layout.IMPACTS / layout.POSITIONS, known["length"].fill_null(0).to_numpy())
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Counted documents.
+
+    Attributes:
+        documents: docid; contents for Lucene if it is built: terms separated by spaces, or a text that it analyzes.
+        numbers: the terms of `counted`.
+        counted: the term frequencies.
+    """
+
+    documents: pl.DataFrame
+    numbers: TermNumbers
+    counted: Counted
+
+
+def _counted(
+    batches: Iterable[pa.RecordBatch], fields: Sequence[str], language: str, threads: int, for_lucene: bool
+) -> Iterator[_Part]:
+    """Count the terms of batches of documents in several threads; yield them in order."""
+    workers = min(threads, _MOST_COUNTERS) if language == ENGLISH else 1
+    analyzer = None if language == ENGLISH else Analyzer(language)
+    idle: SimpleQueue[TermNumbers] = SimpleQueue()
+    for _ in range(workers):
+        idle.put(numbers_of(language, analyzer))
+
+    def work(batch: pa.RecordBatch) -> _Part:
+        documents, numbers = contents(batch, fields), idle.get()
+        try:
+            counted = count(*numbers.number(documents["contents"].to_arrow()), numbers.places)
+            if not for_lucene:
+                documents = documents.select("docid")
+            elif language not in STACKING:
+                documents = documents.with_columns(_spelled(counted, numbers.spellings()))
+            return _Part(documents, numbers, counted)
+        finally:
+            idle.put(numbers)
+
+    with ThreadPool(workers) as pool:
+        waiting: deque[Future[_Part]] = deque()
+        for batch in batches:
+            waiting.append(pool.submit(work, batch))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _spelled(counted: Counted, spellings: pa.Array) -> pl.Series:
+    """Return the terms of each document, each as often as it occurs, separated by spaces."""
+    ends = np.concatenate(([0], np.cumsum(counted.lengths)))
+    tokens = spellings.take(pa.array(np.repeat(counted.terms, counted.tfs)))
+    texts = pc.binary_join(pa.LargeListArray.from_arrays(pa.array(ends), tokens), pa.scalar(" ", tokens.type))
+    return pl.Series("contents", pl.from_arrow(texts), dtype=pl.String)
 
 
 def build_shards(
@@ -137,10 +231,11 @@ def build_shards(
     """
     if language in STACKING:
         raise option_error("shards", None, f"not with --language {language}; omit it", code="option-does-not-apply")
-    analyzer, batches = Analyzer(language), iter(corpus())
+    analyzer, batches = None if language == ENGLISH else Analyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
     for number, size in enumerate(sizes, first):
-        builder, docids, missing = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], size
+        builder, numbers = PostingsBuilder(), numbers_of(language, analyzer)
+        docids, missing = [pl.DataFrame(schema={"docid": pl.String})], size
         done = (folder / layout.shard(number)).is_dir()
         while missing:
             batch = rest if rest is not None and len(rest) else next(batches, None)
@@ -152,7 +247,7 @@ def build_shards(
             missing -= len(mine)
             if not done:
                 texts = contents(mine, fields)
-                builder.add(*analyzer.document_tokens(texts["contents"].to_list()))
+                builder.add_counted(numbers, count(*numbers.number(texts["contents"].to_arrow()), numbers.places))
                 docids.append(texts.select("docid"))
             advance(len(mine))
         if not done:
@@ -190,65 +285,89 @@ def contents(batch: pa.RecordBatch | pa.Table, fields: Sequence[str]) -> pl.Data
 
 
 class _Lucene(threading.Thread):
-    """Thread that runs Lucene; a daemon, so that an interrupted process exits at once."""
+    """Thread that writes Lucene's index while others count; as a context it ends the thread, also after an error.
 
-    def __init__(
-        self, corpus: Corpus, folder: Path, fields: Sequence[str], language: str, threads: int, base: Base | None
-    ):
+    A daemon, so that an interrupted process exits at once.
+    """
+
+    def __init__(self, folder: Path, language: str, threads: int, base: Base | None):
         super().__init__(name="lucene", daemon=True)
         self._context = copy_context()  # of the running stage
-        self.folder, self.language, self.threads, self.base = folder, language, threads, base
-        self.failure: Exception | None = None
-        self.source = folder / layout.LUCENE_SOURCE
-        disk.remove(self.source)
-        self.source.mkdir()
-        docids = [self._write(batch, fields, part) for part, batch in enumerate(corpus())]
-        before = pl.DataFrame(schema={"docid": pl.String}) if base is None else base.kept().filter("kept").drop("kept")
-        self.added = sum(map(len, docids))
-        ids = pl.concat([before, *docids])
-        with disk.create(folder / layout.DOCIDS) as file:
-            ids.write_parquet(file, compression="zstd")
+        self._folder, self._threads, self._base = folder, threads, base
+        self._language = language if language in STACKING else None
+        self._batches: Queue[pl.DataFrame | None] = Queue(_AHEAD)
+        self._failure: Exception | None = None
+        self._complete, self._last = False, False
 
-    def _write(self, batch: pa.RecordBatch, fields: Sequence[str], part: int) -> pl.DataFrame:
-        """Write one file per thread, because Anserini reads a file in one thread."""
-        frame = contents(batch, fields)
-        share = -(-len(frame) // self.threads)
-        for number, piece in enumerate(frame.rename({"docid": "id"}).iter_slices(share)):
-            with disk.create(self.source / f"part-{part:05d}-{number}.jsonl") as file:
-                piece.write_ndjson(file)
-        return frame.select("docid")
+    def __enter__(self) -> _Lucene:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._complete:
+            self._batches.put(None)
+        self.join()
+        if self._failure is not None and kind is None:
+            raise self._failure
+
+    def add(self, documents: pl.DataFrame) -> None:
+        """Add documents (docid, contents)."""
+        if self._failure is not None:
+            raise self._failure
+        self._batches.put(documents.rename({"docid": "id"}))
+
+    def end(self) -> None:
+        """Complete the index; without this call it is removed. The end of the context waits for it."""
+        self._complete = True
+        self._batches.put(None)
 
     def run(self) -> None:
-        """Index the written files; `finish` raises errors."""
-        self._context.run(self._index)
+        """Index documents until `end`."""
+        try:
+            self._context.run(self._index)
+        except _Abandoned:
+            pass
+        except Exception as error:  # raised in the thread that counts
+            self._failure = error
+            while not self._last:
+                self._next()
 
     def _index(self) -> None:
-        try:
-            with storage.replacing(self.folder / layout.LUCENE) as scratch, disk.by_name(scratch):
-                if self.base is None:
-                    lucene.build(self.source, scratch, self.language, self.threads)
-                else:
-                    self._update(self.base, scratch)
-        except Exception as error:  # `finish` raises it in the calling thread
-            self.failure = error
+        with storage.replacing(self._folder / layout.LUCENE) as scratch, disk.by_name(scratch):
+            if self._base is None:
+                self._write(scratch, self._next())
+            else:
+                self._update(self._base, scratch)
+            if not self._complete:
+                raise _Abandoned
+
+    def _next(self) -> pl.DataFrame | None:
+        documents = self._batches.get()
+        self._last = documents is None
+        return documents
 
     def _update(self, base: Base, scratch: Path) -> None:
         """Link the files of the base, and change them into the index of the kept and the added documents."""
         storage.hard_link(base.folder / layout.LUCENE, scratch)
         disk.remove(scratch / lucene.LOCK)  # Lucene locks the file, not its name
-        added = self.folder / layout.LUCENE_ADDED if self.added else None
-        if added is not None:
-            disk.remove(added)
-            lucene.build(self.source, added, self.language, self.threads)
-        lucene.update(scratch, base.removed, added)
+        added, first = self._folder / layout.LUCENE_ADDED, self._next()
+        disk.remove(added)
+        if first is not None:
+            self._write(added, first)
+        lucene.update(scratch, base.removed, added if first is not None else None)
+        disk.remove(added)
 
-    def finish(self) -> None:
-        """Wait for Lucene, raise its error if there is one, and rename the completed index."""
-        self.join()
-        if self.failure is not None:
-            raise self.failure
-        disk.remove(self.source)
-        disk.remove(self.folder / layout.LUCENE_ADDED)
+    def _write(self, folder: Path, documents: pl.DataFrame | None) -> None:
+        """Write an index of some documents, and those that follow."""
+        writer = lucene.Writer(folder, self._threads, self._language)
+        while documents is not None:
+            writer.add(documents)
+            documents = self._next()
+        writer.close()
+
+
+class _Abandoned(Exception):
+    """The documents ended with an error."""
 
 
 Setting = tuple[float, float]

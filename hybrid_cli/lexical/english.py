@@ -1,8 +1,8 @@
-"""The English analyzer without Java, for texts on which it equals Lucene's: queries need no JVM.
+"""The English analyzer for a few usual texts, such as live queries, without importing numba; others: `word_kernels`.
 
 Lucene's analyzer splits a text at the word boundaries of Unicode (UAX 29), removes `'s`, lowercases, drops stop words,
 and stems with Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
-words of one or two letters are kept). A text with other characters than those below needs Lucene.
+words of one or two letters are kept). Texts with other characters than those below have further rules (`word_rules`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
      "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"}
 )  # removed by the English analyzer
-_DOUBLE = (  # step 3: (suffix, replacement), of which the first that fits is applied
+DOUBLE_SUFFIXES = (  # step 3: (suffix, replacement), of which the first that fits is applied
     ("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble"),
     ("alli", "al"), ("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate"),
     ("ator", "ate"), ("alism", "al"), ("iveness", "ive"), ("fulness", "ful"), ("ousness", "ous"), ("aliti", "al"),
     ("iviti", "ive"), ("biliti", "ble"), ("logi", "log"),
 )
-_SINGLE = (  # step 4
+SINGLE_SUFFIXES = (  # step 4
     ("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", ""),
 )
-_LAST = (  # step 5
+LAST_SUFFIXES = (  # step 5
     "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate", "iti",
     "ous", "ive", "ize",
 )
@@ -48,7 +48,7 @@ _LAST = (  # step 5
 
 
 def analyze(texts: Sequence[str]) -> list[list[str]] | None:
-    """Return the tokens of each text as Lucene's English analyzer does; None if a text needs Lucene."""
+    """Return the tokens of each text as Lucene's English analyzer does; None if a text has other characters."""
     terms = []
     for text in texts:
         words = [word for word in _WORD.findall(text) if word.strip("_")] if _KNOWN.fullmatch(text) else None
@@ -65,7 +65,7 @@ def stem(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _final_y(_past_and_progressive(_plural(word)))
-    word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
+    word = _replaced(_replaced(word, DOUBLE_SUFFIXES), SINGLE_SUFFIXES)
     return _final_e(_without_last_suffix(word))
 
 
@@ -125,7 +125,7 @@ def _replaced(word: str, suffixes: Sequence[tuple[str, str]]) -> str:
 
 
 def _without_last_suffix(word: str) -> str:
-    for suffix in _LAST:
+    for suffix in LAST_SUFFIXES:
         if word.endswith(suffix):
             rest = word.removesuffix(suffix)
             if suffix == "ion" and not rest.endswith(("s", "t")):

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from hybrid_cli import memory, storage
 from hybrid_cli.errors import DamageError, HybridError
@@ -253,7 +252,8 @@ class Postings:
         before, after = self.matrix(None), added.matrix(None)
         df = kernels.kept_counts(before, kept)
         terms = pl.concat([self.terms.filter(pl.Series(df > 0)), added.terms]).unique().sort()
-        new_ids, added_ids = np.where(df > 0, _positions(self.terms, terms), -1), _positions(added.terms, terms)
+        new_ids = np.where(df > 0, positions_of_terms(self.terms, terms), -1)
+        added_ids = positions_of_terms(added.terms, terms)
         counts = np.bincount(added_ids, weights=added.df, minlength=len(terms)).astype(np.int64)
         counts[new_ids[df > 0]] += df[df > 0]
         first, renumbered = int(kept.sum()), np.where(kept, np.cumsum(kept) - 1, -1)
@@ -319,7 +319,7 @@ def _parts(lengths: Ints) -> int:
     return max(1, -(-len(lengths) // (1 << PART_BITS)))
 
 
-def _positions(terms: pl.Series, among: pl.Series) -> Longs:
+def positions_of_terms(terms: pl.Series, among: pl.Series) -> Longs:
     """Return the position of each term in `among`; -1 for absent ones."""
     rows = pl.DataFrame({"term": among}).with_row_index("position", offset=0)
     joined = pl.DataFrame({"term": terms}).join(rows, on="term", how="left", maintain_order="left")["position"]
@@ -331,72 +331,6 @@ def save_array(path: Path, values: np.ndarray) -> None:
     """Write an array as `.npy`."""
     with disk.create(path) as file:
         np.save(file, values)
-
-
-class PostingsBuilder:
-    """Collects documents block by block; memory holds two integers per posting, and the dictionary."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._blocks: list[tuple[Longs, Ints, Ints]] = []
-        self._lengths: list[Longs] = []
-
-    def add(self, tokens: pa.StringArray, lengths: Longs) -> None:
-        """Add documents.
-
-        Args:
-            tokens: tokens of all documents, concatenated.
-            lengths: number of tokens of each document.
-        """
-        encoded = tokens.dictionary_encode()
-        ids = np.array([self._ids.setdefault(t, len(self._ids)) for t in encoded.dictionary.to_pylist()], np.int64)
-        self._lengths.append(lengths)
-        if not len(tokens):
-            self._blocks.append((np.zeros(len(lengths), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32)))
-            return
-        words = ids[encoded.indices.to_numpy(zero_copy_only=False)]
-        documents = np.repeat(np.arange(len(lengths)), lengths)
-        pairs, counts = np.unique((documents << 32) | words, return_counts=True)
-        distinct = np.bincount(pairs >> 32, minlength=len(lengths))
-        self._blocks.append((distinct, (pairs & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32)))
-
-    def add_weights(self, terms: pa.DictionaryArray, weights: Ints, distinct: Longs) -> None:
-        """Add documents with learned weights.
-
-        Args:
-            terms: terms of all documents, concatenated; each term of a document once.
-            weights: quantized weights of the terms, above 0.
-            distinct: number of terms of each document.
-        """
-        indices = terms.indices.to_numpy(zero_copy_only=False)
-        used, positions = np.unique(indices, return_inverse=True)
-        names = terms.dictionary.take(pa.array(used)).to_pylist()
-        ids = np.array([self._ids.setdefault(name, len(self._ids)) for name in names], np.int32)
-        documents = np.repeat(np.arange(len(distinct)), distinct)
-        self._lengths.append(np.bincount(documents, weights, len(distinct)).astype(np.int64))
-        self._blocks.append((distinct, ids[positions] if len(ids) else indices.astype(np.int32), weights))
-
-    def finish(self) -> Postings:
-        """Return the postings sorted by term. The builder cannot be used afterwards."""
-        terms_seen = pl.Series("term", list(self._ids), pl.String)
-        order = terms_seen.arg_sort().to_numpy()
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        df = np.zeros(len(order), np.int64)
-        for _, words, _ in self._blocks:
-            df += np.bincount(rank[words], minlength=len(order))
-        from hybrid_cli.lexical import kernels
-
-        lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths]).astype(np.int32)
-        largest = max((int(counts.max(initial=0)) for _, _, counts in self._blocks), default=0)
-        postings = Postings.empty(terms_seen.gather(order), df, largest, lengths)
-        matrix, cursor, first = postings.matrix(None), postings.indptr[:-1].copy(), 0
-        for distinct, words, counts in self._blocks:
-            kernels.scatter(first, distinct, rank[words], counts, cursor, matrix)
-            first += len(distinct)
-        kernels.end_parts(matrix)
-        self._blocks.clear()  # larger than the postings
-        return postings
 
 
 @dataclass(frozen=True)

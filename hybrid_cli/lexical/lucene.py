@@ -37,6 +37,7 @@ _ID = "id"  # Anserini's field of the docid
 _NO_MORE = 2**31 - 1
 _MOST_CLAUSES = 1 << 20
 _LARGEST_BUFFER = 2048
+_AT_ONCE = 1 << 20  # bytes of text in one call into Java
 
 
 @dataclass(frozen=True)
@@ -48,30 +49,63 @@ class Statistics:
     tokens: int
 
 
-def build(source: Path, folder: Path, language: str, threads: int) -> None:
-    """Index the JSON files (`id`, `contents`) in `source` with Anserini's IndexCollection, with document vectors.
+class Writer:
+    """A new Lucene index with the settings of Anserini's IndexCollection, with document vectors."""
 
-    Raises:
-        HybridError: Lucene failed, or could not index a document.
-    """
-    settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
-    settings.collectionClass = "JsonCollection"
-    settings.generatorClass = "DefaultLuceneDocumentGenerator"
-    settings.input = str(source.absolute())  # the JVM may have another working directory
-    settings.index = str(folder.absolute())
-    settings.language, settings.threads = language, threads
-    settings.storeDocvectors = True  # required by RM3
-    settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.max_heap() // (3 << 20)))
-    settings.quiet = True
-    try:
-        indexing = jvm.java_class("io.anserini.index.IndexCollection")(settings)
-        indexing.run()
-    except jvm.java_errors() as error:
-        raise _failed(folder, str(error).splitlines()[0]) from None
-    failed = indexing.getCounters().errors.get()
-    if failed:
-        raise _failed(folder, f"{console.counted(document=failed)} not indexed; raise --java-heap, or check the disk")
-    _check_written(folder)
+    def __init__(self, folder: Path, threads: int, language: str | None = None):
+        """Create the index.
+
+        Args:
+            folder: folder of the index.
+            threads: CPU threads.
+            language: language of the analyzer; None splits texts at spaces.
+
+        Raises:
+            HybridError: Lucene failed.
+        """
+        settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
+        settings.generatorClass = "DefaultLuceneDocumentGenerator"
+        settings.index = str(folder.absolute())  # the JVM may have another working directory
+        settings.language, settings.pretokenized, settings.threads = (
+            language or BM25Options.language,
+            not language,
+            threads,
+        )
+        settings.storeDocvectors = True  # required by RM3
+        settings.memoryBuffer = max(16, min(_LARGEST_BUFFER, jvm.max_heap() // (3 << 20)))
+        settings.quiet = True
+        self._folder, self._added = folder, 0
+        try:
+            self._indexer = jvm.java_class("io.anserini.index.SimpleIndexer")(settings)
+        except jvm.java_errors() as error:
+            raise _failed(folder, str(error).splitlines()[0]) from None
+
+    def add(self, documents: pl.DataFrame) -> None:
+        """Add documents (id, contents); empty ones are left out.
+
+        Raises:
+            HybridError: Lucene could not index a document.
+        """
+        documents = documents.filter(pl.col("contents").str.strip_chars() != "")
+        sizes = documents["contents"].str.len_bytes().cum_sum()
+        for piece in documents.with_columns(piece=sizes // _AT_ONCE).partition_by("piece", include_key=False):
+            rows = piece.select(pl.struct("id", "contents").struct.json_encode()).to_series().to_list()
+            try:
+                added = self._indexer.addRawDocuments(rows, pass_by_reference=False)
+            except jvm.java_errors() as error:
+                raise _failed(self._folder, str(error).splitlines()[0]) from None
+            if added != len(rows):
+                missing = console.counted(document=len(rows) - added)
+                raise _failed(self._folder, f"{missing} not indexed; raise --java-heap, or check the disk")
+
+    def close(self) -> None:
+        """Complete the index.
+
+        Raises:
+            HybridError: no complete index was written.
+        """
+        self._indexer.close()
+        _check_written(self._folder)
 
 
 def _failed(folder: Path, reason: str) -> HybridError:

@@ -365,13 +365,11 @@ def _open_index(
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None
     if options.engine == "lucene":
         if not (path / layout.LUCENE).is_dir():
-            raise InputError(
-                f"{path}: has no Lucene index, since its weights are learned; omit --engine lucene",
-                code="option-does-not-apply",
-                option="engine",
-                value="lucene",
-                path=path,
-            )
+            if "encoder" in index_manifest(path).counts:
+                reason = f"{path}: has no Lucene index, since its weights are learned; omit it"
+                raise option_error("engine", "lucene", reason, code="option-does-not-apply", path=path)
+            reason = f"{path}: has no Lucene index; repeat index-bm25 with --overwrite, without --no-lucene"
+            raise option_error("engine", "lucene", reason, code="no-lucene-index", path=path)
         language = read_manifest(path).options["language"]
         return LuceneSearcher(path, options.k1, options.b, rm3, options.threads, language)
     opened = tuple(open_lexical(shard, options.k1, options.b, options.model, options.device) for shard in shards)

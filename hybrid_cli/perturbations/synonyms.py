@@ -14,7 +14,7 @@ from hybrid_cli import console
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import path_error
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
 from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited_positions
 from hybrid_cli.perturbations.wordnet import WordNet, base_forms
@@ -142,7 +142,7 @@ def adversary(inputs: Inputs) -> Rewrite:
     Args:
         inputs: inputs with the files `qrels`, `corpus`, and `synonyms`, `wordnet` or `groups`.
     """
-    analyzer = Analyzer()
+    analyzer = LazyAnalyzer()
     qrels = collection.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")
     relevant = _relevant_terms(qrels, inputs.files["corpus"], analyzer)
     synonyms = cache(thesaurus(inputs.files).synonyms)
@@ -158,7 +158,7 @@ def adversary(inputs: Inputs) -> Rewrite:
     return rewrite
 
 
-def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: Analyzer) -> dict[str, set[str]]:
+def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: LazyAnalyzer) -> dict[str, set[str]]:
     """Return the terms of all relevant documents of each query that has relevant documents."""
     pairs = qrels.filter(pl.col("relevance") >= 1)
     documents = collection.texts(corpus, pairs["docid"])

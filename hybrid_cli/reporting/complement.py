@@ -32,7 +32,7 @@ from hybrid_cli.evaluation.complementarity import (
     sets,
     tally,
 )
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
@@ -277,7 +277,7 @@ def group_queries(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.Da
     if len(targets):
         groups.append(buckets.document_length(targets, documents))
         try:
-            groups.append(buckets.lexical_overlap(targets, queries, documents, Analyzer().analyze))
+            groups.append(buckets.lexical_overlap(targets, queries, documents, LazyAnalyzer().analyze))
         except HybridError as error:  # no Java
             console.note(f"complement: skipped the grouping by terms in the relevant document: {error}", code="no-java")
     return groups

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import sets
-from hybrid_cli.lexical.analysis import Analyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.reporting import compare, memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
@@ -87,7 +87,7 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
 def _analyzer(language: str) -> compare.Analyze:
     """Return Lucene's analyzer, or without Java a function that lowercases words."""
     try:
-        return Analyzer(language).analyze
+        return LazyAnalyzer(language).analyze
     except HybridError as error:
         console.note(f"report: query words are highlighted without stemming: {error}", code="no-java")
         return lambda texts: [words.plain_words(text.casefold()) for text in texts]

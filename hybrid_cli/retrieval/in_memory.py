@@ -190,10 +190,12 @@ class BM25(BM25Options):
             InputError: unusable documents, no such field, or a language whose document lengths only Lucene knows.
             HybridError: Java is missing.
         """
-        from hybrid_cli.lexical.analysis import STACKING, Analyzer
+        from hybrid_cli.lexical.analysis import STACKING
         from hybrid_cli.lexical.build import contents
-        from hybrid_cli.lexical.impacts import Impacts, PostingsBuilder
+        from hybrid_cli.lexical.builder import PostingsBuilder
+        from hybrid_cli.lexical.impacts import Impacts
         from hybrid_cli.lexical.index import LexicalIndex
+        from hybrid_cli.lexical.numbering import count, numbers_of
 
         table = documents_table(documents)
         try:
@@ -204,9 +206,9 @@ class BM25(BM25Options):
             raise InputError(f"the documents: no field {lacking[0]}", code="no-such-column", column=lacking[0])
         if self.language in STACKING:
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
-        builder = PostingsBuilder()
-        texts = contents(table.to_arrow(), self.fields)["contents"].to_list()
-        builder.add(*Analyzer(self.language).document_tokens(texts))
+        builder, numbers = PostingsBuilder(), numbers_of(self.language)
+        texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
+        builder.add_counted(numbers, count(*numbers.number(texts), numbers.places))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
         return BM25Index(LexicalIndex(impacts, table["docid"], self.language))
 

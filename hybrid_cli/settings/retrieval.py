@@ -96,6 +96,11 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     )
     queries: Path | None = _tuning_option(None, "Query file; replaces the split's queries.")
     qrels: Path | None = _tuning_option(None, "Qrels file; replaces the split's qrels.")
+    lucene: bool = option(
+        True,
+        "Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English needs no Java.",
+        applies=when(shards=None)
+    )  # fmt: skip
     java_heap: str | None = option(
         None, "Maximum Java heap, such as `4g`.", shown="a quarter of the memory, or half of --memory", recorded=False
     )

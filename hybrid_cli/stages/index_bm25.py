@@ -21,7 +21,17 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, tune
+from hybrid_cli.lexical.build import (
+    Corpus,
+    Setting,
+    Tuning,
+    build,
+    build_shards,
+    disk_of,
+    memory_of,
+    needs_java,
+    tune,
+)
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
@@ -36,7 +46,7 @@ _MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of Engli
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_CORPUS_OPTIONS = ("fields", "language")  # other options change only k1 and b
+_CORPUS_OPTIONS = ("fields", "language", "lucene")  # other options change only k1 and b
 
 
 @stage(IndexBm25)
@@ -51,7 +61,7 @@ def index_bm25(settings: IndexBm25) -> Path:
 
     Raises:
         InputError: options or inputs cannot be used, or a document id occurs twice.
-        HybridError: Java is missing, or Lucene's counts differ from those of the matrix.
+        HybridError: Java is missing and needed, or Lucene's counts differ from those of the matrix.
     """
     output, inputs = settings.output, _inputs(settings)
     if settings.shards is not None:
@@ -60,11 +70,11 @@ def index_bm25(settings: IndexBm25) -> Path:
     target = artifacts.output_of(settings.changed(overwrite=settings.overwrite or reuse), Kind.LEXICAL_INDEX, inputs)
     if target.up_to_date:
         return output
-    if settings.tune or not reuse:
+    if needs_java(settings.language, settings.lucene) and not reuse:
         jvm.start(settings.java_heap or _heap(settings.memory))
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
-            for part in (layout.LUCENE, layout.IMPACTS, layout.DOCIDS):
+            for part in (*([layout.LUCENE] if settings.lucene else []), layout.IMPACTS, layout.DOCIDS):
                 artifacts.hard_link(output / part, work / part)
         else:
             _build(settings, work)
@@ -129,7 +139,8 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
     collections.docids(settings.collection)  # refuses repeated ids
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     _forecast(settings, corpus, total, shards, target.partial)
-    jvm.start(settings.java_heap)
+    if needs_java(settings.language, with_lucene=False):
+        jvm.start(settings.java_heap)
     sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
     with target.folder() as (work, counts):
         with console.progress("index-bm25", total, "documents") as advance:
@@ -147,7 +158,8 @@ def _build(settings: IndexBm25, work: Path) -> None:
     documents = len(collections.docids(settings.collection))
     _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
-        build(corpus, work, settings.fields, settings.language, settings.threads or cpu_count(), advance)
+        threads = settings.threads or cpu_count()
+        build(corpus, work, settings.fields, settings.language, threads, advance, with_lucene=settings.lucene)
     storage.refuse_lost_rows(work, "documents", pq.read_metadata(work / layout.DOCIDS).num_rows, documents)
 
 

@@ -10,7 +10,6 @@ CORPUS_FOLDER = "corpus"  # folder of parts, for large collections
 
 # lexical index; `DOCIDS` also of a dense index
 LUCENE = "lucene"
-LUCENE_SOURCE = ".source"  # texts that Lucene reads during the build
 LUCENE_ADDED = ".added"  # Lucene index of the documents that are added to an index
 IMPACTS = "impacts"
 CHECKSUMS = "checksums.npy"  # of postings

@@ -417,7 +417,7 @@ class RecommendedPath:
 
     def lexical(self, corpus: Path) -> IndexBm25:
         """Return the settings that index the words of a corpus."""
-        return IndexBm25(corpus, output=self.index("bm25", corpus), **self.given("threads"))
+        return IndexBm25(corpus, output=self.index("bm25", corpus), lucene=False, **self.given("threads"))
 
     @property
     def document_length(self) -> int:

@@ -22,7 +22,8 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.shards import Advance, Block, Texts, TextShards
 from hybrid_cli.lexical.build import Base
-from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.storage import disk, layout

@@ -36,8 +36,9 @@ from hybrid_cli.indexes.shards import (
     shards,
 )
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import build_shards, store_statistics
-from hybrid_cli.lexical.impacts import Postings, PostingsBuilder
+from hybrid_cli.lexical.build import build_shards, needs_java, store_statistics
+from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
@@ -97,8 +98,8 @@ def write_sharded_change(settings: Command, change: Change, inputs: Mapping[str,
     first = next(iter(kept or masks))
     storage.check_parts(first, layout.PARAMETERS)
     left = sum(int(mask.sum()) for mask in kept.values())
-    if total:
-        jvm.start(settings.java_heap)  # of the analyzer
+    if total and needs_java(options["language"], with_lucene=False):
+        jvm.start(settings.java_heap)
     with output.folder() as (work, counts):
         for position, (shard, mask) in enumerate(kept.items()):
             if not (work / layout.shard(position)).is_dir():
@@ -268,9 +269,8 @@ def write_change(settings: Command, change: Change, inputs: Mapping[str, artifac
             counts |= _change_learned(change, work, settings, total)
             storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
     elif manifest.kind == Kind.LEXICAL_INDEX:
-        from hybrid_cli.lexical import jvm
-
-        jvm.start(settings.java_heap)
+        if needs_java(manifest.options["language"], (change.index / layout.LUCENE).is_dir()):
+            jvm.start(settings.java_heap)
         with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
             counts |= _change_lexical(change, work, settings, total)
             storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
@@ -297,7 +297,8 @@ def _change_lexical(change: Change, work: Path, settings: Command, total: int) -
     base, threads = Base(index, change.removed), settings.threads or cpu_count()
     with console.progress(settings.command, total, "documents") as advance:
         added = partial(change.documents, [field_weight(field)[0] for field in options["fields"]])
-        build(added, work, options["fields"], options["language"], threads, advance, base)
+        lucene = (index / layout.LUCENE).is_dir()
+        build(added, work, options["fields"], options["language"], threads, advance, base, lucene)
     parameters = read_parameters(work)
     return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
 
