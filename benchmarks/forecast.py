@@ -3,7 +3,7 @@
 python benchmarks/forecast.py [--passages 1e9] [--machines 16] [--cores 32] [--gpus 8] [--gpu-tflops 50]
 
 Everything is linear in the number of passages: a machine holds an equal part of the collection as one shard, and a
-query is searched on all of them at once. Constants with a source in studies/performance.md were measured on two cores
+query is searched on all of them at once. Constants with a source in studies/performance-history.md were measured on two cores
 of an AMD EPYC; the others are assumptions. Approximate indexes (IVF, HNSW) are faster than the exact search here.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-# Measured (studies/performance.md): seconds of a core per query and million passages, with 1,000 hits.
+# Measured (studies/performance-history.md): seconds of a core per query and million passages, with 1,000 hits.
 BM25_SECONDS = 1.81e-3  # 277 queries/s on two million documents of 55 words, one thread
 FLAT_SECONDS = 7.04e-3  # 384 dimensions, in blocks of 1,024 queries
 POSTING_BYTES = 8  # two integers

@@ -1,4 +1,4 @@
-"""The quick form of the benchmarks (`make bench`): short runs in turn, and a table of ratios in studies/performance.md.
+"""The quick form of the benchmarks (`make bench`): short runs in turn, and two tables of ratios in studies/performance.md.
 
 python benchmarks/quick.py [--large] [--data FOLDER] [--parts bm25,encode] [--threads N] [--state FILE]
     [--page studies/performance.md]
@@ -43,6 +43,7 @@ PARTS = {
     "live": ("--queries", "300"),
     "gate": ("--repeats", "300", "--queries", "50,100"),
     "dimensions": ("--vectors", "50000", "--dims", "768,32", "--repeat", "3"),
+    "limits": ("--rounds", "3"),
 }
 LARGE = {
     "memory": ("--documents", "2000000", "--stages", "index-bm25;search, BM25"),
@@ -100,6 +101,17 @@ def table(rows: list[Row], seconds: float, threads: int, failed: Sequence[str] =
     return "\n".join(lines + [f"\nFailed: {', '.join(failed)}."] * bool(failed)) + "\n"
 
 
+def table_of_limits(rows: Sequence[Row]) -> str:
+    """Return the section of the distances to the limits of the machine."""
+    lines = ["| hybrid | Limit | Share of the limit (range) |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {row.task} | {row.peer} | {_shares(row.ratios)} |" for row in rows)]) + "\n"
+
+
+def _shares(values: Sequence[float]) -> str:
+    least, middle, most = (f"{each(values):.2f}" for each in (min, statistics.median, max))
+    return f"{middle} ({least} to {most})"
+
+
 def markers(call: str) -> tuple[str, str]:
     """Return the lines around the table that a call of make writes."""
     return f"<!-- {call} -->\n", f"<!-- end of {call} -->\n"
@@ -122,8 +134,11 @@ def main() -> int:
     parser.add_argument("--parts", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--state", type=Path, help="default: out/bench.json, or out/bench-large.json")
-    parser.add_argument("--page", type=Path, default=Path("studies/performance.md"))
+    parser.add_argument(
+        "--page", type=Path, help="default: studies/performance.md, or performance-history.md for --large"
+    )
     given = parser.parse_args()
+    page = given.page or Path("studies") / ("performance-history.md" if given.large else "performance.md")
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     call, parts = ("make bench LARGE=1", LARGE) if given.large else ("make bench", PARTS)
     if given.data:
@@ -151,7 +166,11 @@ def main() -> int:
     done = [state[part] for part in parts if part in state]
     rows = [Row(**row) for each in done for row in each["rows"]]
     failed = [part for part in parts if part not in state]
-    write(given.page, table(rows, sum(each["seconds"] for each in done), given.threads, failed), call)
+    limits = [row for row in rows if row.script == "limits.py"]
+    others = [row for row in rows if row.script != "limits.py"]
+    write(page, table(others, sum(each["seconds"] for each in done), given.threads, failed), call)
+    if limits:
+        write(page, table_of_limits(limits), f"{call}: limits")
     if not failed:
         file.unlink()
     return int(bool(failed))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -394,7 +393,9 @@ def test_the_quick_benchmark_replaces_its_table_only(tmp_path: Path, monkeypatch
     seconds, results = ratios.in_turns({"ours": lambda: 1, "theirs": lambda: 2}, 3, iter(range(100)).__next__)
     assert (seconds, results) == ({"ours": [1, 1, 1], "theirs": [1, 1, 1]}, {"ours": 1, "theirs": 2})
     page = tmp_path / "performance.md"
-    shutil.copy(STUDIES / "performance.md", page)
+    page.write_text(
+        "".join((STUDIES / name).read_text("utf-8") for name in ("performance.md", "performance-history.md"))
+    )
     row = ratios.Row("a task", "a peer", ratios.ratios([6.0, 2.0, 4.0], [2.0, 1.0, 2.0]), "1.5", "script.py")
     for call in ("make bench", "make bench LARGE=1"):
         before = page.read_text("utf-8")
