@@ -3,8 +3,8 @@
 python benchmarks/forecast.py [--passages 1e9] [--machines 16] [--cores 32] [--gpus 8] [--gpu-tflops 50]
 
 Everything is linear in the number of passages: a machine holds an equal part of the collection as one shard, and a
-query is searched on all of them at once. Constants with a source in studies/performance-history.md were measured on two cores
-of an AMD EPYC; the others are assumptions. Approximate indexes (IVF, HNSW) are faster than the exact search here.
+query is searched on all of them at once. Constants with a source in studies/performance-history.md were measured on
+two cores of an AMD EPYC; the others are assumptions. Approximate indexes (IVF, HNSW) are faster than the exact search.
 """
 
 from __future__ import annotations

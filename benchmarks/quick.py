@@ -1,4 +1,4 @@
-"""The quick form of the benchmarks (`make bench`): short runs in turn, and two tables of ratios in studies/performance.md.
+"""The quick form of the benchmarks (`make bench`): short runs in turn, and two tables in studies/performance.md.
 
 python benchmarks/quick.py [--large] [--data FOLDER] [--parts bm25,encode] [--threads N] [--state FILE]
     [--page studies/performance.md]
