@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
 
-from hybrid_cli.lexical import kernels
+from hybrid_cli.lexical import kernels, word_kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
 
@@ -217,11 +217,15 @@ def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
 
 def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls() -> None:
     """Numba hashes the file of a function only: a change in another file would leave the old machine code in use."""
-    compiled = {name: each for name, each in vars(kernels).items() if hasattr(each, "py_func")}
-    assert len(compiled) > 20
-    for kernel in compiled.values():
-        code = kernel.py_func.__code__
-        called = [vars(kernels)[name].py_func.__code__ for name in code.co_names if name in compiled]
-        assert {each.co_filename for each in [code, *called]} == {kernels.__file__}
+    modules = (kernels, word_kernels)
+    for module in modules:
+        compiled = {name: each for name, each in vars(module).items() if hasattr(each, "py_func")}
+        own = [each for each in compiled.values() if each.py_func.__module__ == module.__name__]
+        assert len(own) > 10
+        for kernel in own:
+            code = kernel.py_func.__code__
+            called = [compiled[name].py_func.__code__ for name in code.co_names if name in compiled]
+            assert {each.co_filename for each in [code, *called]} == {module.__file__}
     paths = Path(kernels.__file__).parents[1].rglob("*.py")
-    assert [path for path in paths if "njit" in path.read_text("utf-8")] == [Path(kernels.__file__)]
+    with_kernels = {path for path in paths if "njit" in path.read_text("utf-8")}
+    assert with_kernels == {Path(module.__file__) for module in modules}
