@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hybrid_cli.cli.app import app
-from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.complementarity import Sets
-from hybrid_cli.reporting import complement as module
 from hybrid_cli.reporting.complement import Complement, bar
 from hybrid_cli.reporting.evaluate import show_tables
 from hybrid_cli.reporting.evaluate import text as in_format
@@ -117,17 +115,6 @@ def test_queries_of_another_collection_are_refused(tiny: Path, paths: list[Path]
     other.write_text("x1\tmoon\n")
     with raises("other-queries", path="other.tsv"):
         compare(paths, qrels=tiny / "qrels.test.parquet", queries=other, corpus=tiny / "corpus.parquet")
-
-
-def test_without_java_the_grouping_by_terms_is_skipped(
-    tiny: Path, paths: list[Path], notices: Notices, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_java() -> None:
-        raise HybridError("no Java 21 or later")
-
-    monkeypatch.setattr(module, "Analyzer", no_java)
-    assert len(compare([tiny, *paths], split="test").groups) == 3
-    assert notices.says("no-java")
 
 
 def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_an_upload_needs_push(encoder: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_refused_upload_is_one_line(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     words = ("export", encoder, "--format", "hub", "--output", tmp_path / "model")
     done = hybrid(*words, "--push", "someone/model")

@@ -228,4 +228,4 @@ def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls
             assert {each.co_filename for each in [code, *called]} == {module.__file__}
     paths = Path(kernels.__file__).parents[1].rglob("*.py")
     with_kernels = {path for path in paths if "njit" in path.read_text("utf-8")}
-    assert with_kernels == {Path(module.__file__) for module in modules}
+    assert with_kernels == {Path(str(module.__file__)) for module in modules}

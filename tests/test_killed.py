@@ -126,7 +126,7 @@ def test_a_killed_replacement_keeps_the_old_output(here: Path) -> None:
 
 def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) -> None:
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
-    wait_for(Path(".out.partial/.source"), process)
+    wait_for(Path(".out.partial/.lucene.partial"), process)
     process.kill()
     process.wait()
     assert not Path("out").exists()
@@ -159,7 +159,7 @@ def test_a_signal_in_prepare_is_one_line_and_leaves_no_files(here: Path, number:
 @pytest.mark.parametrize(("number", "line"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
 def test_a_signal_while_java_runs_is_one_line(here: Path, number: signal.Signals, line: str) -> None:
     process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
-    wait_for(Path(".out.partial/.source"), process)
+    wait_for(Path(".out.partial/.lucene.partial"), process)
     process.send_signal(number)
     assert process.wait()[::2] == (128 + number, line)
     assert not Path("out").exists()

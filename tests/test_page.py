@@ -366,8 +366,7 @@ def test_filters_build_a_condition(tab: Tab, folder: Path) -> None:
     for _ in range(4):
         page.locator(".chip").first.click()
     until(tab, "document.querySelectorAll('.chip').length === 0")
-    page.wait_for_load_state("networkidle")
-    assert len(column(tab, "hybrid")) == 20
+    until(tab, "document.querySelectorAll('.column[data-system=\"hybrid\"] .hit').length === 20")
     page.click("button:has-text('Filters')")
     page.fill("#condition", "year > 3000")
     page.press("#condition", "Enter")

@@ -285,20 +285,18 @@ def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> Non
     assert not {"the", "to", "of"} & shown.marked
 
 
-def test_without_java_words_are_highlighted_without_stemming(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
-) -> None:
+def test_without_java_words_are_highlighted_without_stemming(monkeypatch: pytest.MonkeyPatch, notices: Notices) -> None:
     from hybrid_cli.errors import HybridError
-    from hybrid_cli.reporting import sections
+    from hybrid_cli.lexical import analysis
+    from hybrid_cli.reporting.sections import _analyzer
 
     def refuse(language: str) -> None:
         raise HybridError("no Java 21 or later")
 
-    monkeypatch.setattr(sections, "Analyzer", refuse)
-    first, second = (write_run(tmp_path / f"{d}.parquet", {"001": [d]}) for d in ("007", "void"))
-    shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
+    monkeypatch.setattr(analysis, "Analyzer", refuse)
+    assert _analyzer("de")(["Die Katzen"]) == [["die", "katzen"]]
     assert notices.says("no-java")
-    assert "the" in shown.marked
+    assert _analyzer("en")(["The cats"]) == [["cat"]]
 
 
 # --------------------------------------------------------------------------------------------------------- the artifact

@@ -17,7 +17,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.collections import collection
 from hybrid_cli.console import styled
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import HARD, Buckets
 from hybrid_cli.evaluation.complementarity import (
@@ -276,10 +276,7 @@ def group_queries(targets: pl.DataFrame, queries: pl.DataFrame, documents: pl.Da
     groups = [buckets.query_length(queries)]
     if len(targets):
         groups.append(buckets.document_length(targets, documents))
-        try:
-            groups.append(buckets.lexical_overlap(targets, queries, documents, LazyAnalyzer().analyze))
-        except HybridError as error:  # no Java
-            console.note(f"complement: skipped the grouping by terms in the relevant document: {error}", code="no-java")
+        groups.append(buckets.lexical_overlap(targets, queries, documents, LazyAnalyzer().analyze))
     return groups
 
 

@@ -86,8 +86,10 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
 
 def _analyzer(language: str) -> compare.Analyze:
     """Return Lucene's analyzer, or without Java a function that lowercases words."""
+    analyzer = LazyAnalyzer(language)
     try:
-        return LazyAnalyzer(language).analyze
+        analyzer.analyze([])  # starts Java for the languages that need it
+        return analyzer.analyze
     except HybridError as error:
         console.note(f"report: query words are highlighted without stemming: {error}", code="no-java")
         return lambda texts: [words.plain_words(text.casefold()) for text in texts]
