@@ -215,6 +215,8 @@ def _write(
 ) -> None:  # fmt: skip
     queries = _queries(source, manifests[0])
     gpu = settings.device.startswith("cuda")
+    if settings.ray_address and any(manifest.kind == Kind.DENSE_INDEX for manifest in manifests):
+        start = partial(_with_pytorch, start)
     columns = [*SCHEMA.names(), *(field.name for field in more)]
     answered: list[int] = []
 
@@ -234,6 +236,16 @@ def _write(
         + (f", {console.counted(query=without)} without hits" if without else ""),
         code="written", path=output.path, queries=len(queries), hits=written.counts["rows"], without_hits=without,
     )  # fmt: skip
+
+
+def _with_pytorch(start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]]) -> Any:
+    """Open a searcher whose encoder computes all queries with PyTorch, and not few of them without it.
+
+    The vectors of the two differ in their last bits, and a block of a worker may have few queries.
+    """
+    import torch  # noqa: F401
+
+    return start()
 
 
 def _write_tuned(output: Output, settings: Search, source: Path) -> None:
