@@ -288,15 +288,15 @@ def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> Non
 def test_without_java_words_are_highlighted_without_stemming(monkeypatch: pytest.MonkeyPatch, notices: Notices) -> None:
     from hybrid_cli.errors import HybridError
     from hybrid_cli.lexical import analysis
-    from hybrid_cli.reporting.sections import _analyzer
+    from hybrid_cli.reporting.sections import analyzer_of
 
     def refuse(language: str) -> None:
         raise HybridError("no Java 21 or later")
 
     monkeypatch.setattr(analysis, "Analyzer", refuse)
-    assert _analyzer("de")(["Die Katzen"]) == [["die", "katzen"]]
+    assert analyzer_of("de")(["Die Katzen"]) == [["die", "katzen"]]
     assert notices.says("no-java")
-    assert _analyzer("en")(["The cats"]) == [["cat"]]
+    assert analyzer_of("en")(["The cats"]) == [["cat"]]
 
 
 # --------------------------------------------------------------------------------------------------------- the artifact

@@ -55,7 +55,7 @@ def sections(
     if findings.matches:
         yield queries.dots_section(findings, DOTS)
     if findings.lead:
-        yield compare.section(findings, findings.lead, _analyzer(language))
+        yield compare.section(findings, findings.lead, analyzer_of(language))
     if findings.groups:
         yield groups_section(findings.groups, findings.measure, runs)
     if curves:
@@ -84,7 +84,7 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
         yield "Index size against quality: no manifest of a run leads to its index; pass --index RUN=FOLDER."
 
 
-def _analyzer(language: str) -> compare.Analyze:
+def analyzer_of(language: str) -> compare.Analyze:
     """Return Lucene's analyzer, or without Java a function that lowercases words."""
     analyzer = LazyAnalyzer(language)
     try:
