@@ -133,7 +133,7 @@ class Postings:
             first, high = np.cumsum(frequent * (parts + 1)), np.cumsum(df * ~frequent)
             slots = np.where(frequent, first - (parts + 1), -1 - (high - df))
             values = (int(first[-1]), int(high[-1])) if len(df) else values
-        size, kind = int(indptr[-1]), next(kind for kind in _COUNTS if largest <= np.iinfo(kind).max)
+        size, kind = int(indptr[-1]), _smallest(largest)
         memory.require(
             (2 + np.dtype(kind).itemsize) * size + 4 * values[0] + 2 * values[1], f"the matrix of {size:,} postings"
         )
@@ -269,9 +269,7 @@ class Postings:
 
     def narrow(self) -> Postings:
         """Return the postings with the smallest type of term frequencies."""
-        largest = self.tfs.max(initial=0)
-        kind = next(kind for kind in _COUNTS if largest <= np.iinfo(kind).max)
-        return replace(self, tfs=self.tfs.astype(kind, copy=False))
+        return replace(self, tfs=self.tfs.astype(_smallest(int(self.tfs.max(initial=0))), copy=False))
 
 
 class Checksums:
@@ -296,14 +294,14 @@ class Checksums:
             wanted = np.flatnonzero(~self._good)
         else:
             begin, end = postings.indptr[terms] // CHECKED, (postings.indptr[terms + 1] - 1) // CHECKED
-            spans = [np.arange(*span) for span in zip(begin, end + 1, strict=True)]
-            blocks = np.unique(np.concatenate([np.zeros(0, np.int64), *spans]))
-            wanted = blocks[~self._good[blocks]]
+            counts = end + 1 - begin
+            blocks = np.arange(counts.sum()) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+            wanted = np.unique(blocks[~self._good[blocks]])
         for block in wanted.tolist():
             if _checksum(postings, block) != self.values[block]:
                 raise DamageError(
-                    f"{self.folder}: postings changed on the disk after they were written; repeat index-bm25 with "
-                    "--overwrite",
+                    f"{self.folder}: postings changed on the disk after they were written; repeat the command of the "
+                    "index with --overwrite",
                     code="damaged", path=self.folder,
                 )  # fmt: skip
             self._good[block] = True
@@ -312,6 +310,11 @@ class Checksums:
 def _checksum(postings: Postings, block: int) -> int:
     some = slice(block * CHECKED, (block + 1) * CHECKED)
     return zlib.crc32(postings.tfs[some].data, zlib.crc32(postings.lows[some].data))
+
+
+def _smallest(largest: int) -> npt.DTypeLike:
+    """Return the smallest type of term frequencies up to `largest`."""
+    return next(kind for kind in _COUNTS if largest <= np.iinfo(kind).max)
 
 
 def _parts(lengths: Ints) -> int:
