@@ -164,5 +164,6 @@ def refused(*arguments: object, problem: str | Refusal = "", code: int = 2, **fi
 
 
 def listing() -> dict[str, bytes]:
-    """Return the bytes of every file below the current folder; links are followed."""
+    """Return the bytes of every file below the current folder, a test's own; links are followed."""
+    assert not Path("pyproject.toml").exists(), "call monkeypatch.chdir(tmp_path) first: other tests write here too"
     return {str(path): path.read_bytes() for path in sorted(Path().glob("**/*")) if path.is_file()}

@@ -113,7 +113,10 @@ def test_a_refused_upload_is_one_line(encoder: Path, tmp_path: Path, monkeypatch
     refused(*words, "--push", "model", problem="invalid-value", option="push")
 
 
-def test_encoders_that_are_no_single_model_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_encoders_that_are_no_single_model_are_refused(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", tied=False).save(work)

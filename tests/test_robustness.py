@@ -124,7 +124,10 @@ def test_queries_without_hits_are_counted(qrels: Path, paths: list[Path], tmp_pa
     assert "bm25@shuffle 39." in text(found, "markdown")
 
 
-def test_incomplete_runs_are_refused_before_any_work(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
+def test_incomplete_runs_are_refused_before_any_work(
+    qrels: Path, paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with raises("no-such-run"):
         systems_and_attacks(["bm25", "dense"])
     with raises("no-such-run", run="dense"):

@@ -83,7 +83,8 @@ def test_a_search_by_lucene_names_the_way_to_its_index(tiny: Path, index: Path) 
         search(tiny, index=index, query="salt", engine="lucene")
 
 
-def test_polish_lengths_are_known_to_lucene_only(tiny: Path, tmp_path: Path) -> None:
+def test_polish_lengths_are_known_to_lucene_only(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     words = ("--no-lucene", "--language", "pl", "--output", tmp_path / "bm25")
     refused("index-bm25", tiny, *words, problem="option-does-not-apply", option="lucene")
 
