@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -19,7 +19,7 @@ from hybrid_cli.evaluation.options import (
     Significance,
     SignificanceTest,
 )
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     MEASURE,
     Budgeted,
@@ -49,7 +49,7 @@ ACC = "acc@k"  # fact: a measure that searches texts for answers is among the me
 _measure_option = partial(option, panel=MEASURED)
 
 
-@dataclass(frozen=True)
+@settings()
 class Comparison(Budgeted, Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
 
@@ -134,7 +134,7 @@ _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition i
 _TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
 
 
-@dataclass(frozen=True)
+@settings()
 class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
 
@@ -231,14 +231,14 @@ class Evaluate(MayWrite, Comparison):
         return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
 
 
-@dataclass(frozen=True)
+@settings()
 class GateInputs(Overwrites, Comparison):
     """The comparison behind `gate`: of one run, which may be searched first."""
 
     command = "gate"
 
 
-@dataclass(frozen=True)
+@settings()
 class Gate(ReadsFiles, Budgeted):
     """Check that retrieval quality has not dropped since a baseline, for continuous integration.
 
@@ -278,7 +278,7 @@ class Gate(ReadsFiles, Budgeted):
     summary: Path | None = option(None, "Markdown file that the result is appended to.")
 
 
-@dataclass(frozen=True)
+@settings()
 class Report(Writes, Comparison):
     """Write an HTML page that compares runs.
 
@@ -313,7 +313,7 @@ class Report(Writes, Comparison):
     png: Path | None = option(None, "Folder for the figures as PNG files.")
 
 
-@dataclass(frozen=True)
+@settings()
 class Inspect(Budgeted, MayWrite):
     """Describe an artifact and its inputs, or compare the memory of indexes.
 
@@ -344,7 +344,7 @@ class Inspect(Budgeted, MayWrite):
     memory: int | None = inherited(applies=when(memory_table=GIVEN))
 
 
-@dataclass(frozen=True)
+@settings()
 class Verify(Settings):
     """Compare artifacts and their inputs with the fingerprints and checksums of their manifests.
 
@@ -392,7 +392,7 @@ def _repository(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@settings()
 class Export(Budgeted, Writes):
     """Convert an artifact to the format of another tool.
 
@@ -456,7 +456,7 @@ class Export(Budgeted, Writes):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@settings()
 class Doctor(Settings):
     """Check the requirements of hybrid on this machine, and print installation commands for missing ones."""
 
@@ -481,7 +481,7 @@ def _rater(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@settings()
 class Judge(ReadsFiles, Budgeted, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 

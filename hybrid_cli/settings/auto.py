@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
 from hybrid_cli.errors import option_error
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     MEASURE,
     Budgeted,
@@ -24,7 +25,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, op
 START = "Start"
 
 
-@dataclass(frozen=True)
+@settings()
 class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     """Build a hybrid of BM25 and a trained dense model from documents, in one command.
 

@@ -9,12 +9,12 @@ and an error names the option in one line.)
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from hybrid_cli import plugins
 from hybrid_cli.errors import InputError
@@ -32,8 +32,10 @@ from hybrid_cli.settings.options import (
     spelling,
 )
 
+S = TypeVar("S", bound="Settings")
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Settings:
     """Base of all settings classes: the constructor converts and checks values.
 
@@ -94,6 +96,18 @@ class Settings:
         self.check_facts()
         self._check_rules()
         self.check()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare class and values."""
+        return self.values() == other.values() if type(self) is type(other) else NotImplemented  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        """Hash the values."""
+        return hash(tuple(self.values().values()))
+
+    def __repr__(self) -> str:
+        """Show the class and all values."""
+        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def check(self) -> None:
         """Refuse values that do not fit together, beyond the rules of the declarations."""
@@ -220,6 +234,21 @@ class Settings:
         return _types(cls)  # type: ignore[arg-type]
 
 
+@dataclass_transform(frozen_default=True)
+def settings(*, kw_only: bool = False) -> Callable[[type[S]], type[S]]:
+    """Return the decorator of a settings class: a frozen dataclass that compares and shows itself as `Settings` does.
+
+    A dataclass compiles these functions for each class, which took a sixth of the time of `hybrid --help`.
+    """
+
+    def made(kind: type[S]) -> type[S]:
+        for name in ("__eq__", "__hash__", "__repr__"):
+            setattr(kind, name, getattr(Settings, name))
+        return dataclass(frozen=True, kw_only=kw_only, eq=False, repr=False)(kind)
+
+    return made
+
+
 def _is_unset(value: Any, declared: Option | None) -> bool:
     if declared is not None and declared.automatic is not None and value == declared.automatic:
         return True
@@ -263,10 +292,10 @@ def _inherited(kind: type[Settings], name: str, changes: Mapping[str, Any]) -> O
     """Return an option that a base class declares, with changes; a default of the library takes precedence."""
     libraries = [parent for parent in kind.__bases__ if not issubclass(parent, Settings) and hasattr(parent, name)]
     default = {"default": getattr(libraries[0], name)} if libraries else {}
-    bases = (parent for parent in kind.__mro__[1:] if issubclass(parent, Settings) and name in parent.declared())
-    if (base := next(bases, None)) is None:
-        return Option(**{**default, **changes})
-    return replace(base.declared()[name], **{**default, **changes})
+    bases = (_in_order(parent) for parent in kind.__mro__[1:] if issubclass(parent, Settings))
+    declared = next((options[name] for options in bases if name in options), None)
+    values = {**default, **changes}
+    return Option(**values) if declared is None else replace(declared, **values)
 
 
 def command_line(settings: Settings) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import INT8 as INT8
 from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (
     GENERAL,
@@ -52,7 +52,7 @@ def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
     return tuple(map(str, (given,) if isinstance(given, str | Path) else given))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class ReadsFiles(Settings):
     """A command that reads files of other tools."""
 
@@ -63,21 +63,21 @@ class ReadsFiles(Settings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Overwrites(ReadsFiles):
     """A command that can write an artifact."""
 
     overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Writes(Overwrites):
     """A command that always writes an artifact."""
 
     output: Path = option(REQUIRED, "Output path.", "--output", "-o")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class MayWrite(Overwrites):
     """A command that prints its result, and writes it with `--output`."""
 
@@ -85,14 +85,14 @@ class MayWrite(Overwrites):
     overwrite: bool = inherited(applies=when(output=GIVEN))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Seeded(Settings):
     """A command that draws random numbers."""
 
     seed: int = option(42, "Random seed.", panel=GENERAL, minimum=0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Threaded(Settings):
     """A command that computes on several CPU threads."""
 
@@ -106,7 +106,7 @@ class Threaded(Settings):
         memory.require_threads(self.threads)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Budgeted(Settings):
     """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts."""
 
@@ -118,7 +118,7 @@ class Budgeted(Settings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class OnDevice(Settings):
     """A command that runs a model."""
 
@@ -133,7 +133,7 @@ PROJECTION = "a start model with a projection"  # fact
 ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class EncoderContract(encoders.EncoderContract, Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
 
@@ -169,7 +169,7 @@ WATCHING = "Watching"
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Optimization(training.Optimization, Seeded):
     """Options of the optimizer."""
 
@@ -209,7 +209,7 @@ class Optimization(training.Optimization, Seeded):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Sampling(Optimization, training.Sampling):
     """Optimization on mined examples."""
 
@@ -218,7 +218,7 @@ class Sampling(Optimization, training.Sampling):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Training(Threaded, OnDevice, Optimization, Writes):
     """A command that trains a model."""
 
@@ -237,7 +237,7 @@ class Training(Threaded, OnDevice, Optimization, Writes):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class StartModel(training.Start, Settings):
     """The start model of a training."""
 
@@ -250,7 +250,7 @@ class StartModel(training.Start, Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class AdaptedModel(encoders.LoraOptions, StartModel):
     """A start model that may get a LoRA adapter."""
 
@@ -268,7 +268,7 @@ class AdaptedModel(encoders.LoraOptions, StartModel):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Architecture(EncoderContract, AdaptedModel):
     """The encoder to train; defaults come from the start model."""
 
@@ -288,7 +288,7 @@ class Architecture(EncoderContract, AdaptedModel):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Validation(training.Validation, Settings):
     """Validation during training."""
 
@@ -304,7 +304,7 @@ class Validation(training.Validation, Settings):
     keep: Keep = inherited("Keep the weights of the best validation, or the last ones.", applies=when(dev=GIVEN))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class ExampleValidation(Validation):
     """Validation on mined examples."""
 
@@ -312,7 +312,7 @@ class ExampleValidation(Validation):
     eval_steps: int | None = inherited(shown="a tenth of all steps, at least dev documents / documents of a step")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Likelihood(Settings):
     """Options of the negative log-likelihood."""
 
@@ -329,7 +329,7 @@ _DISTILLED = when(distill=GIVEN)
 _TAUGHT = (_DISTILLED, when(loss=TAUGHT))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Distillation(Settings):
     """A loss on the scores of a teacher, next to another loss."""
 
@@ -352,7 +352,7 @@ class Distillation(Settings):
         return self.applies("teacher_temperature")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Taught(Distillation):
     """A loss on the scores of a teacher, alone or next to another loss."""
 
@@ -366,7 +366,7 @@ class Taught(Distillation):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
 
@@ -434,7 +434,7 @@ class LossOptions(Settings):
         return {name: getattr(self, name) for name in self.declared() if self.applies(name)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class OnCluster(Settings, Workers):
     """A command that can compute on a Ray cluster."""
 
@@ -451,7 +451,7 @@ class OnCluster(Settings, Workers):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class ThreadedOnCluster(OnCluster, Threaded):
     """A command that can compute on a Ray cluster, with several threads for each block."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.passages import Group
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
@@ -17,7 +18,7 @@ from hybrid_cli.settings.retrieval import TUNING, IndexBm25, SearchOptions
 SCALE, RERANK = "Scale of the scores", "Reranking"
 
 
-@dataclass(frozen=True)
+@settings()
 class Compose(OnDevice, Threaded, Seeded, Writes):
     """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
 
@@ -93,7 +94,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
             raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")
 
 
-@dataclass(frozen=True)
+@settings()
 class Update(OnDevice, Threaded, ReadsFiles):
     """Bring a retriever up to date with its documents: add, replace and delete what has changed.
 

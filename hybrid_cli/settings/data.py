@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from hybrid_cli.collections.options import (
 )
 from hybrid_cli.errors import option_error
 from hybrid_cli.plugins import Registry
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import OnCluster, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
 from hybrid_cli.settings.signature import settings_of
@@ -47,7 +48,7 @@ def text_encoding(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Prepare(Seeded, Writes, options.Import):
     """A command that imports a collection; all sources have these options.
 
@@ -95,7 +96,7 @@ class Prepare(Seeded, Writes, options.Import):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class PrepareRows(Prepare, options.Rows):
     """A source whose rows may repeat or contradict each other."""
 
@@ -108,7 +109,7 @@ class PrepareRows(Prepare, options.Rows):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class PrepareDocumentFiles(OnCluster, PrepareRows):
     """A source that may have its documents in several files."""
 
@@ -119,7 +120,7 @@ class PrepareDocumentFiles(OnCluster, PrepareRows):
     ray_workers: int = inherited("Files read on the Ray cluster at a time, each on one core and in memory.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class PreparePythonDocs(Prepare, options.PythonDocs):
     """Make a retrieval task from the docstrings of installed packages.
 
@@ -139,7 +140,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     seed: int = inherited("Random seed of the splits, the sample and the pseudo-queries.", applies=())
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareFiles(PrepareDocumentFiles, options.Files):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
 
@@ -223,7 +224,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
             raise option_error("pseudo_queries", None, reason, code="conflicting-options", others=others)
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareBeir(PrepareRows, options.Beir):
     """Import a BEIR folder.
 
@@ -240,7 +241,7 @@ class PrepareBeir(PrepareRows, options.Beir):
     folder: Path = argument(REQUIRED, "Folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.")
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     """Import the files of MS MARCO, versions 1 and 2.
 
@@ -268,7 +269,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     on_dangling: OnDangling = inherited(applies=(_QRELS, when(triples=GIVEN, pseudo_queries=None)))
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareDpr(PrepareRows, options.Dpr):
     """Import the passages, questions and training files of DPR.
 
@@ -299,7 +300,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
     )
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareTevatron(PrepareRows, options.Tevatron):
     """Import training files of Tevatron, FlagEmbedding or sentence-transformers: queries with their passages.
 
@@ -320,7 +321,7 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
     corpus: Path | None = option(None, "JSON lines of docid, title and text; needed for ids.")
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareTrec(PrepareDocumentFiles, options.Trec):
     """Import TREC documents, topics and judgments."""
 
@@ -351,7 +352,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@settings()
 class PrepareIrds(PrepareRows, options.Irds):
     """Import datasets of ir_datasets, which downloads missing files.
 
@@ -400,7 +401,7 @@ READERS: Registry[type[Prepare]] = Registry(
 )
 
 
-@dataclass(frozen=True)
+@settings()
 class Split(Seeded, Writes):
     """Split the judged queries into folds for cross-validation.
 

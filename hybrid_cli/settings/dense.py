@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from hybrid_cli.encoders.options import CombineMode, Combining, EncodingPrecisio
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
     ENCODER,
@@ -50,7 +50,7 @@ _VECTORS = when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE_TRANSFORMER)
 _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class VectorIndex(Budgeted, Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index."""
 
@@ -128,7 +128,7 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))
 
 
-@dataclass(frozen=True)
+@settings()
 class Combine(Budgeted, OnDevice, Writes):
     """Combine two encoders into one.
 
@@ -176,7 +176,7 @@ class Combine(Budgeted, OnDevice, Writes):
             )
 
 
-@dataclass(frozen=True)
+@settings()
 class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes, options.Shards):
     """Encode a corpus and build its index, or encode queries.
 
@@ -297,7 +297,7 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-@dataclass(frozen=True)
+@settings()
 class Presets(Settings):
     """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
 
@@ -306,7 +306,7 @@ class Presets(Settings):
     examples = ("hybrid presets",)
 
 
-@dataclass(frozen=True)
+@settings()
 class ConvertCheckpoint(Overwrites):
     """Convert a checkpoint to safetensors, or join the towers or learners of a published encoder.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
 from hybrid_cli.settings.retrieval import TUNING
@@ -21,7 +22,7 @@ RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class WeightTuning(Seeded):
     """Options of tuning a fusion, with `--tune`."""
 
@@ -58,7 +59,7 @@ class WeightTuning(Seeded):
     seed: int = inherited("Random seed of the folds.", applies=when(tune=GIVEN))
 
 
-@dataclass(frozen=True)
+@settings()
 class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     """Fuse runs into one, or tune method and weights of a fusion.
 
@@ -133,7 +134,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         return {**super().values(), "named": "--method" if "method" in self.given else _NO_METHOD}
 
 
-@dataclass(frozen=True)
+@settings()
 class ConcatRuns(Budgeted, Writes):
     """Concatenate runs of different queries, or aggregate a run of passages.
 

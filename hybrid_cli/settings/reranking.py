@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Precision
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
@@ -34,7 +34,7 @@ RERANKER, DEPTHS = "Reranker", "Depths"
 A_RUN = "a run"  # fact about the input of `rerank`
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Pairs(encoders.Pairs, Settings):
     """Input of a reranker: query and document. Defaults come from the model."""
 
@@ -56,7 +56,7 @@ class Pairs(encoders.Pairs, Settings):
         return {name: value for name in Pairs.declared() if (value := getattr(self, name)) is not None}
 
 
-@dataclass(frozen=True)
+@settings()
 class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     """Train a reranker on mined examples: a cross-encoder that reads query and document together.
 
@@ -91,7 +91,7 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@settings()
 class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
     """Rescore the top hits of a run with a reranker, or score training examples.
 

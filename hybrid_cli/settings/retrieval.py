@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.options import BINARY_K, VectorIndex
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     HITS,
     MEASURE,
@@ -51,7 +52,7 @@ def _field(text: str) -> str:
 _tuning_option = partial(option, panel=TUNING, applies=_TUNED)
 
 
-@dataclass(frozen=True)
+@settings()
 class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
@@ -120,7 +121,7 @@ _lexical_option = partial(option, panel=LEXICAL_INDEX)
 _dense_option = partial(option, panel=DENSE_INDEX)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes."""
 
@@ -193,7 +194,7 @@ class SearchOptions(OnDevice, Threaded):
 _WRITES = when(query=None, interactive=False)
 
 
-@dataclass(frozen=True)
+@settings()
 class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 
@@ -295,7 +296,7 @@ _ANALYZED = when(index_kind=("a lexical index", "a sharded lexical index"))
 _TRANSFORMER = when(index_kind=TRANSFORMER_INDEX)
 
 
-@dataclass(frozen=True)
+@settings()
 class Append(OnDevice, Threaded, Writes):
     """Add documents to a lexical, learned sparse or dense index without reading its other documents again.
 
@@ -328,7 +329,7 @@ class Append(OnDevice, Threaded, Writes):
     java_heap: str | None = redeclare(IndexBm25, "java_heap", applies=_ANALYZED, shown="a quarter of the memory")
 
 
-@dataclass(frozen=True)
+@settings()
 class Delete(Threaded, Writes):
     """Delete documents from a lexical, learned sparse or dense index.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 
 from hybrid_cli.encoders.options import SparseArchitecture
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     ONE_MODEL,
@@ -33,7 +33,7 @@ _DOCUMENTS = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_
 _WEIGHTS = when(**_DOCUMENTS.allowed, encoder=OF_SPARSE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class SparseIndex(Settings):
     """Options of `encode` with a sparse encoder."""
 
@@ -61,7 +61,7 @@ class SparseIndex(Settings):
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
-@dataclass(frozen=True)
+@settings()
 class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Taught):
     """Train a learned sparse encoder on mined examples.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import ClassVar
 
 from hybrid_cli.encoders.options import Precision
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     OPTIMIZATION,
@@ -54,7 +54,7 @@ TRAINING = "Training"
 TEACHER, STATIC, SPANS = "Teacher", "Static encoder", "Spans"
 
 
-@dataclass(frozen=True)
+@settings()
 class Pretrain(Training, StartModel, Pretraining):
     """Pretrain an encoder on a corpus with masked language modeling.
 
@@ -105,7 +105,7 @@ _PAIRS = (  # BM25 scores of pairs that the examples do not hold
 )
 
 
-@dataclass(frozen=True)
+@settings()
 class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, LossOptions):
     """Train a dense encoder on mined examples.
 
@@ -178,7 +178,7 @@ TRANSFORMER = when(encoder="transformer")
 _WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determine the form of the sum
 
 
-@dataclass(frozen=True)
+@settings()
 class TrainLambda(Training, Validation, Architecture, Imitation):
     """Train an encoder that imitates the ranking of a lexical teacher (Lambda of SPAR).
 
@@ -281,7 +281,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
 STUDENT = when(queries_only=False)
 
 
-@dataclass(frozen=True)
+@settings()
 class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood, Distillation):
     """Distill a teacher's vectors into a small encoder (LITE).
 
