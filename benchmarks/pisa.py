@@ -45,9 +45,9 @@ def index_texts(collection: Path, folder: Path) -> None:
     """Index titles and texts on one thread with PISA's own tokenizer and Porter stemmer."""
     import pyterrier_pisa
 
-    index = pyterrier_pisa.PisaIndex(str(folder), stemmer="porter2", threads=1, overwrite=True)
+    index = pyterrier_pisa.PisaIndex(str(folder), stemmer="porter2", threads=1)
     batches = (contents(batch, ("title", "text")) for batch in documents(collection))
-    index.indexer("text").index(
+    index.indexer("text", mode="overwrite").index(
         {"docno": docid, "text": text} for batch in batches for docid, text in batch.iter_rows()
     )
 
