@@ -17,7 +17,9 @@ from test_encoder import sentence_transformer
 from hybrid_cli.encoders.few_queries import FEW, FewQueries, open_few
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = (
@@ -84,6 +86,20 @@ def test_another_configuration_is_left_to_the_transformer(
     config = json.loads((model / "config.json").read_text()) | change
     (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
     assert open_few(model, {}, lambda: open_encoder(model)) is None
+
+
+def test_a_live_query_of_a_retriever_imports_nothing_that_compiles_or_trains(tiny: Path, tmp_path: Path) -> None:
+    dense = encode(tiny, model="minilm", output=tmp_path / "dense")
+    bm25 = index_bm25(tiny, output=tmp_path / "bm25", lucene=False)
+    retriever = compose([bm25, dense], output=tmp_path / "retriever")
+    code = """
+import sys
+from hybrid_cli.stages.search import search
+hits = search(index=sys.argv[1], query="salt water", hits=3, threads=1)
+print({"torch", "transformers", "numba", "faiss"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(retriever)], capture_output=True, text=True)
+    assert done.stdout.split() == ["set()"], done.stderr
 
 
 def test_a_live_query_does_not_import_pytorch(tiny: Path, tmp_path: Path) -> None:

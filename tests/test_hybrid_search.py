@@ -19,6 +19,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.indexes import construction, hybrid_search
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.lexical import kernels
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.weighted_sum import open_sum
@@ -109,7 +110,7 @@ def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytes
     whole = pl.concat(index.search_blocks([found], queries, 3))
     monkeypatch.setattr(hybrid_search, "BLOCK_DOCUMENTS", 11)
     monkeypatch.setattr(hybrid_search, "BLOCK_QUERIES", 32)
-    monkeypatch.setattr(hybrid_search, "LEAST_KEYS", 0)
+    monkeypatch.setattr(kernels, "LEAST_KEYS", 0)
     assert pl.concat(index.search_blocks([found], queries, 3)).equals(whole)
     scores = brute_force(made, ["dense", "bm25"], [1, 0.5], found, queries)
     assert whole.equals(top(scores, queries, index.dense[0].docids, 3))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hybrid_cli import artifacts
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes.auto import measure_recall
-from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.dense import DenseIndex, IndexInfo, nearest
 from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.opening.dense import open_dense
@@ -100,6 +100,16 @@ def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path)
     }
     assert overlap(found, expected) >= least.get("" if recipe.factory else recipe.index_type or "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
+
+
+@given(seed=st.integers(0, 999), queries=st.integers(5, 70), block=st.integers(1, 700), depth=st.integers(1, COUNT))
+def test_the_nearest_of_all_blocks_are_those_of_faiss(seed: int, queries: int, block: int, depth: int) -> None:
+    matrix, asked = random_vectors(seed=seed), random_vectors(queries, seed=seed + 1)
+    blocks = (matrix[begin : begin + block] for begin in range(0, COUNT, block))
+    scores, _ = faiss.knn(asked, matrix, depth, metric=faiss.METRIC_INNER_PRODUCT)
+    rows = nearest(asked, blocks, depth)
+    assert all(len(set(mine)) == depth for mine in rows.tolist())
+    np.testing.assert_allclose(np.sort(np.einsum("qd,qnd->qn", asked, matrix[rows]))[:, ::-1], scores, atol=1e-5)
 
 
 def test_a_flat_index_is_exact(tmp_path: Path) -> None:
@@ -332,9 +342,19 @@ def replace_index(folder: Path, content: Any) -> None:
     manifest.write_text(json.dumps({name: value for name, value in fields.items() if not name.startswith("checksum")}))
 
 
+@pytest.mark.parametrize("queries", [1, 40])
+def test_a_flat_index_of_another_metric_or_size_is_refused(tmp_path: Path, queries: int) -> None:
+    for other, vectors in ((faiss.IndexFlatL2(DIM), random_vectors()), (faiss.IndexFlatIP(DIM), random_vectors(3))):
+        index = build(tmp_path / type(other).__name__, random_vectors(), VectorIndex())
+        other.add(vectors)
+        replace_index(index.folder, other)
+        with raises("damaged"):
+            index.search(random_vectors(queries), qids(random_vectors(queries)), 1)
+
+
 def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    euclidean = faiss.IndexFlatL2(DIM)
+    index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="fp16"))
+    euclidean = faiss.IndexScalarQuantizer(DIM, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
     euclidean.add(random_vectors())
     replace_index(index.folder, euclidean)
     with raises("faiss-metric"):

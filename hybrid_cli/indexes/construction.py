@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, draws, memory
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.faiss import (
     BINARY,
     BINARY_GRAPH,
@@ -178,17 +178,30 @@ def _stream_flat(folder: Path, dim: int, count: int, advance: Callable[[int], No
     FAISS can only write an index that it holds in memory, so the file is written here: a header and the values. A test
     compares it with the file that FAISS writes.
     """
-    header = _FLAT_HEADER.pack(b"IxFI", dim, count, 1 << 20, 1 << 20, True, 0, count * dim)
     with disk.create(folder / FAISS_INDEX) as file:
-        file.write(header)
+        file.write(_flat_header(dim, count))
         for vectors in read_shards(folder):
             file.write(np.ascontiguousarray(vectors, "<f4").data)
             advance(len(vectors))
 
 
+def _flat_header(dim: int, count: int) -> bytes:
+    return _FLAT_HEADER.pack(b"IxFI", dim, count, 1 << 20, 1 << 20, True, 0, count * dim)
+
+
 def flat_vectors(folder: Path, dim: int, count: int) -> Vectors:
-    """Return the vectors [n, d] of a flat index, memory-mapped."""
-    return np.memmap(folder / FAISS_INDEX, "<f4", "c", _FLAT_HEADER.size, (count, dim))
+    """Return the vectors [n, d] of a flat index, memory-mapped.
+
+    Raises:
+        InputError: the file is not what `build` writes for `count` vectors and the inner product.
+    """
+    path, header = folder / FAISS_INDEX, _flat_header(dim, count)
+    fits = path.stat().st_size == len(header) + 4 * count * dim
+    content = np.memmap(path, np.uint8, "c") if fits else np.zeros(0, np.uint8)
+    if content[: len(header)].tobytes() != header:
+        problem = f"is no flat index of {count} vectors of length {dim}; encode again with --overwrite"
+        raise path_error(path, problem, code="damaged")
+    return content[len(header) :].view("<f4").reshape(count, dim)
 
 
 def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, advance: Callable[[int], None]) -> None:

@@ -16,6 +16,8 @@ from hybrid_cli import console
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.indexes.options import VectorIndex
 
+ALL_GPUS = "auto"
+
 
 def pick_gpus(device: str) -> list[int]:
     """Return the GPUs of `--faiss-device`; none for the CPU.
@@ -29,11 +31,11 @@ def pick_gpus(device: str) -> list[int]:
     if device == "cpu":
         return []
     numbers = [part.strip() for part in device.split(",")]
-    if device not in ("auto", "gpu") and not all(part.isdecimal() for part in numbers):
+    if device not in (ALL_GPUS, "gpu") and not all(part.isdecimal() for part in numbers):
         raise option_error("faiss_device", device, "use auto, cpu, gpu, or numbers such as 0,1", code="unknown-choice")
     faiss = load_faiss()
     visible = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
-    if device == "auto":
+    if device == ALL_GPUS:
         return list(range(visible))
     if not hasattr(faiss, "StandardGpuResources"):
         raise option_error(
@@ -104,9 +106,11 @@ FLOATS = (FLAT, "SQfp16", "SQbf16")
 
 
 def set_threads(threads: int | None) -> None:
-    """Set the number of threads of FAISS; None keeps all cores."""
+    """Set the number of threads of FAISS, which is not imported for it; None keeps all cores."""
     if threads is not None:
-        load_faiss().omp_set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # FAISS and PyTorch read it on their import
+        if "faiss" in sys.modules:
+            load_faiss().omp_set_num_threads(threads)
 
 
 def load_faiss() -> Any:
@@ -278,33 +282,6 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
         raise option_error(
             option or name, value, "this type of index has no such parameter", code="unknown-parameter"
         ) from None
-
-
-_ROWS_AT_ONCE = 1 << 16
-
-
-def nearest(
-    queries: np.ndarray, vectors_of: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, depth: int
-) -> np.ndarray:
-    """Return the rows [Q, depth] with the largest inner products, in no order; a block of vectors is in memory.
-
-    Args:
-        queries: [Q, d]
-        vectors_of: returns the vectors [n, d] of some rows.
-        rows: rows to compare, at least `depth`.
-        depth: rows per query.
-    """
-    faiss = load_faiss()
-    heap = faiss.ResultHeap(len(queries), depth, keep_max=True)
-    for begin in range(0, len(rows), _ROWS_AT_ONCE):
-        some = rows[begin : begin + _ROWS_AT_ONCE]
-        vectors = np.ascontiguousarray(vectors_of(some), np.float32)
-        scores, at = faiss.knn(queries, vectors, min(depth, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
-        if len(some) == len(rows):
-            return np.asarray(some[at])
-        heap.add_result(scores, some[at])
-    heap.finalize()
-    return np.asarray(heap.I)
 
 
 def search_selected(index: Any, queries: np.ndarray, depth: int, allowed: np.ndarray) -> Any | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import memory, runs
-from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.indexes.dense import BLOCK_DOCUMENTS, DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
@@ -26,10 +26,9 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.threads import ThreadPool
 
-BLOCK_DOCUMENTS, BLOCK_QUERIES = 4096, 1024  # scored at once
+BLOCK_QUERIES = 1024  # scored at once
 _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the number of queries
 _KEYS = 1 << 23  # bounds the memory for many hits
-LEAST_KEYS = 1024  # per query: fewer selections for few hits
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class HybridIndex:
         if not hits:
             yield runs.empty()
             return
-        bytes_per_query = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, LEAST_KEYS))
+        bytes_per_query = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, kernels.LEAST_KEYS))
         size = (
             memory.rows_that_fit(bytes_per_query, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING
             or _PADDING
@@ -100,8 +99,7 @@ class HybridIndex:
         self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int
     ) -> npt.NDArray[np.uint64]:
         """Return [Q, hits] keys of `kernels.keep_best`, best first."""
-        counts, floors = np.zeros(len(queries), np.int64), np.full(len(queries), -np.inf, np.float32)
-        keys = np.empty((len(queries), max(2 * hits, LEAST_KEYS)), np.uint64)
+        best = kernels.Best.of(len(queries), hits)
         asked, matrix = self._lexical_arguments(queries["text"].to_list())
         cursors = matrix.indptr[asked.terms]
         bounds = [len(queries) * at // (4 * threads) for at in range(4 * threads + 1)]
@@ -110,22 +108,20 @@ class HybridIndex:
             for scores in self._dense_scores(vectors, len(queries)):
 
                 def keep(begin: int, end: int, first: int = first, scores: Any = scores) -> None:
-                    mine = slice(begin, end)
                     kernels.keep_best(
-                        (first, scores[mine]),
+                        (first, scores[begin:end]),
                         self.lexical_weight,
                         self._order,
                         hits,
                         asked._replace(ends=asked.ends[begin : end + 1]),
                         cursors,
                         matrix,
-                        kernels.Best(counts[mine], floors[mine], keys[mine]),
+                        best.part(begin, end),
                     )
 
                 list(pool.map(keep, bounds[:-1], bounds[1:]))
                 first += scores.shape[1]
-        keys[np.arange(keys.shape[1]) >= counts[:, None]] = 0  # leftovers of earlier selections
-        return np.sort(keys, axis=1)[:, : -hits - 1 : -1]
+        return best.ranked(hits)
 
     def _dense_scores(self, vectors: Sequence[Vectors], queries: int) -> Iterator[npt.NDArray[np.float32]]:
         """Yield weighted sums of dense scores, [Q, B], for one block of documents at a time."""

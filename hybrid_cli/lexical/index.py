@@ -31,7 +31,7 @@ from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
-FEW_QUERIES = 4  # searched with numpy: less time than importing numba
+FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
 
@@ -50,6 +50,7 @@ class _Shared:
     ):
         self.postings, self.docids, self.language = postings, docids, language
         self._queries = queries
+        self.served = 0  # queries so far
 
     @cached_property
     def queries(self) -> TextAnalyzer | QueryWeights:
@@ -297,7 +298,7 @@ class LexicalIndex:
         hits = max(1, min(hits, len(self.docids) if self.allowed is None else int(self.allowed.sum())))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
-        if len(bags) <= FEW_QUERIES and barred is None:
+        if barred is None and not self._compiled(bags):
             keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), self.allowed, counts, best)
             return counts, best
         from hybrid_cli.lexical import kernels
@@ -317,6 +318,11 @@ class LexicalIndex:
         with ThreadPool(workers) as pool:
             list(pool.map(lambda piece: work(*piece), bags.pieces(4 * workers)))
         return counts, best
+
+    def _compiled(self, bags: Bags) -> bool:
+        """Count queries, and return whether kernels serve them: importing numba takes longer than the first ones."""
+        self._shared.served += len(bags)
+        return self._shared.served > FEW_QUERIES
 
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""
@@ -359,9 +365,11 @@ class LexicalIndex:
         self, queries: npt.NDArray[np.integer], rows: npt.NDArray[np.integer], bags: Bags
     ) -> npt.NDArray[np.float32]:
         """Score pairs of a number of an analyzed query and a row [n] as `score` does."""
+        pairs = queries.astype(np.int64), rows.astype(np.int64)  # the types that the kernel is compiled for
+        if not self._compiled(bags):
+            return keyed.score_pairs(*pairs, *self.kernel_arguments(bags))
         from hybrid_cli.lexical import kernels
 
-        pairs = queries.astype(np.int64), rows.astype(np.int64)  # the types that the kernel is compiled for
         scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(bags))
         return scores
 

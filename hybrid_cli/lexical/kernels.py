@@ -22,6 +22,7 @@ from hybrid_cli.lexical.keys import HALF, PART_BITS, SIGN, SMALLEST, TENTH, Arra
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+LEAST_KEYS = 1024  # per query: fewer selections for few hits
 BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache; a part has two blocks
 LOW = (1 << PART_BITS) - 1
 _LOOKUP = 50  # looking up a document among the postings of a block takes as long as adding 50 postings
@@ -46,6 +47,21 @@ class Best(NamedTuple):
     counts: Array
     floors: Array
     keys: Array
+
+    @classmethod
+    def of(cls, queries: int, hits: int) -> Best:
+        """Return room for the hits of some queries."""
+        keys = np.empty((queries, max(2 * hits, LEAST_KEYS)), np.uint64)
+        return cls(np.zeros(queries, np.int64), np.full(queries, -np.inf, np.float32), keys)
+
+    def part(self, begin: int, end: int) -> Best:
+        """Return the hits of queries `begin` to `end` (exclusive), in the same memory."""
+        return Best(*(values[begin:end] for values in self))
+
+    def ranked(self, hits: int) -> Array:
+        """Return keys [Q, hits], best first, of queries that have as many."""
+        self.keys[np.arange(self.keys.shape[1]) >= self.counts[:, None]] = 0  # leftovers of earlier selections
+        return np.sort(self.keys, axis=1)[:, : -hits - 1 : -1]
 
 
 def jit(function: Function) -> Function:
@@ -351,13 +367,33 @@ def _select_largest(keys: Any, hits: int) -> None:
 
 
 @jit
+def _keep_row(scores: Any, order: Any, hits: int, best: Any, query: int) -> None:
+    """Keep the best hits of one query; see `keep_block`."""
+    count, floor, mine = best.counts[query], best.floors[query], best.keys[query]
+    one_score = np.empty(1, np.float32)
+    one_key = one_score.view(np.uint32)
+    for column in range(len(scores)):
+        score = scores[column]
+        if score >= floor:
+            one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
+            mine[count] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[column])
+            count += 1
+            if count == len(mine):
+                _select_largest(mine, hits)
+                count = hits
+                one_key[0] = _unordered(np.uint32(mine[:hits].min() >> HALF))
+                floor = one_score[0]
+    best.counts[query], best.floors[query] = count, floor
+
+
+@jit
 def keep_best(
     dense: Any, weight: float, order: Any, hits: int, queries: Any, cursors: Any, matrix: Any, best: Any
 ) -> None:
     """Add BM25 to the dense scores of a block of documents; keep each query's best hits of this and earlier blocks.
 
     Args:
-        dense: row of the block's first document, and [Q, B] float32 scores of its documents.
+        dense: row of the block's first document, and [Q, B] float32 scores of its documents; BM25 is added to them.
         weight: weight of BM25.
         order: [N] position of each document in the tie order.
         hits: documents kept per query.
@@ -368,11 +404,8 @@ def keep_best(
     """
     first, scores = dense
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    counts, floors, keys = best.counts, best.floors, best.keys
     size = scores.shape[1]
     sums = np.zeros(size, np.float64)
-    one_score = np.empty(1, np.float32)
-    one_key = one_score.view(np.uint32)
     for query in range(len(scores)):
         for at in range(ends[query], ends[query + 1]):
             posting, row = cursors[at], first
@@ -387,22 +420,24 @@ def keep_best(
                     sums[own - first] += share(weights[at], matrix.tfs[number], matrix.scale, own)
                 row = end
             cursors[at] = posting
-        count_kept, floor, mine = counts[query], floors[query], keys[query]
         for column in range(size):
-            score = np.float32(scores[query, column] + weight * np.float64(np.float32(sums[column])))
+            scores[query, column] += weight * np.float64(np.float32(sums[column]))
             sums[column] = 0
-            if score >= floor:
-                one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
-                mine[count_kept] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(
-                    0xFFFFFFFF - order[first + column]
-                )
-                count_kept += 1
-                if count_kept == len(mine):
-                    _select_largest(mine, hits)
-                    count_kept = hits
-                    one_key[0] = _unordered(np.uint32(mine[:hits].min() >> HALF))
-                    floor = one_score[0]
-        counts[query], floors[query] = count_kept, floor
+        _keep_row(scores[query], order[first : first + size], hits, best, query)
+
+
+@jit
+def keep_block(scores: Any, order: Any, hits: int, best: Any) -> None:
+    """Keep each query's best hits of this and earlier blocks.
+
+    Args:
+        scores: [Q, B] float32 scores of a block of documents; NaN is never kept.
+        order: [B] position of each document in the tie order.
+        hits: documents kept per query.
+        best: `Best`, with keys for `keys.signed_scores_of`; updated.
+    """
+    for query in range(len(scores)):
+        _keep_row(scores[query], order, hits, best, query)
 
 
 @jit

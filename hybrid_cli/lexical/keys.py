@@ -146,22 +146,41 @@ def rows_of(matrix: Matrix, term: int) -> npt.NDArray[np.int32]:
     return lows | np.repeat(np.arange(matrix.parts, dtype=np.int32) << PART_BITS, counts)
 
 
+def _scored(queries: Queries, query: int, matrix: Matrix) -> tuple[Array, Array]:
+    """Return the rows of the documents with a term of a query, ascending, and their scores (float32)."""
+    rows_of_terms, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+    for at in range(queries.ends[query], queries.ends[query + 1]):
+        weight, term = queries.weights[at], queries.terms[at]
+        postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
+        rows, tfs = rows_of(matrix, term), matrix.tfs[postings].astype(np.float32)
+        rows_of_terms.append(rows)
+        one = np.float32(1)
+        shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
+    rows, positions = np.unique(np.concatenate(rows_of_terms), return_inverse=True)
+    sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
+    return rows, sums.astype(np.float32)
+
+
+def score_pairs(numbers: Array, documents: Array, queries: Queries, matrix: Matrix) -> Array:
+    """Score pairs as `kernels.score_pairs` does, with the same arithmetic and so the same bits; see there."""
+    out = np.zeros(len(numbers), np.float32)
+    for query in np.unique(numbers):
+        (mine,) = np.nonzero(numbers == query)
+        rows, scores = _scored(queries, query, matrix)
+        at = np.searchsorted(rows, documents[mine])
+        within = at < len(rows)
+        mine, at = mine[within], at[within]
+        same = rows[at] == documents[mine]
+        out[mine[same]] = scores[at[same]]
+    return out
+
+
 def search(
     hits: int, order: Array, queries: Queries, matrix: Matrix, allowed: Array | None, counts: Array, best: Array
 ) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
-        rows_of_queries, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-        for at in range(queries.ends[query], queries.ends[query + 1]):
-            weight, term = queries.weights[at], queries.terms[at]
-            postings = slice(matrix.indptr[term], matrix.indptr[term + 1])
-            rows, tfs = rows_of(matrix, term), matrix.tfs[postings].astype(np.float32)
-            rows_of_queries.append(rows)
-            one = np.float32(1)
-            shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
-        rows, positions = np.unique(np.concatenate(rows_of_queries), return_inverse=True)
-        sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
-        scores = sums.astype(np.float32)
+        rows, scores = _scored(queries, query, matrix)
         kept = scores >= SMALLEST if allowed is None else (scores >= SMALLEST) & allowed[rows]
         bits = (scores.view(np.uint32) * kept).astype(np.uint64)  # 0 for no hit
         keys = (bits << HALF) | (LOWEST - order[rows].astype(np.uint64))

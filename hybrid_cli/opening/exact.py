@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -179,9 +178,8 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Set the number of threads of PyTorch, which is not imported for it, and of FAISS; None keeps all cores."""
+    """Set the number of threads of PyTorch and FAISS, which are not imported for it; None keeps all cores."""
     if threads:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # PyTorch reads it on its import
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(threads)
         set_threads(threads)

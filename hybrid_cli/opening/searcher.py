@@ -16,7 +16,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_path
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.faiss import FLAT, pick_gpus
+from hybrid_cli.indexes.faiss import ALL_GPUS, FLAT, pick_gpus
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.opening.default_fusion import default_fusion, default_shares
 from hybrid_cli.opening.dense import open_dense, read_info
@@ -475,4 +475,6 @@ def stored_queries(vectors: Path) -> pl.DataFrame:
 def _with_options(path: Path, options: SearchOptions) -> DenseIndex:
     """Open a dense index with the search parameters of `options`."""
     index = open_dense(path, options.ef_search, options.nprobe, options.binary_k)
-    return replace(index, gpus=tuple(pick_gpus(options.faiss_device))) if index.info.factory == FLAT else index
+    if index.info.factory != FLAT:
+        return index
+    return replace(index, gpus=None if options.faiss_device == ALL_GPUS else tuple(pick_gpus(options.faiss_device)))
