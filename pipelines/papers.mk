@@ -283,7 +283,7 @@ $(papers)/robust04/source/folds.json: | $(SETUP)
 $(robust04)/data/manifest.json: $(if $(small),$(robust04)/source/folds.json) | $(SETUP) $(sample_model)
 	$(HYBRID) prepare $(if $(ROBUST04),$(robust_files),irds all=disks45/nocr/trec-robust-2004) --output $(@D) --overwrite
 
-robust_make = $(paper_make) DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(robust04)/data) OUT=$(robust04) NO_DEV=1 FOLDS='$(ROBUST04_FOLDS)' \
+robust_make = $(paper_make) DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(robust04)/data) OUT=$(robust04) NO_DEV=1 $(if $(small),PARTS=2) FOLDS='$(ROBUST04_FOLDS)' \
     FOLD_LENGTHS='$(SHORT)' $(foreach name,INDEX_BM25 MINE TUNE,$(name)='--config roc-robust04') TRAIN='--config roc-robust04 $(STEPS)' \
     FOLD_ROW=$$row $$(case $$row in cocondenser-*) echo MODEL=$(COCONDENSER);; esac)
 without := --ortho-weight 0 --mask-matches 0

@@ -174,7 +174,7 @@ def entityquestions(folder: Path) -> None:
 
 
 def robust04(folder: Path) -> None:
-    """Write documents and topics in SGML, judgments, and five folds."""
+    """Write documents and topics in SGML, judgments, and two folds."""
     for place in range(2):
         documents = (
             f"<DOC>\n<DOCNO> FT911-{number} </DOCNO>\n<HEADLINE>\n{PASSAGES[number][0]}\n</HEADLINE>\n"
@@ -190,7 +190,7 @@ def robust04(folder: Path) -> None:
     )
     _lines(folder / "topics.robust04.txt", topics)
     _lines(folder / "qrels.robust04.txt", _qrels(questions, 301, "{} 0 FT911-{} {}", graded=True))
-    folds = [[str(301 + number) for number in range(fold, len(questions), 5)] for fold in range(5)]
+    folds = [[str(301 + number) for number in range(fold, len(questions), 2)] for fold in range(2)]
     _lines(folder / "folds.json", [json.dumps(folds)])
 
 
