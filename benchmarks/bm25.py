@@ -245,7 +245,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
             prepare(PreparePythonDocs(output=scratch / "collection"))
         jvm.start()
         if options.pisa_alone:
-            index_bm25(scratch / "collection", output=scratch / "bm25", threads=options.threads)
+            index_bm25(scratch / "collection", output=scratch / "bm25", threads=options.threads, lucene=False)
             return compare_pisa(open_bm25(scratch / "bm25", K1, B), scratch, options)
         rows = compare_indexing(scratch, options) + compare_search(scratch / "bm25", scratch, options)
         return rows + compare_pisa(open_bm25(scratch / "bm25", K1, B), scratch, options)

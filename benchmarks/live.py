@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
         work = Path(temporary)
         folder = options.folder or prepare(PreparePythonDocs(output=work / "pydocs"))
         bm25 = options.bm25 or index_bm25(folder, output=work / "bm25")
-        dense = options.dense or encode(folder, model="minilm", output=work / "dense")
+        dense = options.dense or encode(folder, model="minilm", doc_max_len=64, output=work / "dense")
         retriever = compose([bm25, dense], output=work / "retriever")
         texts = collections.read_queries(collections.queries_path(folder, "test"))["text"].to_list()[: options.queries]
         rows = []

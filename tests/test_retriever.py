@@ -115,7 +115,7 @@ def made_up(folder: Path) -> Path:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("collection", [rich, made_up])
+@pytest.mark.parametrize("collection", [rich, pytest.param(made_up, marks=pytest.mark.exhaustive)])
 def test_the_law_holds_on_other_collections(
     collection: Callable[[Path], Path], tiny_bert: Path, tmp_path: Path
 ) -> None:
