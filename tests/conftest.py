@@ -42,6 +42,14 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_mine_negatives", "test_training_sets", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
     "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers", "test_tracking", "test_hub",
+    "test_lora", "test_without_java", "test_filters", "test_verdicts", "test_tokens", "test_calibration",
+    "test_passages", "test_gate", "test_few_queries", "test_exported_fusions", "test_judge_machine",
+    "test_train_warnings", "test_judged", "test_padding", "test_next_command", "test_sequential",
+    "test_queries_in_corpus", "test_grades", "test_sharded_changes", "test_decoders", "test_complement", "test_auto",
+    "test_model2vec", "test_upgrades", "test_tables", "test_tuning_messages", "test_answerable", "test_texts_of_runs",
+    "test_searched", "test_adapters", "test_sparse_checkpoints", "test_model_folder", "test_machine_labels",
+    "test_lost_shards", "test_external", "test_faiss_gpu", "test_train_in_memory", "test_corpus", "test_verdict",
+    "test_pseudo_queries", "test_prepare_forecast", "test_failing_files",
 ]  # fmt: skip
 HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models,
     # forms of other tools, browsers

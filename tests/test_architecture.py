@@ -99,23 +99,25 @@ def module_of(file: Path) -> str:
 
 
 @cache
-def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text("utf-8"))
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text("utf-8"))))
 
 
 MODULES = {module_of(file): file for file in FILES}
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Yield every module that a file imports, also inside functions and for types only."""
-    for node in ast.walk(tree(file)):
+@cache
+def imports(file: Path) -> tuple[str, ...]:
+    """Return every module that a file imports, also inside functions and for types only."""
+    modules: list[str] = []
+    for node in nodes(file):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{named(file)}: relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in MODULES else str(node.module)
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules += [name if name in MODULES else str(node.module) for name in inner]
+    return tuple(modules)
 
 
 TEXT_IMPORT = re.compile(r"hybrid_cli((?:\.\w+)+)(?::\w+)?")
@@ -124,7 +126,7 @@ NAMES_REGISTRIES = {"plugins"}  # it imports a registry when its first entry is 
 
 def text_imports(file: Path) -> Iterator[str]:
     """Yield every module that a file names in a text, for `import_module` and the like."""
-    for node in ast.walk(tree(file)):
+    for node in nodes(file):
         if isinstance(node, ast.JoinedStr) and isinstance(first := node.values[0], ast.Constant):
             yield from [str(first.value).rstrip(".")] if str(first.value).startswith("hybrid_cli.") else []
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and TEXT_IMPORT.fullmatch(node.value):
@@ -132,7 +134,7 @@ def text_imports(file: Path) -> Iterator[str]:
 
 
 def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree(file)):
+    for node in nodes(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -213,7 +215,7 @@ def test_stages_have_no_private_class() -> None:
     assert not [
         f"{named(file)}:{node.name}"
         for file in (ROOT / "stages").glob("*.py")
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.ClassDef) and node.name.startswith("_")
     ]
 
@@ -284,7 +286,7 @@ def test_only_the_console_prints() -> None:
     printing = [
         f"{named(file)}, line {node.lineno}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not [place for place in printing if not place.startswith("console,")]
@@ -295,7 +297,7 @@ def test_names_of_files_are_no_patterns() -> None:
     patterns = [
         f"{named(file)}, line {node.lineno}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in ("read_parquet", "scan_parquet") and ast.unparse(node.func.value) == "pl"
         if not any(keyword.arg == "glob" for keyword in node.keywords)
@@ -308,7 +310,7 @@ def test_the_library_never_exits() -> None:
         f"{named(file)}, line {node.lineno}"
         for file in FILES
         if not named(file).startswith(("cli/", "__main__"))
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node)
     ]
 
@@ -327,7 +329,7 @@ def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
 def test_every_error_has_a_code() -> None:
     wrong = []
     for file in FILES:
-        for node in ast.walk(tree(file)):
+        for node in nodes(file):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 makes_error = node.func.id in ("HybridError", "InputError", "DamageError")
                 if makes_error and not any(each.arg == "code" for each in node.keywords):
@@ -352,7 +354,7 @@ def test_exceptions_are_caught_by_name() -> None:
     broad = [
         f"{named(file)}, line {node.lineno}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
     ]
@@ -394,7 +396,7 @@ def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
     users = {
         f"{named(file)}, line {node.lineno}: {node.func.attr}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in names and named(file) not in allowed and ast.unparse(node.func.value) != "disk"
     }
@@ -414,7 +416,7 @@ def test_input_files_are_opened_in_one_place() -> None:
     users = {
         f"{named(file)}, line {node.lineno}: {ast.unparse(node.func)}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and _opens(node.func) and named(file) not in allowed
     }
     assert not users
@@ -424,7 +426,7 @@ def test_random_generators_are_made_in_one_place() -> None:
     assert not [
         f"{named(file)}, line {node.lineno}"
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("default_rng") and named(file) != "draws"
     ]
 
@@ -441,10 +443,7 @@ def _opens(called: ast.expr) -> bool:
 def test_no_module_changes_its_own_state() -> None:
     """Two stages run in two threads: what belongs to the running stage is an argument or a context variable."""
     assert not [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        for node in ast.walk(tree(file))
-        if isinstance(node, ast.Global)
+        f"{named(file)}, line {node.lineno}" for file in FILES for node in nodes(file) if isinstance(node, ast.Global)
     ]
 
 
@@ -458,7 +457,7 @@ def test_torch_loads_weights_only() -> None:
     calls = [
         (f"{named(file)}, line {node.lineno}", {word.arg: ast.unparse(word.value) for word in node.keywords})
         for file in FILES
-        for node in ast.walk(tree(file))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
     ]
     assert calls
@@ -486,5 +485,5 @@ def test_nothing_outside_a_module_uses_its_privates(folder: str) -> None:
     files = sorted((ROOT.parent / folder).rglob("*.py"))
     assert files
     found = [f"{file.name}:{node.lineno} {name}"  # type: ignore[attr-defined]
-             for file in files for node in ast.walk(tree(file)) for name in _privates(node)]  # fmt: skip
+             for file in files for node in nodes(file) for name in _privates(node)]  # fmt: skip
     assert not found

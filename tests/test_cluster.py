@@ -59,14 +59,13 @@ def failing(fail: Callable[[int], int]) -> Callable[[], Callable[[int], int]]:
     return lambda: fail
 
 
-LEXICAL: list[tuple[Any, dict[str, Any]]] = [
-    (search, {"output": "bm25.parquet", "split": "test"}),
-    (label, {"output": "labels", "queries_from": "all", "depth": 5}),
-    (mine_negatives, {"output": "train.parquet", "split": "train", "sources": "bm25:2,random:1"}),
-]
-
-
-OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {  # {made} is the folder of the artifacts
+STAGES: dict[str, tuple[Any, dict[str, Any]]] = {  # {made} is the folder of the artifacts
+    "search, BM25": (search, {"index": "{made}/bm25", "split": "test", "output": "run.parquet"}),
+    "label": (label, {"index": "{made}/bm25", "queries_from": "all", "depth": 5, "output": "labels"}),
+    "mine-negatives": (
+        mine_negatives,
+        {"index": "{made}/bm25", "sources": "bm25:2,random:1", "split": "train", "output": "train.parquet"},
+    ),
     "search, dense": (search, {"index": "{made}/dense", "split": "test", "output": "run.parquet"}),
     "search --exact": (
         search,
@@ -93,32 +92,19 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 1)
 
 
+@pytest.mark.parametrize("work", cases(STAGES, "search, dense", "mine-negatives"))
 def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
-    machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_blocks(monkeypatch)
-    (tmp_path / "here").mkdir()
-    (tmp_path / "ray").mkdir()
-    for stage, options in LEXICAL:
-        given = {**options, "index": made / "bm25", "threads": 1}
-        local = stage(made / "collection", **{**given, "output": tmp_path / "here" / options["output"]})
-        output = tmp_path / "ray" / options["output"]
-        found = stage(made / "collection", **{**given, "output": output, "ray_address": machines.address})
-        assert contents(found) == contents(local)
-        assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
-
-
-@pytest.mark.parametrize("work", cases(OTHERS, "search, dense"))
-def test_other_sources_have_the_bytes_of_one_process_too(
     work: str, machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_blocks(monkeypatch)
-    stage, options = OTHERS[work]
+    stage, options = STAGES[work]
     given = {name: filled(value, made) for name, value in options.items()} | {"threads": 1}
     name = given.pop("output")
     local = stage(made / "collection", **given, output=tmp_path / name)
     given |= {"ray_address": machines.address, "ray_workers": 2}
-    assert contents(stage(made / "collection", **given, output=tmp_path / f"ray-{name}")) == contents(local)
+    found = stage(made / "collection", **given, output=tmp_path / f"ray-{name}")
+    assert contents(found) == contents(local)
+    assert len(contents(found)) == (1 if found.is_file() else len(list(local.rglob("*.parquet"))))
 
 
 def test_no_more_blocks_than_workers_are_in_progress(machines: Any) -> None:
@@ -292,7 +278,7 @@ def import_files(collection: Path, *, files: list[Path], threads: int, **options
     return prepare(PrepareFiles(files, **options))
 
 
-@pytest.mark.parametrize("work", cases(["encode", "mine_negatives", "prepare"], "prepare"))
+@pytest.mark.parametrize("work", cases(["encode", "mine-negatives", "prepare"], "prepare"))
 def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     work: str,
     machines: Any,
@@ -307,9 +293,10 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     stages: dict[str, tuple[Any, dict[str, Any]]] = {
         "encode": (encode, {"model": tiny_lambda, "shard_size": 1}),
         "prepare": (import_files, {"files": files}),
-        **{stage.__name__: (stage, {"index": made / "bm25", **options}) for stage, options in LEXICAL},
+        **STAGES,
     }
     stage, options = stages[work]
+    options = {option: filled(value, made) for option, value in options.items()}
     name = options.get("output", "index")
     (tmp_path / "here").mkdir()
     (tmp_path / "ray").mkdir()

@@ -17,16 +17,19 @@ from tiny_collection import TINY_DOCUMENTS
 from hybrid_cli.collections.collection import read_qrels, read_queries
 from hybrid_cli.collections.journal import Journal
 from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
 
 RULES = "# Rules\n\nGrade **evidence**, `not` style.\n\n- one\n- two\n\n<b>text</b>\n"
 HIT = {"qid", "docid", "query", "title", "text", "position", "pooled"}
 
 
 @pytest.fixture(scope="module")
-def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection, its indexes, a retriever, and guidelines."""
+def folder(made: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, its indexes, a retriever, and guidelines. Servers start faster without a transformer."""
     folder = tmp_path_factory.mktemp("judging")
     shutil.copytree(made, folder / "made", symlinks=True)
+    shutil.rmtree(folder / "made" / "dense")
+    encode(folder / "made" / "collection", model=str(tiny_lambda), output=folder / "made" / "dense")
     compose([folder / "made" / "bm25", folder / "made" / "dense"], output=folder / "retriever")
     (folder / "rules.md").write_text(RULES)
     return folder

@@ -6,7 +6,7 @@ import random
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ RULES: list[tuple[Missing | None, Normalization | None]] = [
     (None, None), ("min", None), ("zero", None), ("ignore", None), ("drop", None), ("exact", None), ("zero", "l2"),
     ("zero", "sum"), ("ignore", "max"), ("min", "rank"),
 ]  # fmt: skip
+WEIGHTS = [(0.3, 0.7), (1.0, 0.0), (0.0, 1.0), (1.5, 1.5)]
 COPIES = 4  # of each document, of which two have the same text
 
 
@@ -205,18 +206,16 @@ def test_the_page_fuses_as_python_does(tab: Tab, server: Served, method: str) ->
     found = [real(server, query, depth) for query in queries for depth in (1, 5, 30)]
     found += [made(seed, 1 + 4 * seed, empty=seed % 5 == 0) for seed in range(12)]
     found = [candidates for candidates in found if candidates["docids"]]
+    rules = [rule for rule in RULES if not (rule[1] and METHODS[method].fixed)]
     cases = []
-    for missing, normalize in RULES:
-        if normalize is not None and METHODS[method].fixed:
-            continue
-        for number, weights in enumerate([(0.3, 0.7), (1.0, 0.0), (0.0, 1.0), (1.5, 1.5)]):
-            for k in (60.0, 2.0) if method == "rrf" else (60.0,):
-                recipe = FusionRecipe(method, weights, missing or METHODS[method].missing, normalize, k)
-                sent = {"method": method, "missing": missing, "normalize": normalize, "k": k}
-                cases += [
-                    {**candidates, "recipe": sent, "weights": list(weights), "python": recipe}
-                    for candidates in found[number % 2 :: 2]
-                ]
+    for number, ((missing, normalize), weights) in enumerate(product(rules, WEIGHTS)):
+        k = 2.0 if method == "rrf" and number // len(WEIGHTS) % 2 else 60.0
+        recipe = FusionRecipe(method, weights, missing or METHODS[method].missing, normalize, k)
+        sent = {"method": method, "missing": missing, "normalize": normalize, "k": k}
+        cases += [
+            {**candidates, "recipe": sent, "weights": list(weights), "python": recipe}
+            for candidates in found[number % 9 :: 9]
+        ]
     tab.open("#/search")
     answers = tab.page.evaluate(IN_PAGE, [{**case, "python": None} for case in cases])
     for case, answer in zip(cases, answers, strict=True):
@@ -527,8 +526,9 @@ def test_every_view_fits_and_is_accessible(browser: Any, server: Served, view: s
             tab.page.click("button:has-text('Filters')")
         tab.page.wait_for_load_state("networkidle")
         assert tab.page.evaluate(FAULTS) == [], width
-        found = Axe().run(tab.page).response["violations"]
-        assert [(each["id"], each["nodes"][0]["target"]) for each in found] == [], width
+        if width in (390, 1280):  # with one column, and with three
+            found = Axe().run(tab.page).response["violations"]
+            assert [(each["id"], each["nodes"][0]["target"]) for each in found] == [], width
     background = tab.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert background == {"light": "rgb(252, 251, 248)", "dark": "rgb(21, 24, 28)"}[scheme]
     assert tab.faults == []

@@ -24,6 +24,7 @@ def make(target: str, folder: Path) -> None:
         one_process.run(call)
 
 
+@pytest.mark.usefixtures("few_feedbacks")
 @pytest.mark.parametrize(
     "collection",
     [pytest.param(name, marks=pytest.mark.heavy if name in IN_CI else pytest.mark.exhaustive) for name in COLLECTIONS],
