@@ -63,7 +63,7 @@ lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
-test: $(SETUP)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers), on all cores
+test: $(SETUP)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers, servers, whole pipelines), on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive'
 
 test-all: $(SETUP)  ## all tests, as in CI, on all cores

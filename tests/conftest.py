@@ -52,12 +52,14 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_pseudo_queries", "test_prepare_forecast", "test_failing_files",
 ]  # fmt: skip
 HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models,
-    # forms of other tools, browsers
+    # forms of other tools, browsers, servers, whole pipelines
     "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
     "test_memory", "test_full_disk", "test_int8", "test_recorded_models", "test_parallel", "test_examples",
     "test_report_page", "test_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages",
     "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export", "test_append",
-    "test_reused", "test_judging_page",
+    "test_reused", "test_judging_page", "test_auto_command", "test_server", "test_mcp", "test_engines", "test_faq",
+    "test_update", "test_without_java", "test_pipelines", "test_lora", "test_verdicts", "test_machine_tuning",
+    "test_dev_set", "test_pretrain", "test_journal", "test_tracking",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

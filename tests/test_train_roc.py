@@ -107,8 +107,13 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
 
     best = artifacts.read_manifest(trained, Kind.ENCODER).counts["best_step"]
     logged = pl.read_parquet(trained / "curve.parquet").filter(step=best)
-    expected = len(found(dense) - found(sparse)) / len(found(dense))
-    assert logged.filter(name="dev_RoC@10")["value"].item() == pytest.approx(expected)
+    ours, theirs, every = found(dense), found(sparse), set(range(len(queries)))
+    expected = {
+        "RoC": len(ours - theirs) / len(ours), "dense_only": len(ours - theirs), "sparse_only": len(theirs - ours),
+        "fail": len(every - ours - theirs),
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert logged.filter(name=f"dev_{name}@10")["value"].item() == pytest.approx(value)
     side = Bm25Vectors(lexical, SignProjection(16), docids)
     cosines = [
         squared_cosine(torch.from_numpy(encoder.encode_queries(queries)), torch.from_numpy(side.queries(queries))),

@@ -149,9 +149,11 @@ class DevRetrieval:
 
         Returns:
             `dev_MRR@10`: dense scores. `dev_hybrid_MRR@10`: the best weighted sum with BM25, of `WEIGHTS` relative to
-            the ratio of the standard deviations, so that the scale of an encoder's scores has no effect. `dev_RoC@10`
-            (RoC, section 3.1), omitted if no query has a relevant document in its top ten. `dev_cos2`: mean squared
-            cosine between the encoder's and BM25's vectors, averaged over queries and documents.
+            the ratio of the standard deviations, so that the scale of an encoder's scores has no effect.
+            `dev_dense_only@10`, `dev_sparse_only@10` and `dev_fail@10`: queries with a relevant document in the first
+            ten of the encoder only, of BM25 only, of neither. `dev_RoC@10` (RoC, section 3.1), omitted if the encoder
+            answers no query. `dev_cos2`: mean squared cosine between the encoder's and BM25's vectors, averaged over
+            queries and documents.
         """
         queries, documents = self.encoder.encode_queries(self._texts), self._documents()
         scores, relevant = queries @ documents.T, self.dev.relevant
@@ -163,11 +165,12 @@ class DevRetrieval:
             unit /= float(self._lexical.std() or 1.0)
             sums = [reciprocal_ranks(scores + weight * unit * self._lexical, relevant) for weight in WEIGHTS]
             values["dev_hybrid_MRR@10"] = max(float(ranks.mean()) for ranks in sums)
-            answered = dense > 0
             lexical = self._lexical.copy()
             lexical[self.dev.own] = -np.inf
-            alone = answered & (reciprocal_ranks(lexical, relevant) == 0)
-            values |= {"dev_RoC@10": float(alone.sum() / answered.sum())} if answered.any() else {}
+            ours, theirs = dense > 0, reciprocal_ranks(lexical, relevant) > 0
+            parts = {"dense_only": ours & ~theirs, "sparse_only": theirs & ~ours, "fail": ~ours & ~theirs}
+            values |= {f"dev_{name}@10": float(part.sum()) for name, part in parts.items()}
+            values |= {"dev_RoC@10": values["dev_dense_only@10"] / float(ours.sum())} if ours.any() else {}
         if self._bm25 is not None:
             sides = ((queries, self._bm25.queries(self._texts)), (documents, self._bm25.documents(self._docids)))
             cosines = [squared_cosine(torch.from_numpy(ours), torch.from_numpy(theirs)) for ours, theirs in sides]
