@@ -113,6 +113,18 @@ def test_a_flipped_bit_anywhere_in_a_lexical_index_stops_a_search(index: Path, t
     assert not (tmp_path / "out.parquet").exists()
 
 
+def test_a_damaged_index_gets_no_other_parameters(index: Path, tiny: Path) -> None:
+    """The files of a new manifest are those of the old one; it would call the damage its content."""
+    command = ("index-bm25", tiny, "--output", index, "--threads", 1, "--k1", 1.2, "--b", 0.5)
+    for name in ("lengths.npy", "lows.npy"):
+        flip(index / "impacts" / name, 8 * 130)
+        integrity.checked.clear()
+        one_line_of_damage(hybrid(*command), index)
+        flip(index / "impacts" / name, 8 * 130)
+    integrity.checked.clear()
+    assert hybrid(*command).code == 0
+
+
 @pytest.mark.parametrize("name", ["corpus.parquet", "queries.test.parquet", "qrels.test.parquet"])
 def test_a_flipped_bit_in_a_collection_is_one_line(tiny: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "copy"

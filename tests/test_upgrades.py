@@ -100,6 +100,29 @@ def test_a_default_by_another_option_is_that_of_the_recorded_one() -> None:
     assert artifacts.options_of(recorded, ["ortho_weight"])["ortho_weight"] == wanted["ortho_weight"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "--index", "bm25", "--query", "salt"),
+        ("search", "collection", "--split", "test", "--index", "bm25", "--output", "new.parquet"),
+        ("inspect", "bm25"),
+        ("append", "bm25", "collection", "--output", "new"),
+        ("delete", "bm25", "--ids", "ids.txt", "--output", "new"),
+        ("compose", "bm25", "dense", "--output", "new"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_lexical_index_of_an_earlier_form_is_refused_with_its_command(here: Path, words: tuple[str, ...]) -> None:
+    """Its kind has a format of its own: other artifacts of that version are read."""
+    Path("ids.txt").write_text("007\n")
+    change_manifest(made("bm25"), format=storage.FORMAT)
+    done = refused(*words, problem="older-format", path=Path("bm25"))
+    assert "hybrid index-bm25" in done.err
+    refused(*STAGES["bm25"], "--output", "bm25", problem="older-format")
+    assert hybrid(*STAGES["bm25"], "--output", "bm25", "--overwrite").code == 0
+    assert artifacts.read_manifest("dense").format == storage.FORMAT
+
+
 def test_an_option_of_a_newer_hybrid_is_named_with_its_version(fused: Path) -> None:
     manifest = artifacts.read_manifest(fused)
     change_manifest(fused, options=manifest.options | {"sharpness": 1}, versions={"hybrid": "9.1"})

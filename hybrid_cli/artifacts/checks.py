@@ -20,7 +20,7 @@ from hybrid_cli.json_files import parse_json
 from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.storage.files import is_empty_folder, lock_file
 from hybrid_cli.storage.integrity import quick_damage
-from hybrid_cli.storage.records import FORMAT, MANIFEST
+from hybrid_cli.storage.records import MANIFEST
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long
@@ -244,8 +244,8 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
     if existing.stage != wanted.stage:
         words = f"already exists: {existing.kind.phrase} made by `{existing.stage}`"
         return "output-of-another-stage", words, {"stage": existing.stage}
-    if existing.format != FORMAT:
-        words = f"already exists, written by an older hybrid (manifest format {existing.format}, now {FORMAT})"
+    if existing.format != wanted.format:
+        words = f"already exists, written by an older hybrid (manifest format {existing.format}, now {wanted.format})"
         return "output-of-an-older-format", words, {"format": existing.format}
     if unknown := unknown_options(existing):
         version = existing.versions["hybrid"]

@@ -69,6 +69,7 @@ class Manifest(Record):
     location: Path | None = field(default=None, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for role, source in self.inputs.items():
             if not role.strip() or "fingerprint" not in source or not {"path", "part", "name"} & set(source):
                 raise InputError(

@@ -165,9 +165,17 @@ class Bert:
 
 
 def _gelu(values: Array) -> Array:
-    from scipy.special import erf
+    """Return `values` times the normal distribution function, within 2e-7 (Abramowitz and Stegun, 7.1.26).
 
-    activated: Array = values * np.float32(0.5) * (1 + erf(values / np.float32(math.sqrt(2))))
+    scipy has the error function, but its import takes longer than the search.
+    """
+    x = np.abs(values) / np.float32(math.sqrt(2))
+    t = 1 / (1 + np.float32(0.3275911) * x)
+    tail = np.zeros_like(t)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail = (tail + np.float32(coefficient)) * t
+    tail *= np.exp(-x * x) / 2
+    activated: Array = values * np.where(values > 0, 1 - tail, tail)
     return activated
 
 

@@ -133,6 +133,7 @@ def _copy(part: Part, parts: Mapping[str, Part], work: Path) -> None:
         with storage.replacing(target) as scratch:
             disk.write_text(scratch, replace(moved, inputs=inputs).to_json())
 
+    storage.check_parts(part.path)
     storage.hard_link(part.path, work / part.name, copy_manifest)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -216,25 +217,20 @@ class Postings:
         """Memory-map the files of `save`.
 
         Raises:
-            HybridError: a file is missing or truncated, or written by an earlier version.
+            HybridError: a file is missing, truncated, or of another type.
         """
-        if (folder / "rows.npy").is_file():
-            raise HybridError(
-                f"{folder}: the impact matrix has the form of an earlier hybrid; repeat the command of the index with "
-                "--overwrite",
-                code="older-format", path=folder,
-            )  # fmt: skip
         try:
             terms = pl.read_parquet(folder / layout.TERMS, columns=["term"], glob=False)["term"]
             arrays: list[Any] = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
+            _refuse_other_types(dict(zip(_ARRAYS, arrays, strict=True)))
             positions = folder / layout.POSITIONS
             arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None, None]
             if (folder / layout.COLLECTION).is_file():
                 counts = np.load(folder / layout.COLLECTION).tolist()
                 arrays[-1] = Statistics(np.load(folder / layout.COLLECTION_DF, mmap_mode="r"), *counts)
             arrays += [Checksums(folder, np.load(folder / layout.CHECKSUMS))]
-        except (OSError, ValueError, EOFError, pl.exceptions.PolarsError) as error:
-            problem = f"{folder}: incomplete impact matrix ({error}); repeat index-bm25 with --overwrite"
+        except (OSError, ValueError, EOFError, SyntaxError, TokenError, pl.exceptions.PolarsError) as error:
+            problem = f"{folder}: incomplete impact matrix ({error}); repeat the command of the index with --overwrite"
             raise HybridError(problem, code="incomplete-matrix", path=folder) from None
         return cls(terms, *arrays)
 
@@ -310,6 +306,17 @@ class Checksums:
 def _checksum(postings: Postings, block: int) -> int:
     some = slice(block * CHECKED, (block + 1) * CHECKED)
     return zlib.crc32(postings.tfs[some].data, zlib.crc32(postings.lows[some].data))
+
+
+def _refuse_other_types(arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Refuse postings of another type or number; their checksums do not cover the headers of the files.
+
+    Raises:
+        ValueError: names the file.
+    """
+    for name, kinds in (("lows", (np.uint16,)), ("tfs", _COUNTS)):
+        if arrays[name].dtype not in kinds or arrays[name].shape != (arrays["indptr"][-1],):
+            raise ValueError(f"{name}.npy has other postings than indptr.npy counts")
 
 
 def _smallest(largest: int) -> npt.DTypeLike:

@@ -74,6 +74,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         jvm.start(settings.java_heap or _heap(settings.memory))
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
+            storage.check_parts(output, layout.IMPACTS, layout.DOCIDS)
             for part in (*([layout.LUCENE] if settings.lucene else []), layout.IMPACTS, layout.DOCIDS):
                 artifacts.hard_link(output / part, work / part)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -27,6 +28,10 @@ from hybrid_cli.storage.schemas import Kind
 from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2
+_FORMATS = {
+    Kind.LEXICAL_INDEX: 3,
+    Kind.SHARDS: 3,
+}  # of other kinds, `FORMAT`; 3: three bytes per posting, with checksums
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
 _IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the record in its footer
@@ -43,6 +48,7 @@ class Record:
         stage: command that wrote it.
         counts: facts that the stage stored.
         fingerprint: hash of the content.
+        format: version of the files of this kind; without one, the newest.
         files: relative paths of all files of a folder; None for a file.
         checksums, sizes: relative path -> content hash, and bytes, of the files of a folder that enter the fingerprint.
     """
@@ -51,10 +57,14 @@ class Record:
     stage: str
     counts: dict[str, Any] = field(default_factory=dict, kw_only=True)
     fingerprint: str = field(default="", kw_only=True)
-    format: int = field(default=FORMAT, kw_only=True)
+    format: int = field(default=0, kw_only=True)
     files: list[str] | None = field(default=None, kw_only=True)
     checksums: dict[str, str] | None = field(default=None, kw_only=True)
     sizes: dict[str, int] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.format:
+            object.__setattr__(self, "format", newest_format(self.kind))
 
     def of_table(self, path: Path) -> Self:
         """Return the record of a table at `path`, which may be a part of a folder."""
@@ -89,6 +99,11 @@ class Record:
     def to_html(self) -> str:
         """Return an HTML data block; no text in it can end the block."""
         return _DATA_BLOCK.format(self.to_json().replace("<", "\\u003c"))
+
+
+def newest_format(kind: Any) -> int:
+    """Return the format that this version writes for a kind."""
+    return _FORMATS.get(kind, FORMAT)
 
 
 def find_record(path: str | Path) -> Record | None:
@@ -173,13 +188,14 @@ def _text_in_json(path: Path) -> str | None:
     return json.dumps(embedded) if embedded else None
 
 
-def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> AnyRecord:
+def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) -> AnyRecord:
     try:
         values = parse_json(text, MANIFEST)
-        written = values.get("format", FORMAT) if isinstance(values, dict) else None
-        newer = isinstance(written, int) and written > FORMAT  # whose other fields may be unknown here
+        written, kind = (values.get("format"), values.get("kind")) if isinstance(values, dict) else (None, None)
+        newest = newest_format(kind) if kind in set(Kind) else sys.maxsize
+        newer = isinstance(written, int) and written > newest  # whose other fields may be unknown here
         stored = values.pop("checksum", _IN_FOOTER) if isinstance(values, dict) else _IN_FOOTER
-        parsed = None if newer else _typed(kind, values)
+        parsed = None if newer else _typed(record, values)
     except InputError as error:
         _refuse_newer(text, path)
         raise DamageError(
@@ -188,7 +204,7 @@ def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> A
         ) from None  # fmt: skip
     if parsed is None:
         raise InputError(
-            f"{path}: has format {written}, this hybrid reads up to {FORMAT}; update hybrid",
+            f"{path}: has format {written}, this hybrid reads up to {newest}; update hybrid",
             code="newer-format", path=path, format=written,
         )  # fmt: skip
     if stored not in (_IN_FOOTER, hash_json(values)):
@@ -196,9 +212,9 @@ def _parsed(kind: type[AnyRecord], text: str, path: Path, any_format: bool) -> A
             f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
             code="damaged-manifest", path=path,
         )  # fmt: skip
-    if parsed.format < FORMAT and not any_format:
+    if parsed.format < newest and not any_format:
         raise InputError(
-            f"{path}: {parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {FORMAT}); "
+            f"{path}: {parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {newest}); "
             f"rebuild it with `hybrid {parsed.stage} ... --overwrite`",
             code="older-format", path=path, format=parsed.format,
         )  # fmt: skip
