@@ -162,9 +162,9 @@ def test_pair_scores_and_matrix_products_equal_search_scores(
     np.testing.assert_allclose(product.ravel(), searched.to_numpy(), rtol=1e-5)
 
 
-@given(corpora, st.integers(1, 7))
-def test_postings_do_not_depend_on_block_size(documents: list[list[str]], size: int) -> None:
-    builder = PostingsBuilder()
+@given(corpora, st.integers(1, 7), st.integers(1, 4))
+def test_postings_do_not_depend_on_blocks_and_threads(documents: list[list[str]], size: int, threads: int) -> None:
+    builder = PostingsBuilder(threads)
     for at in range(0, len(documents), size):
         builder.add(*flat(documents[at : at + size]))
     made, whole = builder.finish(), count(documents)

@@ -108,7 +108,7 @@ def build(
             kept = (
                 pl.DataFrame(schema={"docid": pl.String}) if base is None else base.kept().filter("kept").drop("kept")
             )
-            builder, docids = PostingsBuilder() if missing else None, [kept]
+            builder, docids = PostingsBuilder(min(threads, _MOST_COUNTERS)) if missing else None, [kept]
             indexing = stack.enter_context(_Lucene(folder, language, threads, base)) if lucene_missing else None
             for part in _counted(corpus(), fields, language, threads, indexing is not None):
                 docids.append(part.documents.select("docid"))

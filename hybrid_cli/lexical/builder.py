@@ -9,12 +9,18 @@ import pyarrow as pa
 from hybrid_cli.lexical.english_numbers import Ints, Longs
 from hybrid_cli.lexical.impacts import Postings, positions_of_terms
 from hybrid_cli.lexical.numbering import Counted, TermNumbers, TokenNumbers, count
+from hybrid_cli.threads import ThreadPool
 
 
 class PostingsBuilder:
-    """Collects documents block by block; memory holds two integers per posting, and the dictionaries."""
+    """Collects documents block by block; memory holds two integers per posting, and the dictionaries.
 
-    def __init__(self) -> None:
+    Args:
+        threads: threads that sort the postings, each those of some terms.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
         self._tokens = TokenNumbers()
         self._blocks: list[tuple[TermNumbers, Counted]] = []
 
@@ -57,10 +63,19 @@ class PostingsBuilder:
         )
         largest = max((int(block.tfs.max(initial=0)) for _, block in self._blocks), default=0)
         postings = Postings.empty(terms, df, largest, lengths)
-        matrix, cursor, first = postings.matrix(None), postings.indptr[:-1].copy(), 0
-        for numbers, block in self._blocks:
-            kernels.scatter(first, block.distinct, ranks[id(numbers)][block.terms], block.tfs, cursor, matrix)
-            first += len(block.lengths)
+        matrix, cursor = postings.matrix(None), postings.indptr[:-1].copy()
+
+        def fill(begin: int, end: int) -> None:
+            first = 0
+            for numbers, block in self._blocks:
+                words = ranks[id(numbers)][block.terms]
+                kernels.scatter(first, block.distinct, words, block.tfs, (begin, end), cursor, matrix)
+                first += len(block.lengths)
+
+        equal = np.arange(1, self._threads) * len(postings) // self._threads
+        cuts = [0, *np.searchsorted(postings.indptr, equal).tolist(), len(terms)]
+        with ThreadPool(self._threads) as pool:
+            list(pool.map(fill, cuts, cuts[1:]))
         kernels.end_parts(matrix)
         self._blocks.clear()  # larger than the postings
         return postings

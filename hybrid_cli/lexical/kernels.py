@@ -140,15 +140,20 @@ def encode_all(rows: Any, matrix: Any) -> None:
 
 
 @jit
-def scatter(first: int, distinct: Any, words: Any, counts: Any, cursor: Any, matrix: Any) -> None:
-    """Write the postings of documents `first`, `first` + 1, ... at each term's `cursor`, and advance it."""
+def scatter(first: int, distinct: Any, words: Any, counts: Any, terms: Any, cursor: Any, matrix: Any) -> None:
+    """Write the postings of documents `first`, `first` + 1, ... at each term's `cursor`, and advance it.
+
+    `terms` are the first of the terms that are written, and the one after the last.
+    """
     at = 0
     for document in range(len(distinct)):
         for _ in range(distinct[document]):
-            position = cursor[words[at]]
-            put(matrix, words[at], position, first + document)
-            matrix.tfs[position] = counts[at]
-            cursor[words[at]] = position + 1
+            term = words[at]
+            if terms[0] <= term < terms[1]:
+                position = cursor[term]
+                put(matrix, term, position, first + document)
+                matrix.tfs[position] = counts[at]
+                cursor[term] = position + 1
             at += 1
 
 
