@@ -21,6 +21,7 @@ CLAIM_MEASURES ?= MRR@10,nDCG@10,MAP,R@100,R@1000,Success@10,Success@20,Success@
 MEASURED ?= $(OUT)/measured
 # Margin of the arm `constant-mean`; by default the mean margin in the training of `residual`, from its learning curve.
 RESIDUAL_MEAN ?=
+planning = $(findstring n,$(firstword -$(MAKEFLAGS)))  # make -n, before the curve exists
 
 claims := $(OUT)/claims/seed-$(SEED)
 claim_train = $(HYBRID) train-dense $< --model $(MODEL) --layers $(CLAIM_LAYERS) --query-max-len 32 --doc-max-len 64 \
@@ -91,7 +92,7 @@ $(claims)/constant/manifest.json: $(claims)/errors.parquet
 	$(claim_clear) --loss margin
 
 $(claims)/constant-mean/manifest.json: $(claims)/errors.parquet $(claims)/residual/manifest.json
-	$(claim_clear) --loss margin --xi $(or $(RESIDUAL_MEAN),$(shell $(CURVES) $(claims)/residual --mean mean_margin))
+	$(claim_clear) --loss margin --xi $(or $(RESIDUAL_MEAN),$(if $(planning),MEAN_MARGIN,$(shell $(CURVES) $(claims)/residual --mean mean_margin)))
 
 $(claims)/random/manifest.json: $(claims)/random.parquet
 	$(claim_clear) --loss residual-margin

@@ -30,7 +30,7 @@ from scipy import stats
 
 from hybrid_cli import runs, storage
 from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.accuracy import answer_qrels, passages, with_answers
 from hybrid_cli.reporting import tables as reporting
 from hybrid_cli.reporting.aggregate import MACRO, MICRO, aggregate
@@ -446,4 +446,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HybridError as error:
+        sys.exit(f"tables.py: {error}")

@@ -100,6 +100,7 @@ def test_an_instruction_needs_its_placeholder(models: dict[str, Path], tmp_path:
         {"query_prefix": "Instruct: find code", "task": "Find code"},
         {"query_prefix": "Instruct: {task}\nQuery:"},
         {"query_prefix": "{query} in short"},
+        {"query_prefix": "Instruct: {tsk}\nQuery: "},
     ]
     for changes in wrong:
         with raises("template-placeholder"):

@@ -124,3 +124,32 @@ def test_encoders_that_are_no_single_model_are_refused(
     run = tmp_path / "run.trec"
     run.write_text(RUN)
     refused("export", run, "--format", "hub", "--output", tmp_path / "x", problem="unknown-choice", option="format")
+
+
+def test_an_adapter_of_a_model_on_this_machine_is_merged_first(tiny_bert: Path, tmp_path: Path) -> None:
+    """Another machine has no such base, and the card would publish the path."""
+    write_examples(tmp_path / "train.parquet")
+    words = ("--model", tiny_bert, "--lora-r", "2", "--max-steps", "1", "--batch-size", "4")
+    adapted, merged = tmp_path / "adapted", tmp_path / "merged"
+    assert hybrid("train-dense", tmp_path / "train.parquet", *words, "--output", adapted).code == 0
+    done = hybrid("export", adapted, "--format", "hub", "--output", tmp_path / "hub")
+    assert (done.code, done.problem) == (2, "model-adapter")
+    assert hybrid("convert-checkpoint", adapted, merged, "--merge").code == 0
+    assert hybrid("export", merged, "--format", "hub", "--output", tmp_path / "hub").code == 0
+
+
+def test_a_prefix_of_several_lines_is_one_row_of_the_card(tiny_bert: Path, tmp_path: Path) -> None:
+    write_examples(tmp_path / "train.parquet")
+    words = (
+        "--model",
+        tiny_bert,
+        "--query-prefix",
+        "Instruct: {task}\nQuery: ",
+        "--task",
+        "Find code",
+        "--max-steps",
+        "1",
+    )
+    assert hybrid("train-dense", tmp_path / "train.parquet", *words, "--output", tmp_path / "encoder").code == 0
+    assert hybrid("export", tmp_path / "encoder", "--format", "hub", "--output", tmp_path / "hub").code == 0
+    assert "| prefix | `Instruct: Find code\\nQuery: ` |  |" in (tmp_path / "hub" / "README.md").read_text("utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -98,6 +99,7 @@ OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("senten
 FIRST_MODULE = 2  # number of the first module after the pooling, as sentence-transformers counts them
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 _TASK, _QUERY = "{task}", "{query}"  # placeholders of templates
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 _LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
     "truncate_dim": None,
     "binary": False,
@@ -252,6 +254,9 @@ class Contract(TextForm):
         new = replace(new, query_prefix=new.query_prefix.removesuffix(_QUERY))
         if _QUERY in new.query_prefix:
             problem = f"{_QUERY} is not at its end; a query follows its prefix"
+            raise option_error("query_prefix", new.query_prefix, problem, code="template-placeholder")
+        if unknown := _PLACEHOLDER.search(new.query_prefix.replace(_TASK, "")):
+            problem = f"{unknown[0]} is no placeholder; only {_TASK} and, at the end, {_QUERY} are"
             raise option_error("query_prefix", new.query_prefix, problem, code="template-placeholder")
         if bool(new.task) != (_TASK in new.query_prefix):
             problem = f"the prefix of queries, {new.query_prefix!r}, has no {_TASK}; pass --query-prefix with {_TASK}"

@@ -85,8 +85,9 @@ def _lineage(encoder: Path) -> tuple[list[Manifest], str | None]:
 
 def _opening(contract: Any, name: str) -> Iterator[str]:
     similarity = "cosine" if contract.normalize else "inner product"
+    prefix = contract.query_prefix.replace("{task}", contract.task)
     rows = [
-        ("prefix", _code(contract.query_prefix), _code(contract.doc_prefix)),
+        ("prefix", _code(prefix), _code(contract.doc_prefix)),
         ("maximum tokens", contract.query_max_len, contract.doc_max_len),
     ]
     yield f"""A dense encoder of queries and documents for hybrid retrieval with BM25. Similarity: {similarity}.
@@ -159,4 +160,5 @@ def _escaped(text: str) -> str:
 
 def _code(text: str) -> str:
     """Return a text as code in a table; empty if the text is."""
-    return f"`{text.replace('|', chr(92) + '|').replace('`', chr(39))}`" if text else ""
+    shown = text.replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
+    return f"`{shown}`" if text else ""

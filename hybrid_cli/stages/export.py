@@ -347,6 +347,15 @@ def _hub(path: Path, scratch: Path, settings: Export) -> str:
             f"{path}: has two towers, and a repository of the hub has one model; use --format sentence-transformers",
             code="two-towers", path=path,
         )  # fmt: skip
+    from hybrid_cli.encoders.adapters import read_base  # imports PyTorch
+
+    base = read_base(path)
+    if base is not None and ("/" not in base.model or Path(base.model).is_absolute()):
+        raise InputError(
+            f"{path}: is a LoRA adapter of a model on this machine, {base.model}; merge it first: "
+            f"hybrid convert-checkpoint {path} OUT --merge",
+            code="model-adapter", path=path, model=base.model,
+        )  # fmt: skip
     _sentence_transformers(path, scratch, settings)
     for name in (layout.CURVE, layout.EPOCHS):
         disk.remove(scratch / name)
