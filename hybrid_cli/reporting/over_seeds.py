@@ -16,7 +16,7 @@ from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.measures import parse_measures
 from hybrid_cli.evaluation.options import Correction, SignificanceTest
 from hybrid_cli.reporting.plan import OVERLAP
-from hybrid_cli.reporting.summary import ALPHA, PERMUTATIONS, marks, marks_in_words, with_letter
+from hybrid_cli.reporting.summary import ALPHA, CONFIDENCE, PERMUTATIONS, RESAMPLES, marks, marks_in_words, with_letter
 from hybrid_cli.reporting.tables import Table, figure, fits
 from hybrid_cli.settings.analysis import Evaluate
 
@@ -29,7 +29,8 @@ class OverSeeds:
     """One row per variant.
 
     Attributes:
-        table: row, measure, mean, deviation (null for one seed), seeds; in the order of the runs and measures.
+        table: row, measure, mean, deviation (null for one seed), seeds; in the order of the runs and measures. With
+            RoC also low, high: the bootstrap interval over the queries of its counts, null for other measures.
         comparisons: rows against baselines, on each query's mean over the seeds; see `significance.compare`.
         measures: names in the given order, after RoC.
         baselines: rows that the others are compared with, in the order of their letters.
@@ -62,6 +63,8 @@ class OverSeeds:
         for cell in self.table.iter_rows(named=True):
             key = cell["row"], cell["measure"]
             deviation = "" if cell["deviation"] is None else f"{between}± {figure(cell['deviation'])}"
+            if cell.get("low") is not None:
+                deviation = f"{between}({figure(cell['low'])} to {figure(cell['high'])})"
             mean = "undefined" if cell["mean"] is None else figure(cell["mean"])
             cells[key] = f"{mean}{letters.get(key, '')}{deviation}"
         seeds = dict(self.table.select("row", "seeds").iter_rows())
@@ -77,7 +80,7 @@ class OverSeeds:
         if any(name.startswith("RoC@") for name in self.measures):
             lines.append(
                 "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, "
-                "or neither answers."
+                f"or neither answers, with the {CONFIDENCE:.0%} bootstrap interval of the queries' means over the seeds."
             )
         if self.table["mean"].has_nulls():
             lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")
@@ -156,6 +159,11 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     measures = means["measure"].unique(maintain_order=True).to_list()
     by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)
     table = table.sort(rank, by_measure, maintain_order=True)
+    if settings.roc_against:
+        averaged = counted.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
+        ends = significance.intervals(averaged, resamples=RESAMPLES, confidence=CONFIDENCE, seed=settings.seed)
+        ends = ends.select("measure", "low", "high", row="run")
+        table = table.join(ends, on=["row", "measure"], how="left", maintain_order="left")
     return OverSeeds(table, measures, comparisons, baselines, settings.test, settings.correction)
 
 
