@@ -197,6 +197,8 @@ CLAIMS = (
         for name in ("scifact", "insuranceqa-5k", "pydocs", "openwiki-5k")
         for arm in ("all", "refresh", "taught", "dynamic")
     ),
+    Claim("recommended-large-insuranceqa-5k", "bm25+nll", "bm25+before", "nDCG@10"),
+    Claim("recommended-large-insuranceqa-5k", "bm25+nll", "nll", "nDCG@10"),
     Claim("recommended-two-passes-pydocs", "bm25+nll-dynamic", "bm25+nll", "nDCG@10"),
     *(
         Claim(f"recommended-300-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")

@@ -160,7 +160,9 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)
     table = table.sort(rank, by_measure, maintain_order=True)
     if settings.roc_against:
-        averaged = counted.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
+        averaged = counted.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(
+            pl.col("value").mean()
+        )
         ends = significance.intervals(averaged, resamples=RESAMPLES, confidence=CONFIDENCE, seed=settings.seed)
         ends = ends.select("measure", "low", "high", row="run")
         table = table.join(ends, on=["row", "measure"], how="left", maintain_order="left")
