@@ -80,7 +80,7 @@ class OverSeeds:
         if any(name.startswith("RoC@") for name in self.measures):
             lines.append(
                 "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, "
-                f"or neither answers, with the {CONFIDENCE:.0%} bootstrap interval of the queries' means over the seeds."
+                f"or neither answers, with its {CONFIDENCE:.0%} bootstrap interval over the queries."
             )
         if self.table["mean"].has_nulls():
             lines.append("RoC is undefined where a seed has no query with a relevant document in its top hits.")
