@@ -192,7 +192,7 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
     try:
         values = parse_json(text, MANIFEST)
         written, kind = (values.get("format"), values.get("kind")) if isinstance(values, dict) else (None, None)
-        newest = newest_format(kind) if kind in set(Kind) else sys.maxsize
+        newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
         newer = isinstance(written, int) and written > newest  # whose other fields may be unknown here
         stored = values.pop("checksum", _IN_FOOTER) if isinstance(values, dict) else _IN_FOOTER
         parsed = None if newer else _typed(record, values)
