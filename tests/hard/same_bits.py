@@ -1,0 +1,141 @@
+"""Run the pipelines, and hash what they write: a change of structure must give the same bits.
+
+    python tests/hard/same_bits.py DATA FOLDER > before.txt      # at the first commit; DATA has scifact and cacm
+    python tests/hard/same_bits.py DATA FOLDER > after.txt       # at another, in another folder
+    diff before.txt after.txt
+
+`hybrid` on the PATH is run. A table is hashed by its columns and values, without its manifest; an index by its search.
+Bits of encoders depend on the processor: compare files of one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+
+FUSIONS = ("minmax", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "rbc", "log-odds", "combsum", "combmnz",
+           "combanz", "combmax", "combmin", "combmed")  # fmt: skip
+SEARCH = "search {name} --split test --hits 200"
+COLLECTION = """
+prepare beir {data}/{name} --output {name}
+index-bm25 {name} --output {name}-bm25
+index-bm25 {name} --no-lucene --shards 3 --output {name}-shards
+encode {name} --model minilm --doc-max-len 48 --output {name}-dense
+encode {name} --model minilm --doc-max-len 48 --index-type hnsw --output {name}-hnsw
+encode {name} --model minilm --doc-max-len 48 --shards 2 --output {name}-dense-shards
+{search} --index {name}-bm25 --output {name}.bm25.parquet
+{search} --index {name}-bm25 --engine lucene --output {name}.lucene.parquet
+{search} --index {name}-bm25 --rm3 --output {name}.rm3.parquet
+{search} --index {name}-bm25 --impact-bits 8 --output {name}.bits8.parquet
+{search} --index {name}-shards --output {name}.shards.parquet
+{search} --index {name}-dense --output {name}.dense.parquet
+{search} --index {name}-hnsw --output {name}.hnsw.parquet
+{search} --index {name}-dense-shards --output {name}.dense-shards.parquet
+{search} --exact --index {name}-dense,{name}-bm25 --weights 1,0.05 --output {name}.exact.parquet
+fuse {name}.bm25.parquet {name}.dense.parquet --method weighted-sum --weights 0.05,1 --index {name}-bm25,{name}-dense \
+--output {name}.weighted.parquet
+fuse {name}.bm25.parquet {name}.dense.parquet --tune --qrels {name} --split test --index {name}-bm25,{name}-dense \
+--output {name}.weights.json
+compose {name}-bm25 {name}-dense --output {name}-retriever
+compose {name}-bm25 {name}-dense --calibrate --qrels {name} --split test --output {name}-calibrated
+{search} --index {name}-retriever --output {name}.retriever.parquet
+{search} --index {name}-calibrated --output {name}.calibrated.parquet
+mine-negatives {name} --split test --index {name}-bm25 --num-negatives 4 --output {name}.examples.parquet
+evaluate {name} --split test {name}.bm25.parquet {name}.dense.parquet {name}.weighted.parquet --measures \
+nDCG@10,MRR@10,R@100,MAP,RoC@10 --format json --output {name}.measures.json
+"""
+FUSE = "fuse {name}.bm25.parquet {name}.dense.parquet --method {method} --output {name}.{method}.parquet"
+PASSAGES = """
+prepare beir {data}/cacm --split-passages 40 --passage-stride 20 --output passages
+index-bm25 passages --no-lucene --output passages-bm25
+encode passages --model minilm --doc-max-len 48 --output passages-dense
+search passages --split test --index passages-bm25 --hits 200 --output passages.bm25.parquet
+search passages --split test --index passages-dense --hits 200 --group sum2 --output passages.dense.parquet
+compose passages-bm25 passages-dense --output passages-retriever
+search passages --split test --index passages-retriever --hits 200 --output passages.retriever.parquet
+"""
+FILTERS = """
+prepare files first.jsonl --metadata all --queries test=queries.jsonl --output filtered
+index-bm25 filtered --no-lucene --output filtered-bm25
+encode filtered --model minilm --doc-max-len 48 --output filtered-dense
+encode filtered --model minilm --doc-max-len 48 --index-type hnsw --output filtered-hnsw
+compose filtered-bm25 filtered-dense --output filtered-retriever
+search filtered --split test --index filtered-bm25 --filter {some} --hits 100 --output filtered.bm25.parquet
+search filtered --split test --index filtered-dense --filter {some} --hits 100 --output filtered.dense.parquet
+search filtered --split test --index filtered-hnsw --filter {some} --hits 100 --output filtered.hnsw.parquet
+search filtered --split test --index filtered-retriever --filter {some} --hits 100 --output filtered.both.parquet
+update filtered-retriever second.jsonl
+search filtered.2 --split test --index filtered-retriever --hits 100 --output updated.parquet
+"""
+SAMPLES = ("msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec-covid")
+
+
+def content(path: Path) -> str:
+    """Return the hash of a table's values, or of a JSON file."""
+    if path.suffix == ".json":
+        whole = json.loads(path.read_text())
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+    table = pl.read_parquet(path, glob=False)
+    hashed = hashlib.sha256(repr(table.schema).encode())
+    hashed.update(table.write_json().encode())
+    return hashed.hexdigest()[:16]
+
+
+def shown(folder: Path) -> None:
+    """Print the hash of each run, table of examples and file of weights below a folder."""
+    for path in sorted(folder.rglob("*.parquet")) + sorted(folder.rglob("*weights.json")):
+        inside = any((parent / "manifest.json").exists() for parent in path.parents if parent != folder)
+        if not inside and not path.name.startswith("."):
+            print(content(path), path.relative_to(folder), flush=True)
+
+
+def run(lines: str, **names: str) -> None:
+    for line in filter(None, lines.strip().splitlines()):
+        words = [word.format(**names) for word in line.split()]
+        done = subprocess.run(["hybrid", *words, "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            print("FAILED", " ".join(words), done.stderr.splitlines()[-1:], flush=True)
+
+
+def documents(data: Path) -> None:
+    """Write two versions of documents with metadata, and queries."""
+    lines = [json.loads(line) for line in (data / "cacm/corpus.jsonl").open()][:900]
+    rows = [{"id": row["_id"], "title": row.get("title", ""), "text": row["text"] or "none", "year": 1950 + number % 40}
+            for number, row in enumerate(lines)]  # fmt: skip
+    changed = [{**row, "text": row["text"] + " parallel machine"} if number % 9 == 0 else row
+               for number, row in enumerate(rows[100:])]  # fmt: skip
+    for name, some in (("first", rows[:800]), ("second", changed)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    Path("queries.jsonl").write_text((data / "cacm/queries.jsonl").read_text())
+
+
+def main() -> None:
+    """Run all pipelines below the folder."""
+    data, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    samples = SAMPLES if len(sys.argv) < 4 else tuple(sys.argv[3:])
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    for name in ("cacm", "scifact"):
+        run(COLLECTION, data=str(data), name=name, search=SEARCH.format(name=name))
+        for method in FUSIONS:
+            run(FUSE, name=name, method=method)
+    run(PASSAGES, data=str(data))
+    documents(data)
+    run(FILTERS, some="year>=1970")
+    shown(folder)
+    root = Path(__file__).resolve().parents[2]
+    for sample in samples:
+        papers = folder / "papers-small"
+        subprocess.run([sys.executable, root / "studies/one_process.py", sample, "SCALE=small", f"papers={papers}"],
+                       cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    shown(folder / "papers-small")
+
+
+if __name__ == "__main__":
+    main()
