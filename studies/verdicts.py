@@ -151,7 +151,7 @@ CLAIMS = (
     Claim("bpr", "bpr", "dpr"),
     *(Claim("bpr-1500-steps", "bpr", other) for other in ("signs", "dpr", "bpr-before")),
     Claim("bpr-before", "bpr", "bpr-before"),
-    *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32 (studies/log.md)
+    *(Claim("rounding", "bpr", other) for other in ("signs", "dpr")),  # repeated with losses in fp32
     *(Claim("lambda", row, "", "RBO", gain=0.45) for row in ("static", *TRANSFORMERS)),
     *(Claim("lambda", f"dpr+{row}", "bm25+dpr") for row in ("static", *TRANSFORMERS)),
     *(

@@ -1,7 +1,7 @@
 """Dropout on CPUs that draws four decisions from one random number.
 
 Own code because PyTorch draws a number for every value, in one thread on processors that MKL does not know: a quarter
-of a training step (studies/performance-history.md).
+of a training step.
 """
 
 from __future__ import annotations

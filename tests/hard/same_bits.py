@@ -21,38 +21,38 @@ import polars as pl
 
 FUSIONS = ("minmax", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "rbc", "log-odds", "combsum", "combmnz",
            "combanz", "combmax", "combmin", "combmed")  # fmt: skip
-SEARCH = "search {name} --split test --hits 200"
 COLLECTION = """
-prepare beir {data}/{name} --output {name}
+prepare beir {data}/{name} --on-dangling drop --output {name}
 index-bm25 {name} --output {name}-bm25
-index-bm25 {name} --no-lucene --shards 3 --output {name}-shards
+index-bm25 {name} --shards 3 --output {name}-shards
 encode {name} --model minilm --doc-max-len 48 --output {name}-dense
 encode {name} --model minilm --doc-max-len 48 --index-type hnsw --output {name}-hnsw
-encode {name} --model minilm --doc-max-len 48 --shards 2 --output {name}-dense-shards
-{search} --index {name}-bm25 --output {name}.bm25.parquet
-{search} --index {name}-bm25 --engine lucene --output {name}.lucene.parquet
-{search} --index {name}-bm25 --rm3 --output {name}.rm3.parquet
-{search} --index {name}-bm25 --impact-bits 8 --output {name}.bits8.parquet
-{search} --index {name}-shards --output {name}.shards.parquet
-{search} --index {name}-dense --output {name}.dense.parquet
-{search} --index {name}-hnsw --output {name}.hnsw.parquet
-{search} --index {name}-dense-shards --output {name}.dense-shards.parquet
-{search} --exact --index {name}-dense,{name}-bm25 --weights 1,0.05 --output {name}.exact.parquet
+encode {name} --model minilm --doc-max-len 48 --shard-size 1500 --output {name}-dense-shards
+search {name} --split test --hits 200 --index {name}-bm25 --output {name}.bm25.parquet
+search {name} --split test --hits 200 --index {name}-bm25 --engine lucene --output {name}.lucene.parquet
+search {name} --split test --hits 200 --index {name}-bm25 --rm3 --output {name}.rm3.parquet
+search {name} --split test --hits 200 --index {name}-bm25 --impact-bits 8 --output {name}.bits8.parquet
+search {name} --split test --hits 200 --index {name}-shards --output {name}.shards.parquet
+search {name} --split test --hits 200 --index {name}-dense --output {name}.dense.parquet
+search {name} --split test --hits 200 --index {name}-hnsw --output {name}.hnsw.parquet
+search {name} --split test --hits 200 --index {name}-dense-shards --output {name}.dense-shards.parquet
+search {name} --split test --hits 200 --exact --index {name}-dense,{name}-bm25 --weights 1,0.05 \
+--output {name}.exact.parquet
 fuse {name}.bm25.parquet {name}.dense.parquet --method weighted-sum --weights 0.05,1 --index {name}-bm25,{name}-dense \
 --output {name}.weighted.parquet
 fuse {name}.bm25.parquet {name}.dense.parquet --tune --qrels {name} --split test --index {name}-bm25,{name}-dense \
 --output {name}.weights.json
 compose {name}-bm25 {name}-dense --output {name}-retriever
 compose {name}-bm25 {name}-dense --calibrate --qrels {name} --split test --output {name}-calibrated
-{search} --index {name}-retriever --output {name}.retriever.parquet
-{search} --index {name}-calibrated --output {name}.calibrated.parquet
+search {name} --split test --hits 200 --index {name}-retriever --output {name}.retriever.parquet
+search {name} --split test --hits 200 --index {name}-calibrated --output {name}.calibrated.parquet
 mine-negatives {name} --split test --index {name}-bm25 --num-negatives 4 --output {name}.examples.parquet
 evaluate {name} --split test {name}.bm25.parquet {name}.dense.parquet {name}.weighted.parquet --measures \
 nDCG@10,MRR@10,R@100,MAP,RoC@10 --format json --output {name}.measures.json
 """
 FUSE = "fuse {name}.bm25.parquet {name}.dense.parquet --method {method} --output {name}.{method}.parquet"
 PASSAGES = """
-prepare beir {data}/cacm --split-passages 40 --passage-stride 20 --output passages
+prepare beir {data}/cacm --on-dangling drop --split-passages 40 --passage-stride 20 --output passages
 index-bm25 passages --no-lucene --output passages-bm25
 encode passages --model minilm --doc-max-len 48 --output passages-dense
 search passages --split test --index passages-bm25 --hits 200 --output passages.bm25.parquet
@@ -98,7 +98,7 @@ def shown(folder: Path) -> None:
 def run(lines: str, **names: str) -> None:
     for line in filter(None, lines.strip().splitlines()):
         words = [word.format(**names) for word in line.split()]
-        done = subprocess.run(["hybrid", *words, "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(["hybrid", *words, "--quiet"], capture_output=True, text=True)
         if done.returncode:
             print("FAILED", " ".join(words), done.stderr.splitlines()[-1:], flush=True)
 
@@ -122,7 +122,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     for name in ("cacm", "scifact"):
-        run(COLLECTION, data=str(data), name=name, search=SEARCH.format(name=name))
+        run(COLLECTION, data=str(data), name=name)
         for method in FUSIONS:
             run(FUSE, name=name, method=method)
     run(PASSAGES, data=str(data))
