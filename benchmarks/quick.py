@@ -134,11 +134,9 @@ def main() -> int:
     parser.add_argument("--parts", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--state", type=Path, help="default: out/bench.json, or out/bench-large.json")
-    parser.add_argument(
-        "--page", type=Path, help="default: studies/performance.md, or performance-history.md for --large"
-    )
+    parser.add_argument("--page", type=Path, default=Path("studies/performance.md"))
     given = parser.parse_args()
-    page = given.page or Path("studies") / ("performance-history.md" if given.large else "performance.md")
+    page = given.page
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     call, parts = ("make bench LARGE=1", LARGE) if given.large else ("make bench", PARTS)
     if given.data:

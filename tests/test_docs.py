@@ -381,8 +381,9 @@ def test_every_documented_measure_is_accepted(row: list[str]) -> None:
     assert found[0].family == names[0].partition("@")[0]
 
 
-def test_the_performance_page_names_every_benchmark() -> None:
-    text = "".join((STUDIES / name).read_text("utf-8") for name in ("performance.md", "performance-history.md"))
+def test_pages_name_every_benchmark() -> None:
+    pages = [*STUDIES.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    text = "".join(path.read_text("utf-8") for path in pages)
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
 
 
@@ -393,9 +394,7 @@ def test_the_quick_benchmark_replaces_its_table_only(tmp_path: Path, monkeypatch
     seconds, results = ratios.in_turns({"ours": lambda: 1, "theirs": lambda: 2}, 3, iter(range(100)).__next__)
     assert (seconds, results) == ({"ours": [1, 1, 1], "theirs": [1, 1, 1]}, {"ours": 1, "theirs": 2})
     page = tmp_path / "performance.md"
-    page.write_text(
-        "".join((STUDIES / name).read_text("utf-8") for name in ("performance.md", "performance-history.md"))
-    )
+    page.write_text((STUDIES / "performance.md").read_text("utf-8"))
     row = ratios.Row("a task", "a peer", ratios.ratios([6.0, 2.0, 4.0], [2.0, 1.0, 2.0]), "1.5", "script.py")
     for call in ("make bench", "make bench LARGE=1"):
         before = page.read_text("utf-8")
