@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from command import Refusal, hybrid, raises, refusal
+from tiny_collection import write_lines
 
+from hybrid_cli.cli import removed
 from hybrid_cli.settings import COMMANDS, Fuse
 
 
@@ -184,6 +186,38 @@ def test_an_unknown_option_is_refused_with_a_similar_one(words: str, message: st
     done = hybrid(*words.split())
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert message in done.err
+
+
+def test_removed_commands_options_and_values_name_their_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {
+        "plot": "hybrid report",
+        "prepare pdf": "",
+        "fuse --rrf-constant": "--rrf-k",
+        "fuse --missing worst": "--missing zero",
+    }
+    monkeypatch.setattr(removed, "REMOVED", table)
+    config = write_lines(tmp_path / "options.yaml", "rrf-constant: 3")
+    sections = write_lines(tmp_path / "sections.yaml", "plot: {k: 3}", "fuse: {}")
+    for line, words in {
+        "plot a b": "plot",
+        "prepare pdf folder": "prepare pdf",
+        "fuse a b -o f --rrf-constant 3": "fuse --rrf-constant",
+        "fuse a b -o f --missing worst": "fuse --missing worst",
+        f"fuse a b -o f --config {config}": "fuse --rrf-constant",
+        f"fuse a b -o f --config {sections}": "plot",
+    }.items():
+        done = hybrid(*line.split())
+        assert (done.code, len(done.err.splitlines())) == (2, 1)
+        assert done.is_problem("removed", words=words, successor=table[words]), done
+        assert (table[words] or "leave it out") in done.err
+
+
+def test_no_removed_word_is_known() -> None:
+    for words in removed.REMOVED:
+        if len(words.rpartition("--")[2].split()) < 2:  # a removed value needs the rest of a command
+            assert hybrid(*words.split()).is_problem("removed", words=words), words
 
 
 @pytest.mark.parametrize("command", ["", "prepare", *(kind.command for kind in COMMANDS)])

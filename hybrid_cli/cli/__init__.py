@@ -22,6 +22,7 @@ import typer
 from hybrid_cli import console, memory, plugins
 from hybrid_cli.cli import options, signals, streams
 from hybrid_cli.cli.app import app
+from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import HybridError, InputError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
@@ -67,7 +68,7 @@ def main() -> None:
         stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
         _stop(stopped, error, debug)
     except _UsageError as error:
-        _refuse_usage(error)
+        _refuse_usage(error, debug)
     except HybridError as error:
         _stop(error, error, debug)
     except BrokenPipeError:  # `hybrid inspect ... | head`: the reader has seen enough
@@ -154,9 +155,12 @@ def _folder_of(path: Path) -> Path:
     return next(unfinished, path.parent)
 
 
-def _refuse_usage(error: typer.BadParameter) -> None:
+def _refuse_usage(error: typer.BadParameter, debug: bool) -> None:
     """Print a usage error in one line; the message is empty if Typer has printed the help instead."""
     message = error.format_message().rstrip(".")
+    words = f"{error.ctx.command_path} {getattr(error, 'option_name', None)}" if error.ctx else ""
+    if removed := removed_error(words.removeprefix("hybrid ")):
+        _stop(removed, removed, debug)
     if (name := getattr(error, "option_name", None)) and error.ctx and not isinstance(error, typer.BadParameter):
         message = f"no option {name}" + _suggestion(name, error.ctx.command)
     if message:

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from hybrid_cli import console
 from hybrid_cli.cli.options import EVERYWHERE, add_command, without_types
+from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings
 from hybrid_cli.version import __version__
@@ -73,9 +74,12 @@ class _Group(TyperGroup):
         return kind and self._built(cmd_name, kind)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command to run; one of a plugin that fails is an error."""
+        """Return the command to run; one of a plugin that fails, or that was removed, is an error."""
         if args and args[0] in self.others():
             return args[0], self._built(args[0], self.others()[args[0]]()), args[1:]
+        words = " ".join([*ctx.command_path.split()[1:], *args[:1]])
+        if args[:1] and args[0] not in self.own() and (removed := removed_error(words)):
+            raise removed
         return super().resolve_command(ctx, args)
 
     def _settings_of(self, name: str) -> type[Settings] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from hybrid_cli.cli.options import FLAGS, as_paths, switch
+from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import read_text
 from hybrid_cli.json_files import NOT_JSON, reason
@@ -98,6 +99,8 @@ def _values(config: str, kind: type[Settings]) -> dict[str, Any]:
     for name, declared in kind.declared().items():
         fields |= {bare_name(part): name for spelled in declared.names for part in spelled.split("/")[:1]}
     if unknown := sorted(str(name) for name in content if bare_name(name) not in fields):
+        if removed := removed_error(f"{kind.command} --{bare_name(unknown[0])}", config):
+            raise removed
         close = get_close_matches(bare_name(unknown[0]), fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         if positive := _positive(bare_name(unknown[0]), kind):
@@ -139,6 +142,9 @@ def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict
     Raises:
         InputError: no section of this command, or options outside of the sections.
     """
+    for name, value in content.items():
+        if isinstance(value, dict) and name != kind.command and (removed := removed_error(name, config)):
+            raise removed
     commands = set(command_names())
     sections = {name for name, value in content.items() if name in commands and isinstance(value, dict)}
     if not sections:

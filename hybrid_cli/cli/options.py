@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import console, memory, plugins
+from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.memory import cpu_count
@@ -331,10 +332,13 @@ def _without_unset_flags(values: dict[str, Any], kind: type[Settings]) -> dict[s
 
 @contextmanager
 def _add_config_file(configs: Sequence[str], fields: Set[str], kind: type[Settings]) -> Iterator[None]:
-    """Add the config file to an error about an option that only it sets."""
+    """Add the config file to an error about an option that only it sets; a removed value names its successor."""
     try:
         yield
     except InputError as error:
+        words = f"{kind.command} --{error.fields.get('option')} {error.fields.get('value')}"
+        if removed := removed_error(words.replace("_", "-")):
+            raise removed from None
         name = str(error.fields.get("needed_by", error.fields.get("option")))
         if name in fields & kind.declared().keys():
             option = spelling(name, kind.declared()[name])

@@ -37,15 +37,15 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     With 200 judged queries or more, three fifths train the model, one fifth tunes the weights and one fifth tests. With
     fewer, all of them tune the weights. Without any, both indexes and their default fusion are built, ready to search;
     `--pseudo-queries` adds a report whose queries are texts of the documents. With fewer than 200, the model is trained
-    only on request, on pseudo-queries, which can make it worse: `--minutes`, `--max-steps` or `--layers` asks for it,
-    and with judgments `--pseudo-queries` too.
+    only on request, on pseudo-queries, which can make it worse: `--max-steps` or `--layers` asks for it, and with
+    judgments `--pseudo-queries` too.
     """
 
     command = "auto"
     panel = START
     examples = (
         "hybrid auto docs.jsonl --output out/mine",
-        "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --minutes 120 --output out/mine",
+        "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --max-steps 1000 --output out/mine",
     )
 
     documents: Sequence[Path] = argument(
@@ -71,14 +71,9 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         shown="whole documents; half the tokens that the encoder reads, if documents lose over half of theirs"
     )  # fmt: skip
     passage_stride: int | None = redeclare(Prepare, "passage_stride")
-    minutes: float = option(
-        30.0,
-        "Planned time of all stages; it limits the steps of the training alone, which are chosen once.", above=0,
-        applies=when(max_steps=None)
-    )  # fmt: skip
     max_steps: int | None = option(
         None, "Number of training steps; 0 keeps the start model.", minimum=0,
-        shown="as many as --minutes allows; with fewer than 200 judged queries, 0"
+        shown="three passes over the examples, at most 300 steps; with fewer than 200 judged queries, 0"
     )  # fmt: skip
     layers: int | None = inherited(excluded=when(max_steps=0))
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", panel="")

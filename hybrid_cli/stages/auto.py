@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def auto(settings: Auto) -> Path:
     artifacts.check_output_path(settings.output, {"model": model_input(settings.model)})
     if settings.layers is not None and (file := resolve(settings.model) / "config.json").is_file():
         check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
-    path = RecommendedPath(settings, time.monotonic(), call)
+    path = RecommendedPath(settings, call)
     path.check_outputs()
     try:
         return _follow(path)

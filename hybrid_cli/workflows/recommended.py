@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +17,6 @@ from hybrid_cli.collections.source import Document, Location, Source
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import make_typed, read_json
 from hybrid_cli.settings import (
     Auto,
     Compose,
@@ -35,7 +31,6 @@ from hybrid_cli.settings import (
 )
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.settings.common import Budgeted, Overwrites
-from hybrid_cli.storage import disk
 
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than MIN_TRAIN_QUERIES tune weights, but train nothing.
@@ -44,16 +39,14 @@ MOST_UNREAD = 0.5  # share of unread tokens above which documents are divided (s
 FEWEST_QUERIES = 50  # pseudo-queries of the documents; a fifth of them are measured
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 BATCH, MAX_EPOCHS = 28, 3
+MOST_STEPS = 300  # some minutes with the start model on two cores
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
-FIRST_STEPS, FEWEST_STEPS = (1, 3), 20
-SAMPLE = 64  # documents that are encoded to measure the speed
-_STEPS_FILE = "steps.json"
 _LATER_OUTPUTS = (  # patterns of what follows the collection, which is the first output
-    "pseudo", "folds", "bm25", "dense", "pseudo-bm25", "pseudo-dense", "train.parquet", "dev.parquet", "model", "speed",
-    _STEPS_FILE, "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json",
+    "pseudo", "folds", "bm25", "dense", "pseudo-bm25", "pseudo-dense", "train.parquet", "dev.parquet", "model",
+    "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json",
     "retriever", "pseudo-retriever", "report.html",
 )  # fmt: skip
-_OF_TRAINING = ("minutes", "max_steps", "layers")  # options
+_OF_TRAINING = ("max_steps", "layers")  # options
 
 S = TypeVar("S", bound=Settings)
 
@@ -77,26 +70,15 @@ class AutoPlan:
 
 
 @dataclass(frozen=True)
-class ChosenSteps:
-    """The chosen number of training steps, as stored for later calls."""
-
-    minutes: float
-    seconds_per_step: float
-    max_steps: int
-
-
-@dataclass(frozen=True)
 class RecommendedPath:
     """The stages of one call.
 
     Attributes:
         settings: settings of `auto`.
-        started: time of the start, on the monotonic clock.
         call: calls the stage of a settings object.
     """
 
     settings: Auto
-    started: float
     call: Callable[[Settings], Any]
 
     def run(self, made: S) -> Any:
@@ -292,7 +274,7 @@ class RecommendedPath:
     # ---------------------------------------------------------------------------------------------------- training
 
     def trained(self, plan: AutoPlan) -> str:
-        """Train the model in the time that is left; return it, or the start model if there is no time."""
+        """Train the model, and return it; return the start model if nothing trains it."""
         if self.settings.max_steps == 0:
             return self.settings.model
         if plan.train.collection == self.at("collection") and self._trains_on_pseudo_queries:  # no pseudo-queries
@@ -300,16 +282,15 @@ class RecommendedPath:
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
                 f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; "
-                "pass --minutes or --max-steps to train on pseudo-queries, which can make it worse "
+                "pass --max-steps to train on pseudo-queries, which can make it worse "
                 "(docs/own-documents.md)",
-                code="start-model-used", options=["minutes", "max_steps"], queries=MIN_TRAIN_QUERIES,
+                code="start-model-used", option="max_steps", queries=MIN_TRAIN_QUERIES,
             )  # fmt: skip
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
-        steps = self._steps(plan, examples)
-        if not steps:
-            return self.settings.model
+        one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
+        steps = self.settings.max_steps or min(MAX_EPOCHS * one_pass, MOST_STEPS)
         if plan.train.collection == self.at("pseudo"):
             console.note(
                 "\nauto: training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps "
@@ -336,82 +317,6 @@ class RecommendedPath:
             examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
             doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, max_steps=steps, output=output, **more,
         )  # fmt: skip
-
-    def _steps(self, plan: AutoPlan, examples: Path) -> int:
-        """Return the number of training steps: given, stored by an earlier call, or chosen and stored."""
-        if self.settings.max_steps is not None:
-            return self.settings.max_steps
-        file, minutes = self.at(_STEPS_FILE), self.settings.minutes
-        if file.is_file():
-            stored = make_typed(ChosenSteps, read_json(file), file)
-            if stored.minutes == minutes:
-                console.note(
-                    f"\nauto: {stored.max_steps:,} training steps, as chosen by an earlier call ({file})",
-                    code="stored-steps", steps=stored.max_steps, path=file,
-                )  # fmt: skip
-                return stored.max_steps
-            if not self.settings.overwrite:
-                raise option_error(
-                    "minutes",
-                    minutes,
-                    f"{file} has the steps for {stored.minutes:g}; pass --overwrite, or --max-steps {stored.max_steps}",
-                    code="changed-option",
-                )
-        seconds, per_text = self._speed(examples)
-        fixed, per_step = validation_texts(collection.document_count(self.documents(plan.dev)))
-        others = time.monotonic() - self.started + (self._texts(plan) + fixed) * per_text
-        seconds_per_step = seconds + per_step * per_text
-        steps = int((60 * minutes - others) / seconds_per_step)
-        one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
-        steps = 0 if steps < FEWEST_STEPS else min(steps, MAX_EPOCHS * one_pass)
-        disk.write_text(file, json.dumps(asdict(ChosenSteps(minutes, round(seconds, 3), steps))) + "\n")
-        console.note(
-            f"auto: {seconds:.2g} seconds per step; the other stages take about {others / 60:.2g} minutes; "
-            + (
-                f"{steps:,} training steps ({steps / one_pass:.2g} passes over the examples)"
-                if steps
-                else f"no time to train in --minutes {minutes:g}, so the start model is used; --minutes "
-                f"{math.ceil((others + one_pass * seconds_per_step) / 60)} allows one pass over the examples"
-            ),
-            code="training-steps", steps=steps, option="minutes",
-        )  # fmt: skip
-        return steps
-
-    def _speed(self, examples: Path) -> tuple[float, float]:
-        """Measure the seconds of a training step and of encoding a text.
-
-        The difference of two short trainings leaves out the start of the training. If the second, which takes about
-        twice the time of the first, would need more than a tenth of --minutes, the first is an upper bound.
-        """
-        from hybrid_cli.encoders.models import open_encoder  # imports torch, which is no part of a step
-
-        console.note("\nauto: measuring the speed of training and encoding")
-        folder, (few, more), device = self.at("speed"), FIRST_STEPS, self.settings.device
-        start = self._seconds_of(examples, few, folder)
-        encoder = open_encoder(
-            folder, device=device, dtype=Encode.dtype, overrides={"doc_max_len": self.document_length}
-        )
-        rows = collection.scan(self.at("collection")).select("title", "text").head(SAMPLE).collect()
-        titles, texts = rows["title"].to_list(), rows["text"].to_list()
-        encoder.encode_documents(titles[:1], texts[:1])
-        began = time.monotonic()
-        encoder.encode_documents(titles, texts)
-        per_step, per_text = start / few, (time.monotonic() - began) / len(texts)
-        if 2 * start < 6 * self.settings.minutes:
-            whole = self._seconds_of(examples, more, folder)
-            per_step = max((whole - start) / (more - few), whole / more / 2)
-        disk.remove(folder)
-        return per_step, per_text
-
-    def _seconds_of(self, examples: Path, steps: int, folder: Path) -> float:
-        began = time.monotonic()
-        self.call(self._training(examples, steps, folder, overwrite=True))
-        return time.monotonic() - began
-
-    def _texts(self, plan: AutoPlan) -> int:
-        """Return the number of texts that the indexes encode."""
-        corpora = dict.fromkeys([self.documents(plan.tune), self.at("collection")])
-        return sum(collection.document_count(corpus) for corpus in corpora)
 
     # ---------------------------------------------------------------------------------------------------- retrieval
 
@@ -444,22 +349,6 @@ class RecommendedPath:
         more = self.given("threads") if name == "bm25" else self.given("threads", "device")
         self.run(Search(queries.collection, split=queries.split, index=index, output=output, **more))
         return output
-
-
-def validation_texts(documents: int) -> tuple[int, int]:
-    """Return the largest numbers of texts that the validations on a corpus encode: of any training, and per step.
-
-    Each validation, one of them before the training, encodes a small corpus, or of a larger one BM25's top hits and the
-    judged documents. A training encodes 2 `BATCH` documents per step; if these are at least twice as many as a larger
-    corpus has, each validation encodes that corpus. If they are at least as many, two searches encode it, and hits of
-    the start model are added.
-    """
-    from hybrid_cli.training.dev_set import MOST_HITS, SMALL_CORPUS  # imports torch
-
-    times = VALIDATIONS + 1
-    if documents <= SMALL_CORPUS:
-        return times * (documents + DEV_QUERIES), 0
-    return times * (2 * MOST_HITS + 2 * DEV_QUERIES), max(times, 4) * BATCH
 
 
 def _documents(path: Path) -> Iterator[Document]:

@@ -1,0 +1,25 @@
+"""Commands, options and values of options that were removed, and what to use instead."""
+
+from __future__ import annotations
+
+from hybrid_cli.errors import InputError
+
+# `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
+REMOVED = {
+    "auto --minutes": "--max-steps",
+}
+
+
+def removed_error(words: str, place: str = "") -> InputError | None:
+    """Return the error about a removed command, option or value; None if it was not removed.
+
+    Args:
+        words: the words of the command line: `append`, `auto --minutes`, `export --format lucene`.
+        place: path of the config file that has the words.
+    """
+    if words not in REMOVED:
+        return None
+    where = f"{place}: " if place else ""
+    successor = REMOVED[words]
+    instead = f"use `{successor}`" if successor else "leave it out"
+    return InputError(f"{where}`{words}` was removed; {instead}", code="removed", words=words, successor=successor)
