@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
@@ -32,7 +32,7 @@ from hybrid_cli.settings.common import (
     as_names,
 )
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, Condition, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Engine = Literal[  # search engines, in `exports.engines`
@@ -164,7 +164,7 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Comparison: _SINGLE}
+    scopes = scope(_SINGLE, Comparison)
 
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY

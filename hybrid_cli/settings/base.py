@@ -27,6 +27,7 @@ from hybrid_cli.settings.options import (
     By,
     Condition,
     Option,
+    Scope,
     alternatives,
     declare,
     spelling,
@@ -43,8 +44,8 @@ class Settings:
 
     Attributes:
         given: names of the options that were set explicitly.
-        restricted: mixin -> condition under which the options of the mixin apply. Redeclared options keep their own
-            `applies`.
+        scopes: conditions, and the options that apply only under them; see `scope`. An option of several scopes
+            applies in each. A subclass that declares an option again, with `applies`, replaces its scopes.
         option_panel: panel of the options that the class declares, without a panel of their own.
     """
 
@@ -52,7 +53,7 @@ class Settings:
     panel: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[frozenset[str]] = frozenset()
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {}
+    scopes: ClassVar[tuple[Scope, ...]] = ()
     option_panel: ClassVar[str] = ""
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -257,18 +258,34 @@ def _is_unset(value: Any, declared: Option | None) -> bool:
 
 @cache
 def _declared(kind: Any) -> Mapping[str, Option]:
-    options, types = _in_order(kind), _types(kind)
-    for mixin, condition in kind.restricted.items():
-        for name, inherited in _in_order(mixin).items():
-            if options[name] is inherited:
-                both = [Condition({**original.allowed, **condition.allowed}) for original in inherited.applies]
-                options[name] = replace(inherited, applies=tuple(both) or (condition,))
-    recorded = {
-        name: not _is_path(kind) if (own := options[name].recorded) is None else own
-        for name, kind in types.items()
-        if name in options
-    }
+    options, types = _applied(kind), _types(kind)
+    recorded = {name: not _is_path(types[name]) if (own := options[name].recorded) is None else own for name in options}
     return {name: replace(declared, recorded=recorded[name]) for name, declared in options.items()}
+
+
+@cache
+def _applied(kind: Any) -> Mapping[str, Option]:
+    """Return the declarations with the conditions of their scopes."""
+    final = _in_order(kind)
+    options = dict(final)
+    for base in (base for base in reversed(kind.__mro__) if issubclass(base, Settings)):
+        for name, conditions in _scoped(base, final).items():
+            own = options[name].applies or (Condition({}),)
+            both = (Condition({**one.allowed, **other.allowed}) for other in conditions for one in own)
+            options[name] = replace(options[name], applies=tuple(both))
+    return options
+
+
+def _scoped(base: type[Settings], final: Mapping[str, Option]) -> dict[str, list[Condition]]:
+    """Return name of an option -> the conditions of its scopes in a class, unless a subclass declares it again."""
+    found: dict[str, list[Condition]] = {}
+    for conditions, members in vars(base).get("scopes", ()):
+        for member in members:
+            declared = _in_order(base if isinstance(member, str) else member)
+            for name in [member] if isinstance(member, str) else declared:
+                if final[name] is declared[name]:
+                    found.setdefault(name, []).extend(conditions)
+    return found
 
 
 def _in_order(kind: type[Settings]) -> dict[str, Option]:
@@ -292,8 +309,8 @@ def _inherited(kind: type[Settings], name: str, changes: Mapping[str, Any]) -> O
     """Return an option that a base class declares, with changes; a default of the library takes precedence."""
     libraries = [parent for parent in kind.__bases__ if not issubclass(parent, Settings) and hasattr(parent, name)]
     default = {"default": getattr(libraries[0], name)} if libraries else {}
-    bases = (_in_order(parent) for parent in kind.__mro__[1:] if issubclass(parent, Settings))
-    declared = next((options[name] for options in bases if name in options), None)
+    bases: Iterator[Any] = (parent for parent in kind.__mro__[1:] if issubclass(parent, Settings))
+    declared = next((_applied(parent)[name] for parent in bases if name in _applied(parent)), None)
     values = {**default, **changes}
     return Option(**values) if declared is None else replace(declared, **values)
 

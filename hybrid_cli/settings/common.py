@@ -26,6 +26,7 @@ from hybrid_cli.settings.options import (
     parsed_by,
     redeclare,
     registered,
+    scope,
     when,
 )
 from hybrid_cli.training import options as training
@@ -57,10 +58,16 @@ class ReadsFiles(Settings):
     """A command that reads files of other tools."""
 
     limits: Mapping[str, int] = option(
-        {}, "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
-        "compressed file after 256 MiB of its content (100 times).", panel=GENERAL, minimum=1, parse=byte_count,
-        metavar="NAME=N", recorded=False, choices=[field.name for field in fields(input_files.Limits)]
-    )  # fmt: skip
+        {},
+        "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
+        "compressed file after 256 MiB of its content (100 times).",
+        panel=GENERAL,
+        minimum=1,
+        parse=byte_count,
+        metavar="NAME=N",
+        recorded=False,
+        choices=[field.name for field in fields(input_files.Limits)],
+    )
 
 
 @settings(kw_only=True)
@@ -81,8 +88,9 @@ class Writes(Overwrites):
 class MayWrite(Overwrites):
     """A command that prints its result, and writes it with `--output`."""
 
+    scopes = scope(when(output=GIVEN), "overwrite")
+
     output: Path | None = option(None, "Output path.", "--output", "-o")
-    overwrite: bool = inherited(applies=when(output=GIVEN))
 
 
 @settings(kw_only=True)
@@ -113,9 +121,14 @@ class Budgeted(Settings):
     memory: int | None = option(
         None,
         "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
-        "refused.", panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory",
-        recorded=False
-    )  # fmt: skip
+        "refused.",
+        panel=GENERAL,
+        minimum=1,
+        parse=byte_count,
+        metavar="BYTES",
+        shown="the free memory",
+        recorded=False,
+    )
 
 
 @settings(kw_only=True)
@@ -140,19 +153,23 @@ class EncoderContract(encoders.EncoderContract, Settings):
     option_panel = ENCODER
 
     preset: str | None = option(
-        None, "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
-        choices=registered("hybrid_cli.encoders.contract", "PRESETS"), recorded=False
-    )  # fmt: skip
+        None,
+        "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
+        choices=registered("hybrid_cli.encoders.contract", "PRESETS"),
+        recorded=False,
+    )
     pooling: Pooling | None = option(
         None,
         "Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number of "
-        "tokens, or mean weighted by the position.", shown="the model's"
-    )  # fmt: skip
+        "tokens, or mean weighted by the position.",
+        shown="the model's",
+    )
     normalize: bool | None = option(None, "Normalize vectors to length 1.", shown="the model's")
     query_prefix: str | None = option(
-        None, "Text put before every query. `{task}` is replaced by `--task`; a template may end with `{query}`.",
-        shown="the model's"
-    )  # fmt: skip
+        None,
+        "Text put before every query. `{task}` is replaced by `--task`; a template may end with `{query}`.",
+        shown="the model's",
+    )
     task: str | None = option(None, "Instruction in place of `{task}` in the query prefix.", shown="the model's")
     append_eos: bool | None = option(
         None, "End every text with the end-of-sequence token, if the tokenizer does not.", shown="the model's"
@@ -175,6 +192,8 @@ class Optimization(training.Optimization, Seeded):
 
     option_panel = OPTIMIZATION
 
+    scopes = scope(when(warmup_steps=None), "warmup") + scope(when(schedule="halve"), "halve_after")
+
     seed: int = inherited()
     epochs: int | None = option(
         None, "Passes over the training data.", minimum=1, shown="1, or as many as --max-steps needs"
@@ -183,19 +202,19 @@ class Optimization(training.Optimization, Seeded):
     batch_size: int = inherited("Queries per batch.", minimum=1)
     accumulate: int = inherited("Batches per step; in-batch negatives stay within a batch.", minimum=1)
     chunk_size: int | None = option(
-        None, "Texts encoded at once, with gradient caching: less memory, the same gradient.", minimum=1,
-        shown="the whole batch"
-    )  # fmt: skip
-    learning_rate: float = inherited("Peak learning rate.", "--learning-rate", "--lr", minimum=0)
-    warmup: float = inherited(
-        "Fraction of the steps with a rising rate.", minimum=0, maximum=1, applies=when(warmup_steps=None)
+        None,
+        "Texts encoded at once, with gradient caching: less memory, the same gradient.",
+        minimum=1,
+        shown="the whole batch",
     )
+    learning_rate: float = inherited("Peak learning rate.", "--learning-rate", "--lr", minimum=0)
+    warmup: float = inherited("Fraction of the steps with a rising rate.", minimum=0, maximum=1)
     warmup_steps: int | None = option(None, "Number of steps with a rising rate, in place of `--warmup`.", minimum=0)
     schedule: Schedule = inherited(
         "Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each epoch "
         "after the first `--halve-after` (RoC); `constant`."
     )
-    halve_after: int = inherited("Epochs before the rate is halved.", minimum=0, applies=when(schedule="halve"))
+    halve_after: int = inherited("Epochs before the rate is halved.", minimum=0)
     keep_epochs: bool = option(
         False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output."
     )
@@ -224,17 +243,21 @@ class Training(Threaded, OnDevice, Optimization, Writes):
 
     option_panel = WATCHING
 
+    scopes = scope(when(track=GIVEN), "track_dir")
+
     callback: Sequence[str] = option(
-        (), "Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The training "
-        "calls its functions.", metavar="CLASS", recorded=False
-    )  # fmt: skip
+        (),
+        "Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The training "
+        "calls its functions.",
+        metavar="CLASS",
+        recorded=False,
+    )
     track: Tracker | None = option(
         None, "Write the learning curve and validations for TensorBoard or Trackio, on this machine.", recorded=False
     )
     track_dir: Path | None = option(
-        None, "Folder of the tracker, which may have many runs.", applies=when(track=GIVEN),
-        shown="tracking in the output"
-    )  # fmt: skip
+        None, "Folder of the tracker, which may have many runs.", shown="tracking in the output"
+    )
 
 
 @settings(kw_only=True)
@@ -256,15 +279,18 @@ class AdaptedModel(encoders.LoraOptions, StartModel):
 
     option_panel = ENCODER
 
+    scopes = scope(when(lora_r=GIVEN), "lora_alpha", "lora_targets")
+
     lora_r: int | None = option(
-        None, "Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.", minimum=1,
-        excluded=when(layers=GIVEN), shown="all weights are trained"
-    )  # fmt: skip
-    lora_alpha: int | None = option(
-        None, "Scale of the adapter, times its rank.", minimum=1, applies=when(lora_r=GIVEN), shown="twice the rank"
+        None,
+        "Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.",
+        minimum=1,
+        excluded=when(layers=GIVEN),
+        shown="all weights are trained",
     )
+    lora_alpha: int | None = option(None, "Scale of the adapter, times its rank.", minimum=1, shown="twice the rank")
     lora_targets: Sequence[str] = inherited(
-        "Linear modules with an adapter, by name: `query,value`; `auto` is all of them.", applies=when(lora_r=GIVEN)
+        "Linear modules with an adapter, by name: `query,value`; `auto` is all of them."
     )
 
 
@@ -273,6 +299,8 @@ class Architecture(EncoderContract, AdaptedModel):
     """The encoder to train; defaults come from the start model."""
 
     option_panel = ENCODER
+
+    scopes = scope(when(dim=GIVEN), "projection_norm") + scope(when(start=PROJECTION), "projection_norm")
 
     tied: bool | None = option(
         None, "One tower for queries and documents, or two.", "--tied/--untied", shown="the model's"
@@ -283,9 +311,7 @@ class Architecture(EncoderContract, AdaptedModel):
         shown="the model's",
     )
     dim: int | None = option(None, "Dimensions of a linear projection.", minimum=1, shown="the model's")
-    projection_norm: bool | None = option(
-        None, "LayerNorm after the projection.", shown="the model's", applies=(when(dim=GIVEN), when(start=PROJECTION))
-    )
+    projection_norm: bool | None = option(None, "LayerNorm after the projection.", shown="the model's")
 
 
 @settings(kw_only=True)
@@ -294,14 +320,12 @@ class Validation(training.Validation, Settings):
 
     option_panel = VALIDATION
 
+    scopes = scope(when(dev=GIVEN), "dev_queries", "eval_steps", "keep")
+
     dev: Path | str | None = option(None, "Training examples of a dev split, for validation on their corpus.")
-    dev_queries: int = inherited(
-        "Number of dev queries: the first ones of the split.", minimum=1, applies=when(dev=GIVEN)
-    )
-    eval_steps: int | None = option(
-        None, "Steps between two validations.", minimum=1, shown="a tenth of all steps", applies=when(dev=GIVEN)
-    )
-    keep: Keep = inherited("Keep the weights of the best validation, or the last ones.", applies=when(dev=GIVEN))
+    dev_queries: int = inherited("Number of dev queries: the first ones of the split.", minimum=1)
+    eval_steps: int | None = option(None, "Steps between two validations.", minimum=1, shown="a tenth of all steps")
+    keep: Keep = inherited("Keep the weights of the best validation, or the last ones.")
 
 
 @settings(kw_only=True)
@@ -335,16 +359,20 @@ class Distillation(Settings):
 
     option_panel = TEACHER
 
+    scopes = scope(_DISTILLED, "distill_weight", "teacher_temperature")
+
     distill: Distill | None = option(
         None,
         "Loss on a teacher's scores that is added: `margin-mse`, of score differences, or `kl`, divergence over the "
         "query's documents, or the batch's for an encoder.",
     )
-    distill_weight: float = option(1.0, "Weight of `--distill`.", above=0, applies=_DISTILLED)
+    distill_weight: float = option(1.0, "Weight of `--distill`.", above=0)
     teacher_temperature: float = option(
-        1.0, "Divisor of the teacher's scores; the learning curve shows the mean margins of both, `student_margin` and "
-        "`teacher_margin`.", above=0, applies=_DISTILLED
-    )  # fmt: skip
+        1.0,
+        "Divisor of the teacher's scores; the learning curve shows the mean margins of both, `student_margin` and "
+        "`teacher_margin`.",
+        above=0,
+    )
 
     @property
     def is_taught(self) -> bool:
@@ -358,12 +386,16 @@ class Taught(Distillation):
 
     option_panel = TEACHER
 
+    scopes = scope(_TAUGHT, "teacher")
+
     distill: Distill | None = inherited(excluded=when(loss=(*TAUGHT, "bpr")))
     teacher_temperature: float = inherited(applies=_TAUGHT)
     teacher: str | None = option(
-        None, "Teacher: a reranker, an encoder of any kind, or a dense index, whose vectors are read.",
-        shown="the scores in the examples", recorded=False, applies=_TAUGHT
-    )  # fmt: skip
+        None,
+        "Teacher: a reranker, an encoder of any kind, or a dense index, whose vectors are read.",
+        shown="the scores in the examples",
+        recorded=False,
+    )
 
 
 @settings(kw_only=True)
@@ -372,39 +404,51 @@ class LossOptions(Settings):
 
     option_panel = OBJECTIVE
 
+    scopes = (
+        scope(when(loss=MARGINS), "xi")
+        + scope(when(loss=RESIDUALS), "scorer", "scorer_weight", "scorer_schedule")
+        + scope(when(loss=(*MARGINS, "nll", "roc", "residual-nll")), "in_batch")
+    )
+
     loss: str = option(training.LOSS, "Loss.", choices=LOSSES)
     loss_options: Mapping[str, str] = option(
-        {}, "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
-        "--loss-option", metavar="NAME=VALUE"
-    )  # fmt: skip
-    xi: float = option(training.XI, "Margin of a pair with equal scores by the scorer.", applies=when(loss=MARGINS))
+        {},
+        "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
+        "--loss-option",
+        metavar="NAME=VALUE",
+    )
+    xi: float = option(training.XI, "Margin of a pair with equal scores by the scorer.")
     scorer: str = option(
-        BM25, "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).",
-        recorded=False, applies=when(loss=RESIDUALS)
-    )  # fmt: skip
+        BM25, "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).", recorded=False
+    )
     scorer_weight: float = option(
         By("scorer", {BM25: 0.1}, 1.0),
         "Weight of the scorer's scores in the sum (lambda_train), relative to the dense scores divided by "
-        "`--temperature`.", minimum=0, shown="0.1 for `bm25`; 1 for an encoder", applies=when(loss=RESIDUALS),
-        needed=when(scorer_schedule="learned")
-    )  # fmt: skip
+        "`--temperature`.",
+        minimum=0,
+        shown="0.1 for `bm25`; 1 for an encoder",
+        needed=when(scorer_schedule="learned"),
+    )
     scorer_schedule: ScorerSchedule = option(
         "fixed",
         "Weight of the scorer: `fixed` is `--scorer-weight`, `anneal` rises to it, `random` is drawn below it for each "
-        "batch, `learned` is trained.", applies=when(loss=RESIDUALS)
-    )  # fmt: skip
+        "batch, `learned` is trained.",
+    )
     temperature: float | None = redeclare(
         Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
     in_batch: bool = redeclare(
-        Likelihood, "in_batch", default=By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
+        Likelihood,
+        "in_batch",
+        default=By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
         shown="`in-batch`; `no-in-batch` for margin, residual-margin",
-        applies=when(loss=(*MARGINS, "nll", "roc", "residual-nll"))
-    )  # fmt: skip
+    )
     ortho_weight: float = option(
-        By("loss", {"roc": 1.0}, 0.0), "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
-        minimum=0, needed=when(ortho_control=True)
-    )  # fmt: skip
+        By("loss", {"roc": 1.0}, 0.0),
+        "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
+        minimum=0,
+        needed=when(ortho_control=True),
+    )
     ortho_control: bool = option(
         False,
         "Control experiment for `--ortho-weight`: each query and document gets the BM25 vector of another one, always "
@@ -412,22 +456,29 @@ class LossOptions(Settings):
     )
     mask_matches: float = option(
         By("loss", {"roc": 0.15}, 0.0),
-        "Fraction of the query's words that are masked in documents during training (RoC).", minimum=0, maximum=1
-    )  # fmt: skip
+        "Fraction of the query's words that are masked in documents during training (RoC).",
+        minimum=0,
+        maximum=1,
+    )
     index: Path | None = option(
         None,
         "Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer "
-        "bm25`, and RoC in the learning curve with `--dev`.", needed=when(ortho_weight=POSITIVE)
-    )  # fmt: skip
+        "bm25`, and RoC in the learning curve with `--dev`.",
+        needed=when(ortho_weight=POSITIVE),
+    )
     matryoshka_dims: Sequence[int] = option(
-        (), "Lengths of vector prefixes that are trained in addition: `32,64,128`.", minimum=1,
-        excluded=when(ortho_weight=POSITIVE)
-    )  # fmt: skip
+        (),
+        "Lengths of vector prefixes that are trained in addition: `32,64,128`.",
+        minimum=1,
+        excluded=when(ortho_weight=POSITIVE),
+    )
     boost: str | None = option(
         None,
         "Encoder or ensemble to extend by one learner. Mine the training examples with this encoder or ensemble, so "
-        "that the learner is trained on its errors.", panel=BOOSTING, recorded=False
-    )  # fmt: skip
+        "that the learner is trained on its errors.",
+        panel=BOOSTING,
+        recorded=False,
+    )
 
     def parameters(self) -> dict[str, Any]:
         """Return the options that apply, by name: the keyword arguments of a loss are among them."""
@@ -440,15 +491,19 @@ class OnCluster(Settings, Workers):
 
     option_panel = GENERAL
 
+    scopes = scope(when(ray_address=GIVEN), "ray_workers")
+
     ray_address: str | None = inherited(
         "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or `local` "
         "(start one).",
         recorded=False,
     )
     ray_workers: int = inherited(
-        "Blocks in progress on the Ray cluster at a time. Each block uses one core.", minimum=1, maximum=65536,
-        applies=when(ray_address=GIVEN), recorded=False
-    )  # fmt: skip
+        "Blocks in progress on the Ray cluster at a time. Each block uses one core.",
+        minimum=1,
+        maximum=65536,
+        recorded=False,
+    )
 
 
 @settings(kw_only=True)

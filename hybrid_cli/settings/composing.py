@@ -12,7 +12,7 @@ from hybrid_cli.passages import Group
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 from hybrid_cli.settings.retrieval import TUNING, IndexBm25, SearchOptions
 
 SCALE, RERANK = "Scale of the scores", "Reranking"
@@ -39,53 +39,68 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
 
     indexes: Sequence[Path] = argument(REQUIRED, "Lexical and dense indexes of one corpus.")
     _: KW_ONLY
+    scopes = (
+        scope(when(method=GIVEN), "normalize", "missing")
+        + scope(when(reranker=GIVEN), "rerank_depth")
+        + scope(when(method=None, tune=False), "queries")
+        + scope(when(tune=True), "queries", "qrels", "measure")
+        + scope(when(calibrate=True), "queries", "qrels")
+        + scope(when(queries=GIVEN), "split")
+        + scope(when(qrels=GIVEN), "split")
+    )
+
     method: str | None = redeclare(
-        Fuse, "method", default=None, help="Fusion method; see `hybrid fuse`.",
-        shown="the sum of exact scores in units of their deviations"
-    )  # fmt: skip
+        Fuse,
+        "method",
+        default=None,
+        help="Fusion method; see `hybrid fuse`.",
+        shown="the sum of exact scores in units of their deviations",
+    )
     weights: str | Sequence[float] | None = option(
         None,
         "One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations; or "
-        "`@FILE` written by `fuse --tune`.", parse=str, shown="0.3 for lexical, 0.7 for dense indexes; else equal"
-    )  # fmt: skip
-    normalize: Normalization | None = redeclare(Fuse, "normalize", applies=when(method=GIVEN))
+        "`@FILE` written by `fuse --tune`.",
+        parse=str,
+        shown="0.3 for lexical, 0.7 for dense indexes; else equal",
+    )
+    normalize: Normalization | None = redeclare(Fuse, "normalize")
     rrf_k: float = redeclare(Fuse, "rrf_k", applies=when(method="rrf"))
     missing: Missing | None = redeclare(
-        Fuse, "missing", help="A document that an index does not return; see `hybrid fuse`.", panel="",
-        applies=when(method=GIVEN)
-    )  # fmt: skip
+        Fuse, "missing", help="A document that an index does not return; see `hybrid fuse`.", panel=""
+    )
     depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)
     group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)
     reranker: str | None = option(
         None, "Reranker of the first fused hits: a folder, or a Hugging Face id.", panel=RERANK
     )
-    rerank_depth: int = option(
-        50, "Hits per query that the reranker rescores.", panel=RERANK, minimum=1, applies=when(reranker=GIVEN)
-    )
+    rerank_depth: int = option(50, "Hits per query that the reranker rescores.", panel=RERANK, minimum=1)
     queries: Path | None = option(
-        None, "Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.",
-        panel=SCALE, shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
-        applies=(when(method=None, tune=False), when(tune=True), when(calibrate=True))
-    )  # fmt: skip
-    split: str | None = option(
-        None, "Split of the collection in `--queries` or `--qrels`.", recorded=False,
-        applies=(when(queries=GIVEN), when(qrels=GIVEN))
-    )  # fmt: skip
+        None,
+        "Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.",
+        panel=SCALE,
+        shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
+    )
+    split: str | None = option(None, "Split of the collection in `--queries` or `--qrels`.", recorded=False)
     seed: int = inherited("Random seed of the sentences and folds.")
     tune: bool = option(
-        False, "Search the queries of `--qrels`, and choose method and weights on them.", panel=TUNING,
-        excluded=(when(weights=GIVEN), when(method=GIVEN))
-    )  # fmt: skip
+        False,
+        "Search the queries of `--qrels`, and choose method and weights on them.",
+        panel=TUNING,
+        excluded=(when(weights=GIVEN), when(method=GIVEN)),
+    )
     calibrate: bool = option(
-        False, "Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.",
-        panel=TUNING
-    )  # fmt: skip
+        False,
+        "Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.",
+        panel=TUNING,
+    )
     qrels: Path | None = option(
-        None, "Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.",
-        panel=TUNING, applies=(when(tune=True), when(calibrate=True)), needed=(when(tune=True), when(calibrate=True))
-    )  # fmt: skip
+        None,
+        "Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.",
+        panel=TUNING,
+        needed=(when(tune=True), when(calibrate=True)),
+    )
     machine: Path | None = redeclare(Fuse, "machine")
-    measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE, applies=when(tune=True))
+    measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE)
 
     def check(self) -> None:
         """Refuse an index that is listed twice."""

@@ -27,7 +27,7 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import OnCluster, Seeded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, scope, when
 from hybrid_cli.settings.signature import settings_of
 
 _QRELS = when(qrels=GIVEN, pseudo_queries=None)
@@ -58,41 +58,59 @@ class Prepare(Seeded, Writes, options.Import):
 
     reader: ClassVar[Callable[..., Any] | None] = None
 
+    scopes = (
+        scope(when(split_passages=GIVEN), "passage_stride")
+        + scope(when(pseudo_queries=GIVEN), "pseudo_train", "pseudo_dev", "seed")
+        + scope(when(sample=GIVEN), "seed")
+        + scope(when(sample_queries=GIVEN), "seed")
+    )
+
     sample: int | None = option(
         None,
         "Keep a random sample of N documents that includes all documents judged relevant for the queries; judgments of "
-        "documents outside of the sample are dropped.", metavar="N", panel=SAMPLE, minimum=1, shown="all documents"
-    )  # fmt: skip
+        "documents outside of the sample are dropped.",
+        metavar="N",
+        panel=SAMPLE,
+        minimum=1,
+        shown="all documents",
+    )
     sample_queries: Mapping[str, int] = option(
         {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
     )
     split_passages: int | None = option(
         None,
         "Split documents into passages of N words, named DOCID#0, DOCID#1, ...; judgments hold for all passages of a "
-        "document. See `concat-runs --max-per`.", metavar="N",
-        panel=PASSAGES, minimum=1, shown="whole documents", recorded=False,
-        excluded=when(on_duplicate=("first", "last"))
-    )  # fmt: skip
+        "document. See `concat-runs --max-per`.",
+        metavar="N",
+        panel=PASSAGES,
+        minimum=1,
+        shown="whole documents",
+        recorded=False,
+        excluded=when(on_duplicate=("first", "last")),
+    )
     passage_stride: int | None = option(
-        None, "Words between the starts of two passages.", metavar="N", panel=PASSAGES, minimum=1,
-        shown="their length, without overlap", recorded=False, applies=when(split_passages=GIVEN)
-    )  # fmt: skip
+        None,
+        "Words between the starts of two passages.",
+        metavar="N",
+        panel=PASSAGES,
+        minimum=1,
+        shown="their length, without overlap",
+        recorded=False,
+    )
     pseudo_queries: PseudoQueries | None = option(
         None,
         "Take a query out of every document: its title, first sentence, a random sentence or heading. Queries of the "
-        "source are omitted.", panel=PSEUDO, recorded=False,
-        excluded=when(on_duplicate="last")
-    )  # fmt: skip
-    pseudo_train: int = inherited(
-        "Maximum number of training queries.", panel=PSEUDO, minimum=0, applies=when(pseudo_queries=GIVEN)
+        "source are omitted.",
+        panel=PSEUDO,
+        recorded=False,
+        excluded=when(on_duplicate="last"),
     )
+    pseudo_train: int = inherited("Maximum number of training queries.", panel=PSEUDO, minimum=0)
     pseudo_dev: int = inherited(
-        "Maximum number of dev queries; with training queries, at most a fifth of all.", panel=PSEUDO, minimum=1,
-        applies=when(pseudo_queries=GIVEN)
-    )  # fmt: skip
+        "Maximum number of dev queries; with training queries, at most a fifth of all.", panel=PSEUDO, minimum=1
+    )
     seed: int = inherited(
         "Random seed of the sample and of the pseudo-queries.",
-        applies=(when(sample=GIVEN), when(sample_queries=GIVEN), when(pseudo_queries=GIVEN)),
     )
 
 
@@ -100,12 +118,13 @@ class Prepare(Seeded, Writes, options.Import):
 class PrepareRows(Prepare, options.Rows):
     """A source whose rows may repeat or contradict each other."""
 
+    scopes = scope(when(pseudo_queries=None), "on_dangling")
+
     on_duplicate: OnDuplicate = inherited(
         "Rows with the same id: stop with an error, keep the first row, or keep the last row."
     )
     on_dangling: OnDangling = inherited(
         "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
-        applies=when(pseudo_queries=None),
     )
 
 
@@ -135,8 +154,10 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
         "hybrid prepare python-docs --package rich --only --output data/rich",
     )
 
+    scopes = scope(when(package=GIVEN), "only")
+
     package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
-    only: bool = option(False, "Read the packages of `--package` only.", applies=when(package=GIVEN), recorded=False)
+    only: bool = option(False, "Read the packages of `--package` only.", recorded=False)
     seed: int = inherited("Random seed of the splits, the sample and the pseudo-queries.", applies=())
 
 
@@ -172,37 +193,49 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         REQUIRED, "Files of documents, HTML pages, or folders of text files (.txt, .md, .rst, .html), a document each."
     )
     _: KW_ONLY
+    scopes = (
+        scope(when(queries=GIVEN), "query_columns")
+        + scope(when(qrels=GIVEN), "qrels_columns")
+        + scope(_QRELS, "on_dangling")
+        + scope(when(inputs=DELIMITED), "header", "quoted")
+        + scope(when(documents_form=TEXT_FILES), "on_error")
+    )
+
     queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
     qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)
     document_columns: Mapping[str, str] = option(
-        {}, "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
-        metavar="FIELD=COLUMN", shown="by their names"
-    )  # fmt: skip
+        {},
+        "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
+        metavar="FIELD=COLUMN",
+        shown="by their names",
+    )
     metadata: Sequence[str] = option(
-        (), "Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.",
-        metavar="COLUMN,...", recorded=False
-    )  # fmt: skip
+        (),
+        "Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.",
+        metavar="COLUMN,...",
+        recorded=False,
+    )
     query_columns: Mapping[str, str] = option(
-        {}, "Columns of queries: `id`, `text`, `answers`.", metavar="FIELD=COLUMN", shown="by their names",
-        applies=when(queries=GIVEN), choices=("id", "text", "answers")
-    )  # fmt: skip
+        {},
+        "Columns of queries: `id`, `text`, `answers`.",
+        metavar="FIELD=COLUMN",
+        shown="by their names",
+        choices=("id", "text", "answers"),
+    )
     qrels_columns: Mapping[str, str] = option(
-        {}, "Columns of judgments: `qid`, `docid`, `relevance`.", metavar="FIELD=COLUMN", shown="by their names",
-        applies=when(qrels=GIVEN), choices=("qid", "docid", "relevance")
-    )  # fmt: skip
-    on_dangling: OnDangling = inherited(applies=_QRELS)
+        {},
+        "Columns of judgments: `qid`, `docid`, `relevance`.",
+        metavar="FIELD=COLUMN",
+        shown="by their names",
+        choices=("qid", "docid", "relevance"),
+    )
     header: bool | None = option(
-        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name",
-        applies=when(inputs=DELIMITED)
-    )  # fmt: skip
-    quoted: bool | None = option(
-        None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only",
-        applies=when(inputs=DELIMITED)
-    )  # fmt: skip
+        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name"
+    )
+    quoted: bool | None = option(None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only")
     on_error: OnError = inherited(
-        "Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip them.",
-        applies=when(documents_form=TEXT_FILES)
-    )  # fmt: skip
+        "Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip them."
+    )
 
     def check(self) -> None:
         """Refuse files of queries as documents, and names that `index-bm25 --fields` cannot take."""
@@ -260,13 +293,15 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
 
     corpus: Path = argument(REQUIRED, "collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.")
     _: KW_ONLY
+    scopes = scope(_QRELS, "on_dangling") + scope(when(triples=GIVEN, pseudo_queries=None), "on_dangling")
+
     queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
     triples: Mapping[str, Path] = option(
-        {}, "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
-        metavar="SPLIT=FILE"
-    )  # fmt: skip
-    on_dangling: OnDangling = inherited(applies=(_QRELS, when(triples=GIVEN, pseudo_queries=None)))
+        {},
+        "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
+        metavar="SPLIT=FILE",
+    )
 
 
 @settings()
@@ -285,18 +320,20 @@ class PrepareDpr(PrepareRows, options.Dpr):
 
     corpus: Path = argument(REQUIRED, "psgs_w100.tsv, plain or gzipped.")
     _: KW_ONLY
+    scopes = scope(when(training=GIVEN, pseudo_queries=None), "on_dangling") + scope(when(sample=GIVEN), "sample_from")
+
     questions: Mapping[str, Path] = option(
         {}, "Questions and answers of each split (.csv with tabs, .jsonl or .json).", metavar="SPLIT=FILE"
     )
     training: Mapping[str, Path] = option(
-        {}, "Training JSON of each split: questions, answers and positive passages.", metavar="SPLIT=FILE",
-        needed=when(sample_from="contexts")
-    )  # fmt: skip
-    on_dangling: OnDangling = inherited(applies=when(training=GIVEN, pseudo_queries=None))
+        {},
+        "Training JSON of each split: questions, answers and positive passages.",
+        metavar="SPLIT=FILE",
+        needed=when(sample_from="contexts"),
+    )
     sample_from: SampleFrom = inherited(
         "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`.",
         panel=SAMPLE,
-        applies=when(sample=GIVEN),
     )
 
 
@@ -334,22 +371,28 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
 
     corpus: Path = argument(REQUIRED, "Documents in SGML or JSON lines: a file, or a folder of files.")
     _: KW_ONLY
+    scopes = (
+        scope(_QRELS, "on_dangling")
+        + scope(when(topics=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
+        + scope(when(document_format=SGML), "text_fields")
+        + scope(when(inputs=SGML), "encoding")
+    )
+
     topics: Mapping[str, Path] = option({}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
-    on_dangling: OnDangling = inherited(applies=_QRELS)
     topic_fields: Sequence[str] = inherited(
         "Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other tags, such "
-        "as `disease,gene`.", applies=when(topics=GIVEN, topic_format=SGML_TOPICS)
-    )  # fmt: skip
+        "as `disease,gene`."
+    )
     text_fields: Sequence[str] = option(
         (),
         "More fields of SGML documents that become text, such as `byline,subject`; `all` for all. A note counts the "
-        "words of other fields.", applies=when(document_format=SGML)
-    )  # fmt: skip
+        "words of other fields.",
+    )
     encoding: str = inherited(
         "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
-        parse=text_encoding, applies=when(inputs=SGML)
-    )  # fmt: skip
+        parse=text_encoding,
+    )
 
 
 @settings()
@@ -364,9 +407,10 @@ class PrepareIrds(PrepareRows, options.Irds):
     examples = ("hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco",)
 
     ids: Sequence[str] = argument(
-        REQUIRED, "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
-        metavar="[SPLIT=]ID..."
-    )  # fmt: skip
+        REQUIRED,
+        "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
+        metavar="[SPLIT=]ID...",
+    )
 
 
 def prepare_with(name: str, added: Any) -> type[Prepare]:
@@ -418,6 +462,8 @@ class Split(Seeded, Writes):
 
     collection: Path = argument(REQUIRED, "Collection with judgments.")
     _: KW_ONLY
+    scopes = scope(when(folds_file=None), "seed")
+
     folds: int = option(5, "Number of folds; with `--folds-file`, the number of folds required in the file.", minimum=2)
     folds_file: Path | None = option(
         None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold."
@@ -426,4 +472,4 @@ class Split(Seeded, Writes):
         (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
     )
     dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
-    seed: int = inherited("Random seed of the folds.", applies=when(folds_file=None))
+    seed: int = inherited("Random seed of the folds.")

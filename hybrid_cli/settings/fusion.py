@@ -10,7 +10,7 @@ from typing import Any, Literal
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, scope, when
 from hybrid_cli.settings.retrieval import TUNING
 
 FUSION = "Fusion"
@@ -28,35 +28,36 @@ class WeightTuning(Seeded):
 
     option_panel = TUNING
 
+    scopes = (
+        scope(when(tune=GIVEN, named=_NO_METHOD), "methods")
+        + scope(when(tune=GIVEN), "grid", "folds", "prior_queries", "machine", "seed")
+        + scope(when(tune=GIVEN, grid=("auto", "linear", "scaled")), "step")
+    )
+
     methods: Sequence[str] = option(
         Tuning.methods,
         "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
-        applies=when(tune=GIVEN, named=_NO_METHOD),
     )
     grid: Grid | Literal["auto"] = option(
         Tuning.grid,
         "Weights that are tried: `linear`, `scaled` by the deviations of the scores, `log`, `reciprocal`, or "
         "those of a "
         "paper: `clear`, `roc`, `spar`.",
-        applies=when(tune=GIVEN),
     )
     step: float = option(
-        Tuning.step, "Distance between weights of the grids `linear` and `scaled`.", above=0, maximum=1,
-        applies=when(tune=GIVEN, grid=("auto", "linear", "scaled"))
-    )  # fmt: skip
-    folds: int = option(
-        Tuning.folds, "Folds of the queries for the held-out score.", minimum=2, applies=when(tune=GIVEN)
+        Tuning.step, "Distance between weights of the grids `linear` and `scaled`.", above=0, maximum=1
     )
+    folds: int = option(Tuning.folds, "Folds of the queries for the held-out score.", minimum=2)
     prior_queries: float = option(
         Tuning.prior_queries,
         "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
-        "curves.", minimum=0, applies=when(tune=GIVEN)
-    )  # fmt: skip
+        "curves.",
+        minimum=0,
+    )
     machine: Path | None = option(
-        None, "Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct.",
-        applies=when(tune=GIVEN)
-    )  # fmt: skip
-    seed: int = inherited("Random seed of the folds.", applies=when(tune=GIVEN))
+        None, "Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct."
+    )
+    seed: int = inherited("Random seed of the folds.")
 
 
 @settings()
@@ -82,23 +83,33 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         REQUIRED, "Two or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
     )
     _: KW_ONLY
+    scopes = (
+        scope(when(tune=False), "weights")
+        + scope(when(method="rrf"), "rrf_k")
+        + scope(when(tune=GIVEN, tried=RRF), "rrf_k")
+        + scope(_EXACT, "index", "queries", "device")
+        + scope(when(qrels=GIVEN), "split", "measure")
+        + scope(when(queries=GIVEN), "split")
+        + scope(when(tune=True), "split", "measure")
+    )
+
     method: str = option(
-        METHOD, "Fusion method; names of ranx are also accepted.",
+        METHOD,
+        "Fusion method; names of ranx are also accepted.",
         choices=registered("hybrid_cli.fusion.methods", "METHODS"),
-        parse=parsed_by("hybrid_cli.fusion.methods", "method_name")
-    )  # fmt: skip
+        parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
+    )
     weights: str | Sequence[float] | None = option(
         None,
         "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
-        "the method and its parameters.", parse=str, shown="equal", applies=when(tune=False)
-    )  # fmt: skip
+        "the method and its parameters.",
+        parse=str,
+        shown="equal",
+    )
     normalize: Normalization | None = option(
         None, "Normalization of each list; overrides the method's.", shown="the method's"
     )
-    rrf_k: float = option(
-        RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K,
-        applies=(when(method="rrf"), when(tune=GIVEN, tried=RRF))
-    )  # fmt: skip
+    rrf_k: float = option(RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K)
     depth: int = option(HITS, "Hits read from each run.", minimum=1)
     hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
     missing: Missing | None = option(
@@ -109,24 +120,19 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         shown="the method's",
     )
     index: Sequence[Path] = option(
-        (), "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.", panel=ABSENT, applies=_EXACT
+        (), "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.", panel=ABSENT
     )
     queries: Path | None = option(
-        None, "Queries or collection; overrides the paths recorded in the runs.", panel=ABSENT, applies=_EXACT
+        None, "Queries or collection; overrides the paths recorded in the runs.", panel=ABSENT
     )
     qrels: Path | None = option(
-        None, "Qrels or collection; prints the score of each run.", panel=COMPARED,
-        shown="with --tune, those of the split that the runs were searched on"
-    )  # fmt: skip
-    split: str | None = option(
-        None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED,
-        applies=(when(qrels=GIVEN), when(queries=GIVEN), when(tune=True))
-    )  # fmt: skip
-    measure: str = option(
-        "MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE,
-        applies=(when(qrels=GIVEN), when(tune=True))
-    )  # fmt: skip
-    device: str = inherited(applies=_EXACT)
+        None,
+        "Qrels or collection; prints the score of each run.",
+        panel=COMPARED,
+        shown="with --tune, those of the split that the runs were searched on",
+    )
+    split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED)
+    measure: str = option("MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE)
     tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
 
     def values(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import Budgeted, Seeded, ThreadedOnCluster, Writes
 from hybrid_cli.settings.conversion import LARGEST
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, scope, when
 from hybrid_cli.settings.retrieval import REPLACED
 from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, RUN, Labeling, Mining, Source, mining_depth
 
@@ -54,6 +54,8 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     collection: Sequence[Path] | Path = argument(REQUIRED, "Collections with corpus, queries and qrels.")
     _: KW_ONLY
+    scopes = scope(_RANKED, "depth", "skip_top", "prob", "relative_margin", "max_score")
+
     split: str | None = option(None, "Split of the collection.", recorded=False, excluded=REPLACED)
     queries: Path | None = option(None, "Queries file; replaces the collection's.")
     qrels: Path | None = option(None, "Qrels file; replaces the collection's.")
@@ -61,50 +63,66 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         (BM25,),
         "`bm25`, `random`, `run:PATH`, or `given:PATH` (negatives of a training file); several with numbers: "
         "`bm25:6,random:2`.",
-        panel=SOURCES, metavar="SOURCE,..."
-    )  # fmt: skip
+        panel=SOURCES,
+        metavar="SOURCE,...",
+    )
     index: Sequence[Path] | Path | None = option(
-        (), "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
-        "each. Or a retriever, whose hits are the source.", panel=SOURCES
-    )  # fmt: skip
+        (),
+        "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
+        "each. Or a retriever, whose hits are the source.",
+        panel=SOURCES,
+    )
     scores: Path | None = option(
-        None, "Run with a teacher's scores, which the examples store. Documents that it lacks are left out.",
-        panel=SOURCES
-    )  # fmt: skip
+        None,
+        "Run with a teacher's scores, which the examples store. Documents that it lacks are left out.",
+        panel=SOURCES,
+    )
     positives: Literal["all", "first"] = option(
         "all",
         "Relevant documents of a query that become examples: all, or the first of the judgments (DPR's gold passage).",
     )
     depth: int | None = option(
-        None, "Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000 "
-        "documents, 1,000 from 9 million on.", panel=SOURCES, minimum=1, metavar="INT|auto",
-        shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks", automatic="auto",
-        applies=_RANKED
-    )  # fmt: skip
+        None,
+        "Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000 "
+        "documents, 1,000 from 9 million on.",
+        panel=SOURCES,
+        minimum=1,
+        metavar="INT|auto",
+        shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks",
+        automatic="auto",
+    )
     skip_top: int = inherited(
-        "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0, applies=_RANKED
+        "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0
     )
     num_negatives: int | None = option(
-        None, "Negatives per example.", panel=SOURCES, minimum=1,
-        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}", recorded=False
-    )  # fmt: skip
+        None,
+        "Negatives per example.",
+        panel=SOURCES,
+        minimum=1,
+        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}",
+        recorded=False,
+    )
     prob: float = inherited(
         "Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random "
-        "negatives.", panel=SOURCES, minimum=0, maximum=1, applies=_RANKED
-    )  # fmt: skip
+        "negatives.",
+        panel=SOURCES,
+        minimum=0,
+        maximum=1,
+    )
     seed: int = inherited()
     exclude_same_text: bool = inherited(
         "Drop candidates with the same text as a positive, ignoring white space.",
-        "--exclude-same-text/--keep-same-text", panel=FILTERS
-    )  # fmt: skip
+        "--exclude-same-text/--keep-same-text",
+        panel=FILTERS,
+    )
     answer_filter: bool = inherited("Drop candidates whose text contains an answer to the query.", panel=FILTERS)
     relative_margin: float | None = option(
-        None, "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
-        panel=FILTERS, above=0, applies=_RANKED
-    )  # fmt: skip
-    max_score: float | None = option(
-        None, "Drop candidates with a score above this value.", panel=FILTERS, applies=_RANKED
+        None,
+        "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
+        panel=FILTERS,
+        above=0,
     )
+    max_score: float | None = option(None, "Drop candidates with a score above this value.", panel=FILTERS)
 
     @property
     def collections(self) -> tuple[Path, ...]:
@@ -254,19 +272,27 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     collection: Path = argument(REQUIRED, "Collection; its corpus provides the sentences and the passages.")
     _: KW_ONLY
+    scopes = (
+        scope(when(split=GIVEN), "run")
+        + scope(when(queries=GIVEN), "run")
+        + scope(_SENTENCES, "queries_from", "keep_own")
+        + scope(when(max_queries=GIVEN), "seed")
+        + scope(when(queries_from=("sampled", "cropped"), split=None, queries=None), "seed")
+    )
+
     index: Path | None = option(
-        None, "BM25: a lexical index of the collection; or a retriever.", panel=TEACHER, needed=when(run=None),
-        excluded=when(run=GIVEN)
-    )  # fmt: skip
-    run: Path | None = option(
-        None, "Another ranking: a run of the given queries.", panel=TEACHER,
-        applies=(when(split=GIVEN), when(queries=GIVEN))
-    )  # fmt: skip
+        None,
+        "BM25: a lexical index of the collection; or a retriever.",
+        panel=TEACHER,
+        needed=when(run=None),
+        excluded=when(run=GIVEN),
+    )
+    run: Path | None = option(None, "Another ranking: a run of the given queries.", panel=TEACHER)
     queries_from: QueriesFrom = inherited(
         "`all` sentences of three words or more, `sampled` ones as in SPAR (appendix A), or `cropped`: sampled, cut to "
-        "the length of queries.", panel=QUERIES,
-        applies=_SENTENCES
-    )  # fmt: skip
+        "the length of queries.",
+        panel=QUERIES,
+    )
     split: str | None = option(
         None, "Split of the collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
     )
@@ -278,13 +304,11 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
     )
     depth: int = inherited("Hits kept per query.", panel=HITS, minimum=1)
     keep_own: bool = inherited(
-        "Keep the passage of a sentence among the hits of the sentence.", "--keep-own/--drop-own", panel=HITS,
-        applies=_SENTENCES
-    )  # fmt: skip
+        "Keep the passage of a sentence among the hits of the sentence.", "--keep-own/--drop-own", panel=HITS
+    )
     keep_same_text: bool = inherited(
         "Keep passages whose whole text is the query.", "--keep-same-text/--drop-same-text", panel=HITS
     )
     seed: int = inherited(
         "Random seed of the sample.",
-        applies=(when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)),
     )

@@ -59,6 +59,9 @@ class Condition:
         return all(_matches(values[name], allowed) for name, allowed in self.allowed.items() if name in values)
 
 
+Scope = tuple[Sequence[Condition], Sequence[str | type]]
+
+
 def shown_value(value: Any) -> str:
     """Return a value as the help prints it: `0.05`, `1,2`."""
     if isinstance(value, tuple):
@@ -74,6 +77,19 @@ def when(**allowed: Any) -> Condition:
     one allowed item is enough.
     """
     return Condition(allowed)
+
+
+def scope(condition: Condition | Sequence[Condition], *members: str | type) -> tuple[Scope, ...]:
+    """Declare that options apply only under a condition, or under one of several; see `Settings.scopes`.
+
+    Args:
+        condition: one or several conditions.
+        members: names of options, or settings classes, for the options that these declare.
+
+    Returns:
+        One scope; `+` joins several.
+    """
+    return ((in_tuple(condition), members),)
 
 
 def _matches(value: Any, allowed: Any) -> bool:
@@ -161,7 +177,12 @@ def redeclare(base: Any, name: str, **changes: Any) -> Any:
 
 def in_tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of an option, single conditions as tuples."""
-    return {name: (value,) if isinstance(value, Condition) else value for name, value in attributes.items()}
+    return {name: in_tuple(value) for name, value in attributes.items()}
+
+
+def in_tuple(value: Any) -> Any:
+    """Return a single condition as a tuple; other values are unchanged."""
+    return (value,) if isinstance(value, Condition) else value
 
 
 def declare(declared: Option) -> Any:

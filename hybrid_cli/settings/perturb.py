@@ -11,14 +11,12 @@ from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.data import DATA
-from hybrid_cli.settings.options import REQUIRED, argument, inherited, option, registered, when
+from hybrid_cli.settings.options import REQUIRED, argument, inherited, option, registered, scope, when
 
 WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
 _SETS = ("lite", "all")
 ADDED = "an attack of a plugin"  # fact: every option applies
-_OF_WORDS = (
-    "char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS
-)  # fmt: skip
+_OF_WORDS = ("char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS)
 _OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
 _DRAWN = ("shuffle", "synonym-adversary", *_OF_WORDS)
 _OF_TRANSLATION = ("back-translation", *_SETS)
@@ -56,10 +54,23 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
 
     collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
     _: KW_ONLY
+    scopes = (
+        scope(when(attacks=_OF_WORDS), "word_fraction")
+        + scope(when(added=ADDED), "word_fraction", "wordnet", "translation", "translation_prefix", "device", "seed")
+        + scope(when(attacks=_OF_SYNONYMS), "wordnet")
+        + scope(when(attacks=_OF_SYNONYMS, wordnet=None), "synonyms")
+        + scope(when(added=ADDED, wordnet=None), "synonyms")
+        + scope(when(attacks=_OF_TRANSLATION), "translation", "translation_prefix", "device")
+        + scope(when(attacks=_DRAWN), "seed")
+    )
+
     attacks: Sequence[str] = option(
-        REQUIRED, "Attacks; `lite` selects the six attacks of LITE, `all` all eight.", "--attack",
-        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS), recorded=False
-    )  # fmt: skip
+        REQUIRED,
+        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
+        "--attack",
+        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS),
+        recorded=False,
+    )
     output: Path = inherited("Output file (Parquet); a folder for several attacks.")
     split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
     attacked_queries: Mapping[str, Path] = option(
@@ -67,29 +78,27 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
         "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
         metavar="ATTACK=FILE",
     )
+    seed: int = inherited()
     word_fraction: float = inherited(
-        "Fraction of the words of a query to change; at least one word is changed.", panel=WORDS, minimum=0, maximum=1,
-        applies=(when(attacks=_OF_WORDS), when(added=ADDED))
-    )  # fmt: skip
+        "Fraction of the words of a query to change; at least one word is changed.", panel=WORDS, minimum=0, maximum=1
+    )
     wordnet: Path | None = option(
-        None, "Folder or zip file of WordNet.", panel=SYNONYMS,
+        None,
+        "Folder or zip file of WordNet.",
+        panel=SYNONYMS,
         shown="the location of nltk or of Debian's wordnet-base, else a small table of hybrid",
-        applies=(when(attacks=_OF_SYNONYMS), when(added=ADDED))
-    )  # fmt: skip
+    )
     synonyms: Path | None = option(
-        None, "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
-        panel=SYNONYMS, applies=(when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None))
-    )  # fmt: skip
+        None,
+        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
+        panel=SYNONYMS,
+    )
     translation: tuple[Path, Path] | None = option(
-        None, "Folders of the translation models to another language and back.", metavar="THERE BACK",
-        panel=TRANSLATION, applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED))
-    )  # fmt: skip
+        None, "Folders of the translation models to another language and back.", metavar="THERE BACK", panel=TRANSLATION
+    )
     translation_prefix: str = inherited(
-        "Text put before every query for the model THERE, such as `>>es<<`.", panel=TRANSLATION,
-        applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED))
-    )  # fmt: skip
-    device: str = inherited(applies=(when(attacks=_OF_TRANSLATION), when(added=ADDED)))
-    seed: int = inherited(applies=(when(attacks=_DRAWN), when(added=ADDED)))
+        "Text put before every query for the model THERE, such as `>>es<<`.", panel=TRANSLATION
+    )
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether an attack belongs to a plugin."""

@@ -26,7 +26,7 @@ from hybrid_cli.settings.common import (
 )
 from hybrid_cli.settings.dense import Encode
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, scope, when
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import RerankerLoss
 
@@ -44,9 +44,11 @@ class Pairs(encoders.Pairs, Settings):
         None, "Maximum tokens of a query, special tokens included.", minimum=3, shown="the model's, or 64"
     )
     max_length: int | None = option(
-        None, "Maximum tokens of query and document together; longer documents are cut.", minimum=11,
-        shown="the model's, or 512"
-    )  # fmt: skip
+        None,
+        "Maximum tokens of query and document together; longer documents are cut.",
+        minimum=11,
+        shown="the model's, or 512",
+    )
     title_separator: str | None = option(
         None, "Text between title and body of a document.", shown="the model's, or a space"
     )
@@ -77,8 +79,9 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     loss: RerankerLoss = option(
         "listwise",
         "`listwise`: cross-entropy of the positive within its group of negatives (LCE); `pointwise`: binary "
-        "cross-entropy of each pair (monoBERT).", panel=OBJECTIVE
-    )  # fmt: skip
+        "cross-entropy of each pair (monoBERT).",
+        panel=OBJECTIVE,
+    )
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
     model: str = inherited(panel=RERANKER)
     layers: int | None = inherited(panel=RERANKER)
@@ -87,8 +90,9 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     chunk_size: int | None = inherited("Pairs scored at once, with gradient caching: less memory.")
     dev: Path | None = inherited(
         "Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
-        "each query.", panel=VALIDATION
-    )  # fmt: skip
+        "each query.",
+        panel=VALIDATION,
+    )
 
 
 @settings()
@@ -116,34 +120,42 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
 
     run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO), or training examples.")
     _: KW_ONLY
+    scopes = (
+        scope(when(depths=None, input=A_RUN), "top_k")
+        + scope(when(input=A_RUN), "depths")
+        + scope(when(collection=GIVEN), "split")
+        + scope(when(split=None), "queries")
+    )
+
     model: str = option(
-        REQUIRED, "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
-        panel=RERANKER, recorded=False
-    )  # fmt: skip
-    top_k: int = option(
-        100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1, applies=when(depths=None, input=A_RUN)
+        REQUIRED,
+        "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
+        panel=RERANKER,
+        recorded=False,
     )
-    depths: Sequence[int] = option(
-        (), "Numbers of rescored hits per query; writes one run for each.", minimum=1, applies=when(input=A_RUN)
-    )
+    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1)
+    depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
     collection: Path | None = option(
         None, "Collection or corpus with the texts of the documents.", shown="the corpus recorded in the run"
     )
-    split: str | None = option(
-        None, "Split of the collection with the queries.", recorded=False, applies=when(collection=GIVEN)
-    )
-    queries: Path | None = option(None, "Query file; overrides the path recorded in the run.", applies=when(split=None))
+    split: str | None = option(None, "Split of the collection with the queries.", recorded=False)
+    queries: Path | None = option(None, "Query file; overrides the path recorded in the run.")
     dtype: Precision = redeclare(
-        Encode, "dtype",
-        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.", applies=()
-    )  # fmt: skip
+        Encode,
+        "dtype",
+        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
+        applies=(),
+    )
     shard_size: int = redeclare(
         Encode, "shard_size", help="Pairs per shard; an interruption loses at most one shard.", applies=()
     )
     batch_tokens: int | None = redeclare(
-        Encode, "batch_tokens", help="Tokens per batch, padding included; changes scores by rounding only.",
-        shown="4096 on a CPU, 65536 on a GPU", applies=()
-    )  # fmt: skip
+        Encode,
+        "batch_tokens",
+        help="Tokens per batch, padding included; changes scores by rounding only.",
+        shown="4096 on a CPU, 65536 on a GPU",
+        applies=(),
+    )
 
     @property
     def deepest(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import MEASURE, OnDevice, ReadsFiles, Threaded
 from hybrid_cli.settings.fusion import FUSION
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, scope, when
 from hybrid_cli.settings.retrieval import SearchOptions
 
 JUDGING, SAFETY, PROGRAMS = "Judging", "Access", "Programs"
@@ -36,6 +36,8 @@ class Serve(OnDevice, Threaded, ReadsFiles):
 
     retriever: Path = argument(REQUIRED, "Retriever, the folder of `auto`, or an index.")
     _: KW_ONLY
+    scopes = scope(when(judgments=GIVEN), "guidelines", "mcp_judge") + scope(when(access_log=GIVEN), "log_queries")
+
     compare: Sequence[Path] = option((), "Further retrievers, shown in columns next to it.", metavar="RETRIEVER,...")
     watch: bool = option(False, "Open the retriever again when it has changed, as after `hybrid update`.")
     collection: Path | None = option(
@@ -45,9 +47,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     judgments: Path | None = option(
         None, "Journal of judgments (.jsonl), which the page and `hybrid judge` extend.", panel=JUDGING
     )
-    guidelines: Path | None = option(
-        None, "Markdown file with rules for the people who judge.", panel=JUDGING, applies=when(judgments=GIVEN)
-    )
+    guidelines: Path | None = option(None, "Markdown file with rules for the people who judge.", panel=JUDGING)
     measure: str = option("nDCG@10", "Measure of the page.", parse=MEASURE, panel=JUDGING)
     host: str = option("127.0.0.1", "Address to listen on.", panel=SAFETY)
     port: int = option(8080, "Port; 0 for a free one.", minimum=0, maximum=65535, panel=SAFETY)
@@ -57,7 +57,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     )
     timeout: float = option(30.0, "Seconds until a request ends without an answer.", above=0, panel=SAFETY)
     access_log: Path | None = option(None, "File for a JSON line per request, without texts of queries.", panel=SAFETY)
-    log_queries: bool = option(False, "Log the texts of queries too.", panel=SAFETY, applies=when(access_log=GIVEN))
+    log_queries: bool = option(False, "Log the texts of queries too.", panel=SAFETY)
     mcp_stdio: bool = option(
         False, "Serve MCP tools on standard input and output in place of the page.", panel=PROGRAMS
     )
@@ -66,7 +66,6 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         "Give MCP clients a tool that stores judgments.",
         panel=PROGRAMS,
         needed=(),
-        applies=when(judgments=GIVEN),
     )
 
     def search_options(self) -> SearchOptions:

@@ -20,9 +20,20 @@ from hybrid_cli.settings.common import (
     Taught,
     Training,
 )
-from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import (
+    GIVEN,
+    POSITIVE,
+    REQUIRED,
+    By,
+    argument,
+    inherited,
+    option,
+    redeclare,
+    scope,
+    when,
+)
 from hybrid_cli.settings.training import TRAINING
-from hybrid_cli.training.options import Distill, Flops, Keep, SparseLoss
+from hybrid_cli.training.options import Flops, SparseLoss
 
 SPARSE_HELP = (
     "`splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`: its words; `sparterm`: gated."
@@ -39,23 +50,26 @@ class SparseIndex(Settings):
 
     option_panel = SPARSE
 
+    scopes = scope(_DOCUMENTS, "architecture") + scope(_WEIGHTS, "quantization", "expansion")
+
     architecture: SparseArchitecture | None = option(
         None,
         f"Read a plain checkpoint as a sparse encoder: {SPARSE_HELP}",
         shown="the model's",
-        applies=_DOCUMENTS,
         recorded=False,
     )
     quantization: int | None = option(
         None,
         "Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of weight 1 is "
-        "counted that many times.", minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", applies=_WEIGHTS,
-        recorded=False
-    )  # fmt: skip
+        "counted that many times.",
+        minimum=1,
+        maximum=1 << 12,
+        shown="128; 100 for `deepct`",
+        recorded=False,
+    )
     expansion: Path | None = option(
-        None, "File of docid and text, such as queries of docT5query; the text is added to the document.",
-        applies=_WEIGHTS
-    )  # fmt: skip
+        None, "File of docid and text, such as queries of docT5query; the text is added to the document."
+    )
 
 
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
@@ -79,32 +93,53 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
-    architecture: SparseArchitecture = option(REQUIRED, f"Weights of words: {SPARSE_HELP}")
-    loss: SparseLoss = option(
-        "nll", "Likelihood of the positive, or a loss on a teacher's scores.", panel=OBJECTIVE, applies=_CONTRASTIVE
+    scopes = (
+        scope(
+            _CONTRASTIVE,
+            "loss",
+            "distill",
+            "query_flops",
+            "doc_flops",
+            "temperature",
+            "mask_matches",
+            "negatives",
+            "query_prefix",
+            "query_max_len",
+            "dev",
+        )
+        + scope(
+            tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops")),
+            "flops_warmup",
+        )
+        + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
+        + scope(when(dev=GIVEN), "keep")
     )
-    distill: Distill | None = inherited(applies=_CONTRASTIVE)
+
+    architecture: SparseArchitecture = option(REQUIRED, f"Weights of words: {SPARSE_HELP}")
+    loss: SparseLoss = option("nll", "Likelihood of the positive, or a loss on a teacher's scores.", panel=OBJECTIVE)
     query_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.query_flops), "Weight of the FLOPS of queries.", panel=OBJECTIVE,
-        minimum=0, applies=_CONTRASTIVE
-    )  # fmt: skip
+        By("architecture", {"sparterm": 0.0}, Flops.query_flops),
+        "Weight of the FLOPS of queries.",
+        panel=OBJECTIVE,
+        minimum=0,
+    )
     doc_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.doc_flops), "Weight of the FLOPS of documents.", panel=OBJECTIVE,
-        minimum=0, applies=_CONTRASTIVE
-    )  # fmt: skip
+        By("architecture", {"sparterm": 0.0}, Flops.doc_flops),
+        "Weight of the FLOPS of documents.",
+        panel=OBJECTIVE,
+        minimum=0,
+    )
     flops_warmup: float = inherited(
-        "Fraction of the steps in which both weights rise from 0, with the square of the step.", panel=OBJECTIVE,
-        minimum=0, maximum=1,
-        applies=tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops"))
-    )  # fmt: skip
-    temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0, applies=_CONTRASTIVE)
-    in_batch: bool = redeclare(Likelihood, "in_batch", applies=when(**_CONTRASTIVE.allowed, loss="nll"))
-    mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0, applies=_CONTRASTIVE)
-    negatives: int = inherited(applies=_CONTRASTIVE)
-    query_prefix: str | None = redeclare(EncoderContract, "query_prefix", applies=_CONTRASTIVE)
+        "Fraction of the steps in which both weights rise from 0, with the square of the step.",
+        panel=OBJECTIVE,
+        minimum=0,
+        maximum=1,
+    )
+    temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0)
+    in_batch: bool = redeclare(Likelihood, "in_batch")
+    mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
+    query_prefix: str | None = redeclare(EncoderContract, "query_prefix")
     doc_prefix: str | None = redeclare(EncoderContract, "doc_prefix")
     title_separator: str | None = redeclare(EncoderContract, "title_separator")
-    query_max_len: int | None = redeclare(EncoderContract, "query_max_len", applies=_CONTRASTIVE)
+    query_max_len: int | None = redeclare(EncoderContract, "query_max_len")
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len")
-    dev: Path | None = inherited(applies=_CONTRASTIVE)
-    keep: Keep = inherited(applies=when(dev=GIVEN))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import ClassVar
 
-from hybrid_cli.encoders.options import Precision
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     OPTIMIZATION,
@@ -31,11 +30,11 @@ from hybrid_cli.settings.options import (
     POSITIVE,
     REQUIRED,
     By,
-    Condition,
     argument,
     inherited,
     option,
     redeclare,
+    scope,
     when,
 )
 from hybrid_cli.training.options import (
@@ -47,7 +46,6 @@ from hybrid_cli.training.options import (
     LambdaEncoder,
     LambdaLoss,
     Pretraining,
-    Schedule,
 )
 
 TRAINING = "Training"
@@ -75,6 +73,8 @@ class Pretrain(Training, StartModel, Pretraining):
 
     collection: Path = argument(REQUIRED, "Collection or corpus; queries and qrels are not read.")
     _: KW_ONLY
+    scopes = scope(when(cocondenser=True), "skip_layer")
+
     cocondenser: bool = inherited(
         "Add the Condenser head, and the contrastive loss between two spans of a document (coCondenser)."
     )
@@ -83,9 +83,11 @@ class Pretrain(Training, StartModel, Pretraining):
         "Fraction of the tokens that are masked, in whole words.", minimum=0.01, maximum=0.99
     )
     skip_layer: int | None = option(
-        None, "Layer whose token states enter the Condenser head; 0 is the embeddings.", minimum=0,
-        shown="the middle layer", applies=when(cocondenser=True)
-    )  # fmt: skip
+        None,
+        "Layer whose token states enter the Condenser head; 0 is the embeddings.",
+        minimum=0,
+        shown="the middle layer",
+    )
     held_out: int = inherited(
         "Documents held out for validation, at most a tenth of the corpus.", minimum=0, needed=when(eval_steps=GIVEN)
     )
@@ -128,6 +130,10 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     _: KW_ONLY
     default_epochs: ClassVar[int] = 2  # studies/recommended.md
 
+    scopes = scope(when(dynamic_negatives=POSITIVE), "dynamic_ranking", "refresh_negatives") + scope(
+        when(refresh_negatives=GIVEN), "collection"
+    )
+
     epochs: int | None = inherited(shown="2, or as many as --max-steps needs")
     learning_rate: float = inherited(default=5e-5)
     index: Path | None = inherited(
@@ -146,17 +152,15 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         "Ranking whose top hits become dynamic negatives: of the `model`, or of the `sum` with the scores of "
         "`--scorer`.",
         shown="`sum` for residual-margin, residual-nll; else `model`",
-        applies=when(dynamic_negatives=POSITIVE),
     )
     refresh_negatives: int | None = option(
         None,
         "Steps between two searches of the whole collection, from whose top hits the dynamic negatives are drawn.",
-        minimum=1, applies=when(dynamic_negatives=POSITIVE)
-    )  # fmt: skip
+        minimum=1,
+    )
     collection: Path | None = option(
-        None, "Collection or corpus of `--refresh-negatives`.", shown="the corpus of the examples",
-        applies=when(refresh_negatives=GIVEN)
-    )  # fmt: skip
+        None, "Collection or corpus of `--refresh-negatives`.", shown="the corpus of the examples"
+    )
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -192,90 +196,109 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         "hybrid train-lambda data/pydocs --labels out/labels --index out/bm25 --dev dev --output out/lambda",
         "hybrid train-lambda data/pydocs --encoder static --index out/bm25 --dim 64 --output out/static",
     )
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Architecture: TRANSFORMER, OnDevice: TRANSFORMER}
+    scopes = (
+        scope(
+            TRANSFORMER,
+            Architecture,
+            OnDevice,
+            "loss",
+            "positives",
+            "epochs",
+            "chunk_size",
+            "schedule",
+            "keep_epochs",
+            "precision",
+        )
+        + scope(
+            when(encoder="static"),
+            "index",
+            "student_negatives",
+            "temperature",
+            "vocab_size",
+            "hash_buckets",
+            "hard_candidates",
+            "sampled_candidates",
+        )
+        + scope(when(loss="listwise"), "index")
+        + scope(when(dev=GIVEN), "index")
+        + scope(when(encoder="transformer", loss="contrastive"), "base", "negatives")
+        + scope(when(encoder="transformer", loss="listwise"), "list_passages", "student_negatives", "temperature")
+        + scope(when(base=None), "matryoshka_dims", "dim")
+        + scope(when(encoder="static", labels=GIVEN), "text_fraction")
+    )
 
     collection: Path = argument(REQUIRED, "Collection: the labeled corpus, and the dev queries.")
     _: KW_ONLY
     encoder: LambdaEncoder = option("transformer", "Transformer, or static encoder with one vector per term.")
     index: Path | None = option(
-        None, "Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all "
+        None,
+        "Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all "
         "documents of the batch for `--loss listwise`.",
-        panel=TEACHER, applies=(when(encoder="static"), when(loss="listwise"), when(dev=GIVEN)),
-        needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN))
-    )  # fmt: skip
+        panel=TEACHER,
+        needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN)),
+    )
     labels: Path | None = option(
-        None, "Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.",
-        panel=TEACHER, needed=when(encoder="transformer")
-    )  # fmt: skip
+        None,
+        "Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.",
+        panel=TEACHER,
+        needed=when(encoder="transformer"),
+    )
     loss: LambdaLoss = inherited(
         "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the scores in "
-        "the labels, or of BM25 with `--index`.", panel=TEACHER, applies=TRANSFORMER
-    )  # fmt: skip
+        "the labels, or of BM25 with `--index`.",
+        panel=TEACHER,
+    )
     base: str | None = option(
         None,
         "Frozen encoder, such as a static Lambda, to which the transformer is added; the output is the sum of both.",
         panel=TEACHER,
         recorded=False,
-        applies=when(encoder="transformer", loss="contrastive"),
     )
-    positives: int = inherited("Top-ranked hits used as positives.", panel=TEACHER, minimum=1, applies=TRANSFORMER)
-    negatives: int = inherited(
-        "Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1,
-        applies=when(encoder="transformer", loss="contrastive")
-    )  # fmt: skip
+    positives: int = inherited("Top-ranked hits used as positives.", panel=TEACHER, minimum=1)
+    negatives: int = inherited("Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1)
     list_passages: int = inherited(
-        "Passages drawn from the hits of each query per step, in addition to one positive.", panel=TEACHER, minimum=1,
-        applies=when(encoder="transformer", loss="listwise")
-    )  # fmt: skip
+        "Passages drawn from the hits of each query per step, in addition to one positive.", panel=TEACHER, minimum=1
+    )
     student_negatives: int = inherited(
         "Hard negatives per query mined with the student itself, from a pool that is re-encoded at every checkpoint.",
-        panel=TEACHER, minimum=0, applies=(when(encoder="transformer", loss="listwise"), when(encoder="static"))
-    )  # fmt: skip
+        panel=TEACHER,
+        minimum=0,
+    )
     temperature: float = option(
-        1.0, "Divisor of the student's and the teacher's scores before the softmax.", panel=TEACHER, above=0,
-        applies=(when(encoder="transformer", loss="listwise"), when(encoder="static"))
-    )  # fmt: skip
-    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims", applies=when(base=None))
+        1.0, "Divisor of the student's and the teacher's scores before the softmax.", panel=TEACHER, above=0
+    )
+    matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims")
     dim: int | None = inherited(
-        "Dimensions of the vectors.", default=By("encoder", {"static": 64}), shown="the model's; static: 64",
-        applies=when(base=None)
-    )  # fmt: skip
+        "Dimensions of the vectors.", default=By("encoder", {"static": 64}), shown="the model's; static: 64"
+    )
     normalize: bool | None = inherited(applies=_WITHOUT_BASE)
     projection_norm: bool | None = inherited(
         applies=(when(**_WITHOUT_BASE.allowed, dim=GIVEN), when(**_WITHOUT_BASE.allowed, start=PROJECTION))
     )
     vocab_size: int = option(
-        200_000, "Number of terms with a vector of their own, the most frequent ones.", panel=STATIC, minimum=1,
-        applies=when(encoder="static")
-    )  # fmt: skip
-    hash_buckets: int = option(
-        4096, "Vectors shared by all other terms, chosen by a hash.", panel=STATIC, minimum=1,
-        applies=when(encoder="static")
-    )  # fmt: skip
+        200_000, "Number of terms with a vector of their own, the most frequent ones.", panel=STATIC, minimum=1
+    )
+    hash_buckets: int = option(4096, "Vectors shared by all other terms, chosen by a hash.", panel=STATIC, minimum=1)
     text_fraction: float = inherited(
-        "Fraction of labeled texts among the queries; the others are random bags of terms.", panel=STATIC, minimum=0,
-        maximum=1, applies=when(encoder="static", labels=GIVEN)
-    )  # fmt: skip
+        "Fraction of labeled texts among the queries; the others are random bags of terms.",
+        panel=STATIC,
+        minimum=0,
+        maximum=1,
+    )
     hard_candidates: int = inherited(
-        "Top-ranked documents of the teacher per query among the candidates.", panel=STATIC, minimum=1,
-        applies=when(encoder="static")
-    )  # fmt: skip
+        "Top-ranked documents of the teacher per query among the candidates.", panel=STATIC, minimum=1
+    )
     sampled_candidates: int = inherited(
-        "Documents drawn from the collection as candidates, per step.", panel=STATIC, minimum=1,
-        applies=when(encoder="static")
-    )  # fmt: skip
+        "Documents drawn from the collection as candidates, per step.", panel=STATIC, minimum=1
+    )
     dev: str | None = inherited(
         "Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.", recorded=True
     )
-    epochs: int | None = inherited("Passes over the labels.", applies=TRANSFORMER)
+    epochs: int | None = inherited("Passes over the labels.")
     max_steps: int | None = inherited(default=By("encoder", {"static": 1200}))
     batch_size: int = inherited(default=By("encoder", {"static": 256}, Optimization.batch_size))
-    chunk_size: int | None = inherited(applies=TRANSFORMER)
     learning_rate: float = inherited(default=By("encoder", {"static": 3e-3}, Optimization.learning_rate))
     warmup: float = inherited(default=By("encoder", {"static": 0.0}, Optimization.warmup))
-    schedule: Schedule = inherited(applies=TRANSFORMER)
-    keep_epochs: bool = inherited(applies=TRANSFORMER)
-    precision: Precision = inherited(applies=TRANSFORMER)
 
 
 STUDENT = when(queries_only=False)
@@ -296,7 +319,20 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --dim 32 --output out/lite",
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-queries",
     )
-    restricted: ClassVar[Mapping[type[Settings], Condition]] = {Likelihood: STUDENT, Distillation: STUDENT}
+    scopes = scope(
+        STUDENT,
+        Likelihood,
+        Distillation,
+        "kd_weight",
+        "dim",
+        "normalize",
+        "projection_norm",
+        "tied",
+        "doc_prefix",
+        "doc_max_len",
+        "negatives",
+        "title_separator",
+    )
 
     training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
     _: KW_ONLY
@@ -305,14 +341,10 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         False, "Train only a query encoder for the teacher's indexes; documents keep the teacher's vectors."
     )
     kd_weight: float = option(
-        1.0, "Weight of the squared distances to the teacher's vectors, relative to the likelihood.", panel=OBJECTIVE,
-        minimum=0, applies=STUDENT
-    )  # fmt: skip
-    dim: int | None = inherited("Dimensions of the student's vectors.", default=32, shown="32", applies=STUDENT)
-    normalize: bool | None = inherited(applies=STUDENT)
-    projection_norm: bool | None = inherited(applies=STUDENT)
-    tied: bool | None = inherited(applies=STUDENT)
-    doc_prefix: str | None = inherited(applies=STUDENT)
-    doc_max_len: int | None = inherited(applies=STUDENT)
-    negatives: int = inherited(default=By("queries_only", {True: 0}, Sampling.negatives), shown="1", applies=STUDENT)
-    title_separator: str | None = inherited(applies=STUDENT)
+        1.0,
+        "Weight of the squared distances to the teacher's vectors, relative to the likelihood.",
+        panel=OBJECTIVE,
+        minimum=0,
+    )
+    dim: int | None = inherited("Dimensions of the student's vectors.", default=32, shown="32")
+    negatives: int = inherited(default=By("queries_only", {True: 0}, Sampling.negatives), shown="1")
