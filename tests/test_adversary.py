@@ -42,45 +42,19 @@ queries = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(BETWEEN)), 
 documents = st.sets(st.sampled_from([*WORDS, "night", "lune", "brine", "flood", "sodium", "tin"]))
 
 
-def test_matching_words_are_replaced_and_everything_else_is_kept() -> None:
-    assert attack("Salt, the salt -- of\tthe (Earth)?", "salt", "the").text == "SODIUM, the SODIUM -- of\tthe (Earth)?"
-
-
-def test_words_outside_of_relevant_documents_are_kept() -> None:
-    assert attack("salt of the moon", "tides") == attack("salt of the moon") == attack("salt of the moon", "the")
-    assert attack("salt of the moon", "tides").text == "salt of the moon"
-
-
-def test_a_synonym_with_a_term_of_a_relevant_document_is_not_used() -> None:
-    assert {attack("moon", "moon", "night", seed=seed).text for seed in range(20)} == {"LUNE"}
-    assert {attack("sea", "sea", "brine", "flood", seed=seed).text for seed in range(20)} == {"sea"}
-
-
-def test_every_usable_synonym_is_drawn_for_some_seed() -> None:
-    assert {attack("moon", "moon", seed=seed).text for seed in range(20)} == {"NIGHT LAMP", "LUNE"}
-
-
 def test_counts_of_words() -> None:
     found = attack("the moon, salt and lungs of the sea", "moon", "salt", "sodium", "lungs", "the", "and")
     assert found.counts == {"matched": 3, "replaced": 1, "without_synonym": 2}
 
 
-def test_function_words_are_kept_even_with_synonyms() -> None:
-    assert attack("can salt", "can", "salt").text == "can SODIUM"
-    assert "can" in FUNCTION_WORDS
-
-
 @pytest.mark.parametrize(
     ("text", "attacked"),
     [
-        ("the moon's salt", "the {}'s SODIUM"),  # a possessive ending is kept
+        ("the moon's salt", "the {}'s SODIUM"),
         ("the moon\u2019s", "the {}\u2019s"),
-        ("'moon'", "'{}'"),
         ("moon-salt", "{}-SODIUM"),
         ("moon_salt", "moon_salt"),
-        ("moons", "moons"),
         ("s moon", "s {}"),
-        ("", ""),
     ],
 )
 def test_boundaries_of_words(text: str, attacked: str) -> None:
@@ -114,11 +88,6 @@ def test_only_matching_words_change_and_no_relevant_term_is_added(text: str, rel
     assert len(set(zip(places, whole.groups(), strict=True))) == len(set(places))  # one synonym per word
     assert found.counts["replaced"] == len(places) <= found.counts["matched"]
     assert relevant.isdisjoint(terms(" ".join(whole.groups())))
-
-
-@given(queries, documents)
-def test_without_synonyms_the_text_is_unchanged(text: str, relevant: set[str]) -> None:
-    assert replace_matches(text, relevant, terms, lambda word: [], lambda word: 0).text == text
 
 
 @given(st.text(), st.sets(st.text(min_size=1)))

@@ -6,12 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, Refusal, raises, refusal
+from command import Notices, raises
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
@@ -20,7 +19,6 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -57,21 +55,11 @@ def test_weights_of_several_indexes_are_those_of_a_retriever(made: Path, tmp_pat
     assert open_index(*pair, weights=[1, 0.5]).search("table salt", k=4).equals(composed)
 
 
-def test_hits_have_titles(made: Path) -> None:
-    found = open_index(made / "bm25").search("table salt", k=2)
-    assert found.select("qid", "docid", "rank", "title").row(0) == ("0", "salt", 1, "Table salt")
-
-
 def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:
     index = open_index(made / "bm25")
     texts = ["table salt", "moon"]
     assert index.search(texts)["qid"].unique(maintain_order=True).to_list() == ["0", "1"]
     assert index.search({"b": texts[0], "a": texts[1]})["qid"].unique(maintain_order=True).to_list() == ["b", "a"]
-
-
-def test_no_query_and_no_hit_give_no_rows(made: Path) -> None:
-    assert open_index(made / "bm25").search([]).columns == [*COLUMNS, "title", "text"]
-    assert not len(open_index(made / "bm25").search("zzzz"))
 
 
 def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
@@ -94,20 +82,6 @@ def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
         open_index()
     with raises("no-such-file"):
         open_index(made / "nothing")
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1], refusal("number-of-weights", option="weights")),
-        ([1, float("nan")], refusal("out-of-range", option="weights")),
-        ([1, -1], refusal("out-of-range", option="weights")),
-        ("1,x", refusal("not-a-number", option="weights")),
-    ],
-)
-def test_weights_are_checked_as_those_of_the_command(made: Path, weights: Any, message: str | Refusal) -> None:
-    with raises(message):
-        open_index(made / "dense", made / "bm25", weights=weights)
 
 
 def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
@@ -141,14 +115,6 @@ def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, ti
     hit = open_index(made / "dense").search("table salt", k=1)
     title, text = next((title, text) for docid, title, text in TINY_DOCUMENTS if docid == hit["docid"][0])
     assert (vectors @ encoder.encode_documents([title], [text]).T).item() == pytest.approx(hit["score"][0], abs=1e-4)
-
-
-def test_stages_take_text_for_paths(made: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "runs": [str(made / "bm25.parquet"), str(made / "dense.parquet")], "output": str(tmp_path / "f.parquet"),
-    }  # fmt: skip
-    output = fuse(**settings)
-    assert isinstance(open_run(str(output)), pl.DataFrame)
 
 
 def test_the_package_imports_the_interface_only_when_it_is_used() -> None:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, Refusal, hybrid, raises, refusal
+from command import Done, Refusal, hybrid, refusal
 from test_docs import complaint
 from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.reporting.tables import pseudo_note
-from hybrid_cli.settings import Auto, Fuse, PrepareTrec, TrainDense
+from hybrid_cli.settings import Fuse, PrepareTrec, TrainDense
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import recommended
@@ -184,12 +184,6 @@ def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) ->
     assert (folder / "hybrid.dev.parquet").read_bytes() == before
 
 
-def test_other_options_are_refused_without_overwrite(made: tuple[Path, Done], source: Path) -> None:
-    folder, _ = made
-    done = auto(source, folder, "--layers", 1, "--max-steps", 3)
-    assert (done.code, done.is_problem("output-differs", options=["eval_steps", "max_steps"])) == (2, True), done
-
-
 def test_few_judged_queries_tune_the_weights_and_train_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,27 +221,6 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     assert done.fields["option"] == "pseudo_queries"
 
 
-def test_judgments_without_a_relevant_document_are_named(source: Path, tmp_path: Path) -> None:
-    lines = (source / "qrels.train.txt").read_text("utf-8").splitlines()
-    (tmp_path / "zero.txt").write_text("".join(f"{line.rsplit(chr(9), 1)[0]}\t0\n" for line in lines), "utf-8")
-    given = ("--queries", source / "topics.train.tsv", "--qrels", tmp_path / "zero.txt")
-    done = hybrid("auto", source / "docs.jsonl", *given, "--output", tmp_path / "out")
-    assert done.code == 2
-    assert (done.problem, done.fields["path"]) == ("no-judgments", tmp_path / "zero.txt")
-
-
-@pytest.mark.heavy
-def test_without_training_judged_queries_need_neither_pseudo_queries_nor_negatives(
-    source: Path, tmp_path: Path
-) -> None:
-    done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
-    assert done.code == 0, done.err
-    assert [line.split()[1] for line in commands(done)] == [
-        "prepare", "index-bm25", "encode", "search", "search", "fuse", "compose", "search", "evaluate", "report",
-        "search",
-    ]  # fmt: skip
-
-
 def test_short_texts_become_a_hybrid_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(300)))
     done = hybrid("auto", products, "--layers", 2, "--output", tmp_path / "out")
@@ -260,31 +233,6 @@ def test_short_texts_become_a_hybrid_without_training(tmp_path: Path, monkeypatc
     assert finds(commands(done)[-1], "cotton shirt 7", monkeypatch)
     done = hybrid("auto", products, "--pseudo-queries", "sentence", "--output", tmp_path / "given")
     assert (done.code, done.problem) == (2, "no-queries"), done
-
-
-def test_judged_short_texts_tune_the_weights_without_training(tmp_path: Path) -> None:
-    products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(30)))
-    queries = write_lines(tmp_path / "queries.tsv", "q1\tshirt 7", "q2\tshirt 8")
-    qrels = write_lines(tmp_path / "qrels.tsv", "q1\tp7\t1", "q2\tp8\t1")
-    given = ("--queries", queries, "--qrels", qrels, "--max-steps", 2)
-    done = hybrid("auto", products, *given, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    assert done.says("few-pseudo-queries", left_out=["training"])
-    assert not {"mine-negatives", "train-dense"} & {line.split()[1] for line in commands(done)}
-    assert (tmp_path / "out/weights.json").exists()
-
-
-@pytest.mark.heavy
-def test_a_kind_with_a_handful_of_queries_is_replaced_by_one_with_enough(tmp_path: Path) -> None:
-    """Titles that the texts repeat are no queries."""
-    rest = "It has more than five words"
-    rows = [{"id": f"d{n}", "title": f"Title {n}", "text": f"Title {n}\nIt is {n}. {rest}: {n}."} for n in range(30)]
-    rows += [{"id": f"e{n}", "title": f"Other {n}", "text": f"{rest}."} for n in range(2)]
-    given = ("--layers", 1, "--max-steps", 1, "--output", tmp_path / "out")
-    done = hybrid("auto", write_lines(tmp_path / "docs.jsonl", *rows), *given)
-    assert done.code == 0, done.err
-    assert done.says("pseudo-queries-chosen", kind="sentence")
-    assert pseudo_note("sentence") in done.out
 
 
 @pytest.mark.heavy
@@ -320,16 +268,6 @@ def test_options_of_late_stages_are_refused_before_the_first(
     done = auto(source, output, *words)
     assert (done.code, done.is_problem(problem)) == (2, True), done
     assert not output.exists()
-
-
-def test_metadata_of_the_documents_filters_the_hits(tmp_path: Path) -> None:
-    rows = [{"id": f"d{n}", "text": f"Page {n} is about the sea and salt.", "year": 2015 + n} for n in range(8)]
-    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = hybrid("auto", tmp_path / "docs.jsonl", "--metadata", "year", "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    words = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
-    found = json.loads(hybrid("search", "--index", tmp_path / "out", *words).out)["hits"]
-    assert {hit["docid"] for hit in found} == {"d5", "d6", "d7"}
 
 
 def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
@@ -368,42 +306,6 @@ def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_
     assert done.says("passages-chosen", words=128)
     found = hybrid("search", "--index", tmp_path / "again/retriever", "--query", "reef number 2", "--hits", 3)
     assert found.out.count("d2") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"queries": "q.tsv"}, refusal("option-does-not-apply", option="queries")),
-        (
-            {"max_steps": 0, "queries": "q.tsv", "qrels": "q.txt", "pseudo_queries": "title"},
-            refusal("conflicting-options", option="pseudo_queries"),
-        ),
-        ({"max_steps": 0, "layers": 2}, refusal("conflicting-options", option="layers")),
-    ],
-)
-def test_options_that_do_not_belong_together_are_refused(options: dict[str, object], message: Refusal) -> None:
-    with raises(message):
-        Auto([Path("docs.jsonl")], output=Path("out"), **options)  # type: ignore[arg-type]
-
-
-def test_documents_without_text_are_refused_before_they_are_indexed(tmp_path: Path) -> None:
-    write_lines(tmp_path / "docs.jsonl", *({"id": each, "title": "", "text": " "} for each in "ab"))
-    done = hybrid("auto", tmp_path / "docs.jsonl", "--output", tmp_path / "out")
-    assert done.code == 2
-    assert (done.problem, done.fields["path"]) == ("no-text", tmp_path / "out" / "collection")
-    assert not (tmp_path / "out" / "bm25").exists()
-
-
-def test_a_dry_run_says_that_it_checks_the_first_stage_only(source: Path, tmp_path: Path) -> None:
-    done = auto(source, tmp_path / "out", "--dry-run")
-    assert done.says("later-stages")
-    assert not (tmp_path / "out").exists()
-
-
-def test_missing_documents_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    done = hybrid("auto", tmp_path / "none.jsonl", "--output", tmp_path / "out")
-    assert (done.code, done.is_problem("no-such-file", path="none.jsonl")) == (2, True), done
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_line_of_settings() -> None:

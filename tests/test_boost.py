@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, hybrid
 
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.models import open_encoder
@@ -55,11 +55,6 @@ def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Pa
     assert not np.allclose(scores[1], scores[2])
 
 
-def test_a_learner_has_the_contract_of_the_previous_learners(ensemble: Path, first: Path) -> None:
-    third = open_encoder(composite.parts(ensemble)[1])
-    assert third.describe() == open_encoder(first).describe()
-
-
 def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path) -> None:
     """The concatenated indexes of the previous learners and of the new one are the index of the ensemble."""
     whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")
@@ -99,20 +94,6 @@ def test_examples_without_a_run_of_the_ensemble_are_named(
         notices.clear()
         train_dense(used, output=tmp_path / str(number), model=str(tiny_bert), **NLL, boost=str(first))
         assert notices.says("boost-not-mined", path=used) is warned
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dim": 8}, {"code": "conflicting-options", "option": "dim", "value": 8, "expected": 4}),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    examples: Path, first: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any], message: dict[str, Any]
-) -> None:
-    settings = {**NLL, **options}
-    with raises(**message):
-        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), boost=str(first), **settings)
 
 
 def test_a_static_encoder_is_not_an_ensemble_of_learners(

@@ -97,13 +97,6 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
         assert score == pytest.approx(expected[qid, docid], abs=1e-4)
 
 
-def test_further_training_with_another_loss_gives_a_non_binary_encoder(trained: Path, tmp_path: Path) -> None:
-    again = train_dense(
-        trained / "examples.parquet", output=tmp_path / "nll", model=str(trained / "bpr"), **PLAN, loss="nll"
-    )
-    assert not TransformerEncoder.load(again).contract.binary
-
-
 def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path) -> None:
     """Documents that are not among the candidates are not returned, for any score with the float query."""
     import pyarrow as pa

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hybrid_cli.errors import HybridError
 from hybrid_cli.training import loop
-from hybrid_cli.training.loop import Callback, Job, Validator, scalars, train
+from hybrid_cli.training.loop import Callback, Job, Validator, train
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.options import Optimization
 
@@ -108,9 +108,3 @@ def test_a_value_that_is_not_finite_ends_the_training_at_its_step(tmp_path: Path
     assert (caught.value.code, caught.value.fields) == ("values-not-finite", {"step": 3, "names": ["square"]})
     assert record.names()[-1] == ("epoch", 1)
     assert not list(tmp_path.glob("checkpoint*"))
-
-
-def test_scalars_of_several_types_keep_their_order_and_value() -> None:
-    values = [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), torch.tensor([3]), torch.tensor(-2.5)]
-    assert scalars(values) == [each.item() for each in values]
-    assert scalars([]) == []

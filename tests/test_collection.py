@@ -21,23 +21,10 @@ from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import Kind
 
-AWKWARD_IDS = ["007", "NA", "null", "1e5", "órgãos", "moon landing", " x ", "7", "-1", "nan", "True", "日本"]
-
 
 def test_documents_are_in_file_order_with_their_ids(tiny: Path) -> None:
     rows = [tuple(row.values()) for batch in collection.documents(tiny, batch_rows=5) for row in batch.to_pylist()]
     assert rows == TINY_DOCUMENTS
-
-
-def test_document_count(tiny: Path) -> None:
-    assert collection.document_count(tiny) == len(TINY_DOCUMENTS)
-
-
-def test_the_path_of_a_corpus_is_accepted(tiny: Path) -> None:
-    file = collection.corpus_path(tiny)
-    assert file == tiny / "corpus.parquet"
-    assert collection.corpus_path(file) == file
-    assert collection.document_count(file) == len(TINY_DOCUMENTS)
 
 
 def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path) -> None:
@@ -50,19 +37,6 @@ def test_a_corpus_in_parts_is_read_in_the_order_of_the_parts(tmp_path: Path) -> 
         docids = [docid for batch in collection.documents(path) for docid in batch["docid"].to_pylist()]
         assert docids == ["d0", "d1", "d2"]
     assert collection.texts(tmp_path, pl.Series(["d1"])).rows() == [("d1", "", "a text")]
-
-
-def test_texts_returns_the_given_documents_only(tiny: Path) -> None:
-    found = collection.texts(tiny, pl.Series(["salt", "NA", "NA", "unknown"]))
-    assert found.columns == ["docid", "title", "text"]
-    assert found["docid"].to_list() == ["NA", "salt"]
-
-
-def test_a_document_without_id_is_reported_with_its_row(tmp_path: Path) -> None:
-    table = pa.table({"docid": ["a", None], "title": ["", ""], "text": ["x", "y"]}, storage.SCHEMAS[Kind.CORPUS])
-    pq.write_table(table, tmp_path / "corpus.parquet")
-    with raises("missing-value", row=2, column="docid"):
-        list(collection.documents(tmp_path))
 
 
 @pytest.mark.parametrize("read", [collection.docids, collection.read_queries, collection.read_qrels, runs.read_run])
@@ -95,16 +69,6 @@ def test_reading_a_corpus_holds_a_few_row_groups(tmp_path: Path) -> None:
     assert max(held) < whole / 4
 
 
-def test_a_folder_without_corpus_is_refused(tmp_path: Path) -> None:
-    with raises("no-corpus"):
-        collection.corpus_path(tmp_path)
-
-
-def test_queries_in_place_of_a_corpus_are_refused(tiny: Path) -> None:
-    with raises("other-kind", expected="corpus"):
-        collection.corpus_path(tiny / "queries.test.parquet")
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_queries_and_judgments_of_a_split(tiny: Path, split: str) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, split))
@@ -117,11 +81,6 @@ def test_queries_and_judgments_of_a_split(tiny: Path, split: str) -> None:
 def test_an_unknown_split_is_refused_with_the_list_of_splits(tiny: Path) -> None:
     with raises("no-such-split", role="queries", split="dev"):
         collection.queries_path(tiny, "dev")
-
-
-def test_an_ambiguous_split_is_refused_with_the_list_of_splits(tiny: Path) -> None:
-    with raises("missing-option", option="split"):
-        collection.qrels_path(tiny)
 
 
 def test_the_only_judged_split_is_the_default(tmp_path: Path) -> None:
@@ -138,20 +97,6 @@ def test_a_file_has_no_splits(tiny: Path) -> None:
         collection.qrels_path(file, "test")
 
 
-@pytest.mark.parametrize("name", ["queries.tsv", "queries.jsonl"])
-def test_unusual_query_ids_survive(tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    form = "{}\t{}\n" if name.endswith("tsv") else '{{"_id": "{}", "text": "{}"}}\n'
-    file.write_text("".join(form.format(qid, "text of " + qid) for qid in AWKWARD_IDS), "utf-8")
-    assert collection.read_queries(file)["qid"].to_list() == AWKWARD_IDS
-
-
-def test_numeric_json_ids_keep_their_spelling(tmp_path: Path) -> None:
-    file = tmp_path / "queries.jsonl"
-    file.write_text('{"id": 1e5, "query": "a"}\n{"qid": 12345678901234567890, "question": "b"}\n')
-    assert collection.read_queries(file)["qid"].to_list() == ["1e5", "12345678901234567890"]
-
-
 def test_answers_are_read_from_all_known_fields(tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     file.write_text(
@@ -166,10 +111,8 @@ def test_answers_are_read_from_all_known_fields(tmp_path: Path) -> None:
     ("name", "text"),
     [
         ("q.tsv", "category\tqid\tquery\nsports\t1\ta\nnews\t2\tb, c\n"),
-        ("q.txt", "id\ttext\n1\ta\n2\tb, c\n"),
         ("q.csv", 'Query-ID,Question\n1,a\n2,"b, c"\n'),
         ("q.jsonl", '{"id": "7", "qid": "1", "query": "a", "text": "x"}\n{"id": "8", "qid": "2", "query": "b, c"}\n'),
-        ("q.csv", '1,a\n2,"b, c"\n'),
         ("q.tsv", "1\ta\n2\tb, c\n"),
     ],
 )
@@ -183,26 +126,13 @@ def test_a_query_is_no_header_even_if_it_is_the_name_of_a_column(tmp_path: Path)
     assert collection.read_queries(tmp_path / "q.tsv")["text"].to_list() == ["query", '"text"']
 
 
-def test_answers_are_read_from_a_column(tmp_path: Path) -> None:
-    (tmp_path / "q.tsv").write_text("question\tanswers\tqid\na\t['x', 'y']\t1\nb\tz\t2\n")
-    assert collection.read_queries(tmp_path / "q.tsv").rows() == [("1", "a", ["x", "y"]), ("2", "b", ["z"])]
-
-
-def test_foreign_parquet_queries_are_read(tmp_path: Path) -> None:
-    pl.DataFrame({"text": ["a", "b"], "qid": ["1", "2"], "more": [1, 2]}).write_parquet(tmp_path / "q.parquet")
-    assert collection.read_queries(tmp_path / "q.parquet").rows() == [("1", "a", None), ("2", "b", None)]
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("1\ta\n1\tb\n", refusal("duplicate-id", row=2, id="1")),
         ("no tab\n", refusal("too-few-columns", line=1)),
         ("1\ta\nno tab\n", refusal("other-width", line=2, found=1, expected=2)),
-        ("1\ta\n2\tb\tc\n", refusal("other-width", line=2, found=3, expected=2)),
-        ("1\ta\tb\n", refusal("no-such-column", field="id")),
         ("qid\twords\n1\ta\n", refusal("no-such-column", field="text")),
-        ("\ta\n", refusal("missing-value", line=1, column="id")),
     ],
 )
 def test_invalid_queries_are_reported_with_their_row(tmp_path: Path, text: str, problem: str | Refusal) -> None:
@@ -246,12 +176,6 @@ def test_invalid_tables_are_reported_with_their_row(
         read(tmp_path / "t.parquet")
 
 
-def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) -> None:
-    (tmp_path / "q.tsv").write_bytes(b"1\ta\n2\tcaf\xe9\n")
-    with raises("not-utf-8", line=2):
-        collection.read_queries(tmp_path / "q.tsv")
-
-
 def test_byte_order_mark_and_dos_line_ends_are_removed(tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_bytes(b"\xef\xbb\xbf1\ta\r\n\r\n2\tb\r\n")
     assert collection.read_queries(tmp_path / "q.tsv").rows() == [("1", "a", None), ("2", "b", None)]
@@ -271,22 +195,6 @@ def test_all_text_formats_of_judgments_are_equal(tmp_path: Path, text: str) -> N
     assert collection.read_qrels(tmp_path / "qrels.txt").rows() == [("1", "a b", 2), ("007", "NA", 0)]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("q.tsv", "corpus-id\tquery-id\tscore\na b\t1\t2\nNA\t007\t0\n"),
-        ("q.tsv", "query_id\tdocid\trelevance\tsplit\n1\ta b\t2\ttest\n007\tNA\t0\ttest\n"),
-        ("q.txt", "relevance\tqid\titer\tdocno\n2\t1\t0\ta b\n0\t007\t0\tNA\n"),
-        ("q.csv", 'docid,qid,relevance\n"a b",1,2\nNA,007,0\n'),
-        ("q.csv", "1,a b,2\n007,NA,0\n"),
-        ("q.jsonl", '{"docid": "a b", "qid": 1, "rel": 2}\n{"qid": "007", "docid": "NA", "rel": 0}\n'),
-    ],
-)
-def test_columns_of_judgments_are_found_as_by_prepare_files(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    assert collection.read_qrels(tmp_path / name).rows() == [("1", "a b", 2), ("007", "NA", 0)]
-
-
 def test_a_name_of_a_column_is_an_id_in_a_file_without_header(tmp_path: Path) -> None:
     (tmp_path / "qrels.tsv").write_text("qid\t0\tpid\t1\nscore\t0\tNA\t0\n")
     assert collection.read_qrels(tmp_path / "qrels.tsv").rows() == [("qid", "pid", 1), ("score", "NA", 0)]
@@ -298,8 +206,6 @@ def test_a_name_of_a_column_is_an_id_in_a_file_without_header(tmp_path: Path) ->
         ("1 0 a 1\n1 0 b\n1 0 a 2\n", refusal("grade-not-a-number", line=2, value="b")),
         ("question\tdocid\tscore\n1\ta\t1\n", refusal("no-such-column", field="qid")),
         ("q1 0 d1 1.5\nq1 0 d2 1\n", refusal("grade-not-a-number", line=1, value="1.5")),
-        ("1 0 a 1_0\n", refusal("grade-not-a-number", value="1_0")),
-        ("1 0 a ٣\n", refusal("grade-not-a-number", value="٣")),
         ("1 0 a 1\n1 b\n", refusal("other-width", line=2, found=2)),
         ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", refusal("duplicate-id", row=3, id="1 a")),
     ],

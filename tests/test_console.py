@@ -11,6 +11,7 @@ from small_artifacts import write_folder
 
 from hybrid_cli import console
 from hybrid_cli.console import Notice
+from hybrid_cli.reporting.snippets import snippet
 
 
 def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,26 +24,6 @@ def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str
 )
 def test_durations_have_at_most_two_units(seconds: float, words: str) -> None:
     assert console.duration(seconds) == words
-
-
-@pytest.mark.parametrize(("count", "words"), [(640, "640 bytes"), (999.6, "1.0 kB"), (12_345_678, "12.3 MB")])
-def test_sizes_have_decimal_units(count: float, words: str) -> None:
-    assert console.size(count) == words
-
-
-def test_counts_of_one_are_singular() -> None:
-    assert console.counted(query=1, hit=2567) == "1 query, 2,567 hits"
-    assert console.counted(query=0, step=1) == "0 queries, 1 step"
-
-
-def test_progress_without_a_unit_is_not_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
-    for units in (0, 2):
-        with console.progress("delete", unit="documents") as advance:
-            advance(units)
-    assert capsys.readouterr().err.startswith("delete: 2 documents in ")
 
 
 def test_progress_of_a_resumed_step_counts_the_work_of_this_call(
@@ -97,17 +78,6 @@ def test_notices_are_heard_with_their_codes_and_fields(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "warning: second\nthird\n"
 
 
-def test_the_rate_of_a_slow_step_has_a_decimal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: now[0])
-    with console.progress("train", 10, "steps") as advance:
-        now[0] = 30.0
-        advance(10)
-    assert "(0.3/s)" in capsys.readouterr().err
-
-
 def test_the_last_unit_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: now[0])
@@ -154,3 +124,14 @@ def test_messages_are_appended_to_logs_only(tmp_path: Path, monkeypatch: pytest.
     refused("doctor", "--config", "settings.yaml", problem="missing-value", option="log_file")
     command = ("fuse", "a.run", "b.run", "--overwrite", "--output", "./out.parquet", "--log-file", "out.parquet")
     refused(*command, problem="replaces-input", option="log_file", path="out.parquet")
+
+
+def test_a_snippet_starts_near_the_words_of_the_query() -> None:
+    text = "Salt. " + "Nothing of interest is here. " * 20 + "Sea water holds salt. " + "The end. " * 20
+    shown = snippet(text, "salt in sea water", 100)
+    assert "Sea water holds salt." in shown
+    assert shown.startswith("... ")
+    assert shown.endswith(" ...")
+    assert len(shown) <= 110
+    assert snippet("short\n text", "absent") == "short text"
+    assert snippet("x" * 500, "absent", 100) == "x" * 100 + " ..."

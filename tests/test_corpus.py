@@ -97,19 +97,6 @@ def test_batches_do_not_depend_on_the_first_batch(open_corpus: Callable[..., Cor
         assert all(map(same, rest, whole[done:]))
 
 
-def test_the_seed_decides_the_order(open_corpus: Callable[..., Corpus]) -> None:
-    first, again, other = (next(open_corpus(seed=seed).batches()) for seed in (1, 1, 2))
-    assert same(first, again)
-    assert not same(first, other)
-
-
-def test_documents_of_a_block_are_shuffled(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
-    spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
-    order = [int(name.removeprefix("number")) // 8 for name in numbers(tokenizer, spans)]
-    assert sum(order[i] != order[i + 1] for i in range(39)) == 4, "five blocks, one after the other"
-    assert numbers(tokenizer, spans) != [text.split()[0] for text in TEXTS]
-
-
 def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     corpus = open_corpus(max_length=64)
     held = numbers(tokenizer, plain(held_out_of(corpus)))
@@ -117,11 +104,6 @@ def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus
     trained = {name for batch in corpus.batches() for name in numbers(tokenizer, plain(batch))}
     assert trained == {text.split()[0] for text in TEXTS} - set(held)
     assert same(held_out_of(corpus), held_out_of(open_corpus(max_length=64)))
-
-
-def test_at_most_a_tenth_is_held_out(open_corpus: Callable[..., Corpus]) -> None:
-    assert open_corpus(held_out=100).held == 4
-    assert open_corpus(held_out=0).held_out() is None
 
 
 def test_cocondenser_draws_two_spans_of_each_document_with_two_words(

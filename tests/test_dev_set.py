@@ -22,7 +22,6 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -91,13 +90,6 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
     assert len(found) == 12 if origin == CORPUS else len(found - set().union(*judged)) <= most
 
 
-def test_n_dev_queries_are_n_queries(made: Path, index: LexicalIndex) -> None:
-    """The second query has two rows."""
-    for count in (1, 2, 3, 6):
-        dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), count, 12, 1)
-        assert dev.queries["qid"].to_list() == [f"t{number}" for number in range(1, count + 1)]
-
-
 def test_without_the_corpus_the_documents_of_the_examples_are_searched(
     made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
@@ -111,11 +103,9 @@ def test_without_the_corpus_the_documents_of_the_examples_are_searched(
     ("small", "largest", "steps", "origin"),
     [
         (12, 12, 1, CORPUS),
-        (11, 12, 1, HITS),
         (12, 11, 1, HITS),
         (11, 12, 3, HITS),
         (11, 12, 4, CORPUS),
-        (11, 11, 4, HITS),
     ],
 )
 def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_training(
@@ -260,11 +250,8 @@ def full_retrieval(made: Path, model: Path) -> float:
     ("change", "expected"),
     [
         pytest.param({"max_steps": 7}, [0, 2, 4, 6, 7], id="as many documents as the training"),
-        pytest.param({"max_steps": 7, "batch_size": 2}, [0, 3, 6, 7], id="smaller steps"),
         pytest.param({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)], id="larger steps"),
         pytest.param({"max_steps": 1}, [0, 1], id="before and after a short training"),
-        pytest.param({"max_steps": 30}, [*range(0, 31, 3)], id="a tenth of the steps"),
-        pytest.param({"max_steps": 4, "eval_steps": 1}, [0, 1, 2, 3, 4], id="given"),
     ],
 )
 def test_validations_encode_at_most_as_many_documents_as_the_training(
@@ -275,13 +262,6 @@ def test_validations_encode_at_most_as_many_documents_as_the_training(
     examples = made / "train.parquet"
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     assert validated(out) == expected
-
-
-def test_a_query_encoder_is_validated_every_tenth_of_the_steps(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**without_steps(PLAN, "loss"), "max_steps": 10, "epochs": 10, "queries_only": True}
-    examples, model = made / "train.parquet", str(tiny_bert)
-    out = distill_lite(examples, output=tmp_path / "out", model=model, teacher=model, **plan, dev=examples)
-    assert validated(out) == [*range(11)]
 
 
 def without_steps(plan: dict[str, Any], *others: str) -> dict[str, Any]:
@@ -299,23 +279,10 @@ def test_reciprocal_ranks_by_hand() -> None:
     assert reciprocal_ranks(scores, relevant, cut=2).tolist() == [1 / 2, 1 / 2, 0]
 
 
-def test_the_kept_step_is_the_best_validation_and_its_value_that_of_the_stored_weights(
-    made: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    examples = made / "train.parquet"
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, dev=examples)
-    best, curve = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"], pl.read_parquet(out / "curve.parquet")
-    sums = curve.filter(name="dev_hybrid_MRR@10")
-    assert sums.filter(step=best)["value"].item() == sums["value"].max()
-    assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "kill",
     [
-        pytest.param("steps == 4", id="before a checkpoint"),
-        pytest.param("steps == 8", id="after a checkpoint"),
         pytest.param("measured == 4", id="during a validation"),
     ],
 )
@@ -352,14 +319,3 @@ train_dense(examples, model=model, output=output, dev=examples, threads=1, **{pl
     best = [artifacts.read_manifest(folder, Kind.ENCODER).counts["best_step"] for folder in (killed, whole)]
     assert best[0] == best[1]
     assert not [*killed.rglob(".*")]
-
-
-def test_a_training_that_keeps_the_start_model_says_so(
-    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
-) -> None:
-    values = iter([0.5, 0.4, 0.3])
-    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_hybrid_MRR@10": next(values)})
-    examples, plan = made / "train.parquet", {**PLAN, "max_steps": 4}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
-    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 0
-    assert notices.says("no-better-validation", option="keep")

@@ -10,13 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, raises
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
@@ -109,17 +107,6 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     assert words.grad.any()
 
 
-@pytest.mark.parametrize("change", [{"warmup": 0.9}, {"clip": 1e-3}, {"accumulate": 2}])
-def test_the_options_of_the_optimizer_change_the_student(
-    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    settings: dict[str, Any] = {**PLAN, "max_steps": 3, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4}
-    folders = [distill_lite(examples, output=tmp_path / str(len(more)), **settings, **more) for more in ({}, change)]
-    one, two = (TransformerEncoder.load(folder).encode_queries(["salt water"]) for folder in folders)
-    assert not np.array_equal(one, two)
-    assert change.items() <= artifacts.read_manifest(folders[1]).options.items()
-
-
 def test_an_interrupted_distillation_ends_with_the_same_weights(
     examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -189,38 +176,3 @@ def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
     assert open_encoder(again).dim == 24
     student = distill_lite(examples, output=tmp_path / "student", **settings, dim=4)
     assert open_encoder(student).dim == 4
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"dim": 8}, {"kd_weight": 2}, {"temperature": 1}, {"in_batch": False}, {"normalize": True},
-        {"tied": False}, {"negatives": 1}, {"doc_max_len": 9}, {"doc_prefix": "d"}, {"projection_norm": True},
-    ],
-)  # fmt: skip
-def test_options_of_the_student_are_refused_for_a_query_encoder(given: dict[str, Any]) -> None:
-    (name,) = given
-    typed = {"in_batch": "--no-in-batch", "tied": "--untied"}  # as on the command line
-    typed.get(name, f"--{name.replace('_', '-')}")
-    with raises("option-does-not-apply"):
-        DistillLite(Path("train.parquet"), output=Path("out"), teacher="t", queries_only=True, **given)
-
-
-def test_the_student_starts_from_the_first_layers(
-    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    settings = {**PLAN, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "layers": 1, "max_steps": 1}
-    encoder = TransformerEncoder.load(distill_lite(examples, output=tmp_path / "lite", **settings))
-    assert encoder.query_tower.backbone.config.num_hidden_layers == 1
-
-
-def test_more_dimensions_than_the_model_has_are_refused(
-    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    done = hybrid(
-        "distill-lite", examples, "--teacher", teacher, "--model", tiny_bert, "--dim", 17, "--output", tmp_path / "no"
-    )
-    assert done.code == 2
-    assert (done.problem, done.fields["option"], done.fields["value"], done.fields["limit"]) == (
-        "out-of-range", "dim", 17, 16
-    )  # fmt: skip

@@ -8,17 +8,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, raises, refusal
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
-from hybrid_cli import plugins, storage
+from hybrid_cli import storage
 from hybrid_cli.cli.app import app
-from hybrid_cli.evaluation.measures import Measure, MeasureFamily
 from hybrid_cli.reporting.evaluate import text as in_format
-from hybrid_cli.reporting.summary import legend
-from hybrid_cli.settings import Fuse, PrepareBeir
+from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
@@ -38,24 +36,6 @@ def test_means_are_over_all_judged_queries(tiny: Path, paths: list[Path]) -> Non
     expected = {"judged": 5, "answered": 3, "missing": 2, "unjudged": 1, "Judged@10": (1 + 2 + 1) / 10 / 5}
     assert summary.counts["bm25"] == pytest.approx(expected)
     assert summary.settings["nothing_relevant"] == 0
-
-
-def test_the_note_on_queries_without_relevant_documents_excludes_measures_of_all_grades(
-    tiny: Path, paths: list[Path]
-) -> None:
-    """Grades are 0, 1 and 2: with 3, every query of MAP scores 0, while nDCG uses the grades."""
-    for measures, end in ((["MAP", "nDCG@10"], "and score 0, except in nDCG@10."), (["MAP"], "and score 0.")):
-        summary = evaluate([tiny, paths[0]], split="test", measures=measures, relevance_level=3)
-        (note,) = (line for line in legend(summary) if "no relevant document" in line)
-        assert note.startswith("5 judged queries have no relevant document (grade 3 or higher)")
-        assert note.endswith(end)
-
-
-def test_scores_that_rise_with_the_rank_are_warned_about(tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    path = tmp_path / "distances.trec"
-    path.write_text("".join(f"00{query} Q0 d{rank} {rank} {rank} x\n" for query in range(1, 5) for rank in (1, 2)))
-    evaluate([tiny, path], split="test", measures=["MRR"])
-    assert notices.says("scores-rise", run="distances")
 
 
 def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
@@ -203,27 +183,6 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     assert compared.means["clear", "RBO"] == summary.means["clear", "RBO"]
 
 
-def test_overlap_respects_remove_query_and_needs_a_run(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run.parquet", {"q": ["q", "a"]})
-    other = write_run(tmp_path / "other.parquet", {"q": ["a"]})
-    qrels = tmp_path / "qrels.txt"
-    qrels.write_text("q 0 a 1\n")
-    apart = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other))
-    assert apart.means["run", "RBO"] < 1
-    same = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other), remove_query=True)
-    assert same.means["run", "RBO"] == pytest.approx(1)
-    with raises("no-such-file", path="bm25", option="overlap_with", value="bm25"):
-        evaluate([qrels, run], overlap_with="bm25")
-
-
-def test_runs_of_the_same_name_are_named_with_their_folders(tiny: Path, tmp_path: Path) -> None:
-    one, two = (write_run(tmp_path / name / "bm25.parquet", RUNS["bm25"]) for name in ("one", "two"))
-    assert evaluate([tiny, one, two], split="test").runs == ["one/bm25", "two/bm25"]
-    assert evaluate([tiny, f"a={one}", two], split="test").runs == ["a", "bm25"]
-    with raises("repeated-input"):
-        evaluate([tiny, one, one], split="test")
-
-
 def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     with raises("other-kind", path="corpus.parquet", expected="run"):
         evaluate([tiny, tiny / "corpus.parquet"], split="test")
@@ -239,18 +198,6 @@ def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: 
         evaluate([tiny, paths[0]], split="train")
     with raises("unknown-choice", option="test", value="wilcoxon"):
         evaluate([tiny, *paths], split="test", test="wilcoxon")
-
-
-def test_a_score_that_is_not_a_number_is_refused_with_its_row(tiny: Path, tmp_path: Path) -> None:
-    run = tmp_path / "nan.trec"
-    run.write_text("001 Q0 007 1 2.0 x\n001 Q0 void 2 nan x\n", "utf-8")
-    with raises("score-not-finite", row=2, query="001", document="void"):
-        evaluate([tiny, run], split="test")
-
-
-def test_a_measure_deeper_than_the_run_is_noted(tiny: Path, paths: list[Path], notices: Notices) -> None:
-    evaluate([tiny, *paths], split="test", measures=["R@2", "R@100"])
-    assert notices.says("short-lists", run="bm25", hits=2, measures=["R@100"])
 
 
 def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, notices: Notices) -> None:
@@ -278,53 +225,3 @@ def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:
     table = CliRunner().invoke(app, arguments)
     assert "1.0000" in table.stdout
     assert "Judged@10" in table.stdout
-
-
-def test_repeated_measures_add_up(tiny: Path, paths: list[Path]) -> None:
-    arguments = ["evaluate", str(tiny), "--split", "test", str(paths[0]), "-m", "MRR@10", "-m", "nDCG@10,R@2"]
-    result = CliRunner().invoke(app, [*arguments, "--format", "json"])
-    assert list(json.loads(result.stdout)["queries"]) == ["MRR@10", "nDCG@10", "R@2"]
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"show_queries": 3}, refusal("option-does-not-apply", option="show_queries")),
-        ({"roc_against": "bm25"}, refusal("option-does-not-apply", option="roc_against")),
-        ({"robustness": True, "complement": ("a", "b")}, "option-does-not-apply"),
-        ({"robustness": True, "over_seeds": True}, "option-does-not-apply"),
-        ({"answer_match": "regex"}, refusal("option-does-not-apply", option="answer_match")),
-        ({"corpus": "corpus.parquet"}, refusal("option-does-not-apply", option="corpus")),
-        ({"overwrite": True}, refusal("option-does-not-apply", option="overwrite")),
-        ({"relevance_level": 0}, refusal("out-of-range", option="relevance_level", value=0, minimum=1)),
-    ],
-)
-def test_options_that_do_not_apply_are_refused(
-    tiny: Path, paths: list[Path], options: dict[str, Any], problem: str | Refusal
-) -> None:
-    with raises(problem):
-        evaluate([tiny, *paths], split="test", measures=["MRR@10"], **options)
-
-
-def test_a_new_measure_is_one_entry_of_the_registry(
-    tiny: Path, paths: list[Path], request: pytest.FixtureRequest
-) -> None:
-    """The command line, the stage and the settings of tuning accept the measure without another change."""
-
-    def toy(measure: Measure) -> pl.Expr:
-        """Count the relevant documents in the top k."""
-        relevant = (pl.col("relevance") >= measure.level) & (pl.col("position") <= (measure.cutoff or 0))
-        return relevant.sum()
-
-    request.addfinalizer(lambda: plugins.unregister("measures", "Toy"))
-    plugins.register("measures", "Toy", MeasureFamily(cut="toy", compute=toy))
-    summary = evaluate([tiny, *paths], split="test", measures=["Toy@2", "toy@1", "MRR@10"])
-    assert summary.means["bm25", "Toy@2"] == pytest.approx((1 + 2 + 1 + 0 + 0) / 5)
-    assert summary.means["bm25", "toy@1"] == pytest.approx((0 + 1 + 1) / 5)
-    typed = hybrid("evaluate", tiny, *paths, "--split", "test", "--measures", "Toy@2")
-    assert typed.code == 0, typed.err
-    assert "Toy@2" in typed.out
-    tuning = Fuse(paths, output=Path("weights.json"), tune=True, qrels=tiny / "qrels.test.parquet", measure="Toy@2")
-    assert tuning.measure == "Toy@2"
-    with raises("invalid-value"):
-        evaluate([tiny, *paths], split="test", measures=["Toys@10"])

@@ -15,11 +15,6 @@ from hybrid_cli.reporting.evaluate import show_tables
 from hybrid_cli.reporting.evaluate import text as in_format
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> list[Path]:
-    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
-
-
 def big(tmp_path: Path) -> list[Path | str]:
     """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
     qids = [f"q{number}" for number in range(40)]
@@ -45,14 +40,6 @@ def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         in table
     )
     assert "n = 40." in table
-
-
-def test_decimal_points_are_aligned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_tables(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"]))
-    means = capsys.readouterr().out.split("queries")[0]
-    rows = [line for line in means.splitlines() if "±" in line]
-    assert len({line.index(".") for line in rows}) == 1
-    assert len({line.index("±") for line in rows}) == 1
 
 
 def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
@@ -98,22 +85,6 @@ def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Pa
     last = [*reversed(runs)]
     lower = in_format(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
     assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
-
-
-def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path]) -> None:
-    summary = evaluate([tiny, paths[0]], split="test", measures=["MRR@10"])
-    assert "**" not in in_format(summary, "markdown")
-    assert "better than" not in in_format(summary, "markdown")
-    assert json.loads(in_format(summary, "json"))["comparisons"] == []
-    assert len(list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))) == 1
-
-
-def test_a_single_query_has_no_t_test(tiny: Path, tmp_path: Path, paths: list[Path]) -> None:
-    qrels = tmp_path / "qrels.tsv"
-    qrels.write_text("001\t007\t1\n", "utf-8")
-    content = json.loads(in_format(evaluate(paths, qrels=qrels, measures=["MRR@10"]), "json"))
-    assert content["comparisons"][0]["p_t"] is None
-    assert content["comparisons"][0]["p_permutation"] == 1.0
 
 
 DEMO = [

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_cli.collections import folds
-from hybrid_cli.errors import InputError
 
 ids = st.sets(st.text(min_size=1), min_size=2, max_size=30)
 
@@ -31,11 +30,6 @@ def test_folds_depend_on_the_seed_and_not_on_the_order(qids: list[str], random: 
     shuffled = random.sample(qids, len(qids))
     first, second = (folds.random_folds(dict.fromkeys(each).keys(), 2, seed) for each in (qids, shuffled))
     assert first == second
-
-
-def test_another_seed_draws_other_folds() -> None:
-    qids = {str(number) for number in range(20)}
-    assert len({str(folds.random_folds(qids, 5, seed)) for seed in range(5)}) == 5
 
 
 def test_more_folds_than_queries_are_refused() -> None:
@@ -105,28 +99,10 @@ def test_another_format_is_refused(tmp_path: Path, name: str, content: object, p
 
 
 @pytest.mark.parametrize(
-    ("content", "element"),
-    [({"test": ["1"]}, ""), (["1", "2"], "item 1"), ([["1"], [None]], "item 2, item 1")],
-)
-def test_folds_of_another_form_are_refused(tmp_path: Path, content: object, element: str) -> None:
-    with pytest.raises(InputError) as caught:
-        folds.read(file := write(tmp_path, "a.json", content))
-    assert caught.value.code == "folds-form"
-    assert (caught.value.fields["path"], caught.value.fields["element"]) == (file, element)
-
-
-def test_predefined_folds_keep_judged_queries(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.json", [["1", "2"], ["672", "3"]])
-    assert folds.predefined_folds(file, {"1", "2", "3"}, {"672", "9"}) == [["1", "2"], ["3"]]
-
-
-@pytest.mark.parametrize(
     ("parts", "problem"),
     [
         ([["1", "2"], ["3", "1"]], refusal("duplicate-id", id="1", folds=(1, 2))),
-        ([["1", "1"], ["2", "3"]], refusal("duplicate-id", id="1", folds=(1, 1))),
         ([["1", "8"], ["2", "3"]], refusal("unknown-id", id="8", count=1)),
-        ([["1", "2", "3"], ["5", "6", "7", "8"]], refusal("unknown-id", id="5", count=4)),
         ([["1"], ["3"]], refusal("missing-id", id="2", count=1)),
         ([["1", "2", "3"], ["672"]], refusal("empty-fold", fold=2)),
     ],

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,15 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Notices, Refusal, raises, refusal
-from processes import run
 from tiny_collection import TINY_DOCUMENTS
 from tiny_runs import both, indexes, write_tiny_runs
-from typer.testing import CliRunner
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.cli.app import app
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.opening import exact
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.fuse import fuse
@@ -90,29 +83,6 @@ def test_the_manifest_has_the_options_and_an_equal_output_is_kept(made: Path, tm
         fuse(both(made), output=output, hits=4)
 
 
-def test_scores_of_single_runs_are_printed(
-    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = fuse(both(made), output=tmp_path / "f.parquet", qrels=tiny, split="test", measure="nDCG@3")
-    printed = capsys.readouterr().out
-    qrels = pl.read_parquet(tiny / "qrels.test.parquet")
-    for path in (*both(made), output):
-        score = evaluate_run(runs.read_run(path), qrels, ["nDCG@3"])["value"].to_numpy().mean()
-        assert f"{score:.4f}".removeprefix("0") in printed
-
-
-def test_fusion_below_the_best_run_warns(tmp_path: Path, notices: Notices) -> None:
-    good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 2.0), ("q", "wrong", 2, 1.0))
-    bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 2.0), ("q", "other", 2, 1.0))
-    qrels = tmp_path / "qrels.txt"
-    qrels.write_text("q 0 right 1\n")
-    fuse([good, bad], output=tmp_path / "f.parquet", weights=[0.1, 1], qrels=qrels)
-    assert notices.says("fusion-not-better", run="good")
-    notices.clear()
-    fuse([good, bad], output=tmp_path / "g.parquet", weights=[1, 0.1], qrels=qrels)
-    assert notices.says("fusion-not-better")  # a tie is not an improvement
-
-
 def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, notices: Notices) -> None:
     wide = trec_file(tmp_path / "wide.trec", ("q", "a", 1, 90.0), ("q", "b", 2, 10.0))
     narrow = trec_file(tmp_path / "narrow.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.8))
@@ -150,20 +120,10 @@ def test_foreign_runs_with_odd_ids_and_several_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "weighted-sum"}, refusal("missing-option", option="index")),
         ({"method": "weighted-sum", "index": ["bm25"]}, refusal("number-of-values", option="index")),
         ({"method": "weighted-sum", "index": ["dense", "bm25"]}, refusal("other-index", path="bm25.parquet")),
-        ({"index": ["bm25", "dense"]}, refusal("option-does-not-apply", option="index")),
         ({"weights": "1"}, refusal("number-of-weights", option="weights")),
-        ({"weights": "1,x"}, refusal("not-a-number", option="weights")),
-        ({"weights": "1_0,1"}, refusal("not-a-number", option="weights")),
-        ({"weights": "\u0663,1"}, refusal("not-a-number", option="weights")),
-        ({"method": "nothing"}, refusal("unknown-choice", option="method")),
-        ({"method": "rff"}, refusal("unknown-choice", option="method")),
-        ({"tune": True}, refusal("other-suffix", expected=".json")),  # the runs record the judgments
-        ({"measure": "MRR@"}, refusal("invalid-value", option="measure")),
-        ({"output": "f.trec"}, refusal("other-suffix", path="f.trec")),
-        ({"missing": "none"}, refusal("unknown-choice", option="missing")),
+        ({"tune": True}, refusal("other-suffix", expected=".json")),
     ],
 )
 def test_bad_input_is_refused_before_any_work(
@@ -175,20 +135,6 @@ def test_bad_input_is_refused_before_any_work(
     with raises(message):
         fuse(both(made), **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_distances_infinite_scores_and_single_runs_are_refused(made: Path, tmp_path: Path) -> None:
-    distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
-    fine = trec_file(tmp_path / "fine.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.1))
-    with raises("scores-rise", path="l2.trec", run="l2"):
-        fuse([fine, distances], output=tmp_path / "f.parquet")
-    infinite = trec_file(tmp_path / "inf.trec", ("q", "a", 1, float("inf")))
-    with raises("score-not-finite", path="inf.trec"):
-        fuse([fine, infinite], output=tmp_path / "f.parquet")
-    with raises("too-few-runs", value=1):
-        fuse([fine], output=tmp_path / "f.parquet")
-    with raises("other-kind", path="dense"):
-        fuse([fine, made / "dense"], output=tmp_path / "f.parquet")
 
 
 def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, tmp_path: Path) -> None:
@@ -211,14 +157,6 @@ def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, 
     assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
 
 
-def test_the_example_in_the_help_runs(made: Path, tmp_path: Path) -> None:
-    output = tmp_path / "clear.parquet"
-    words = f"fuse {made}/bm25.parquet {made}/dense.parquet --method weighted-sum --weights 0.5,1 --missing exact "
-    done = CliRunner().invoke(app, [*words.split(), "--index", f"{made}/bm25,{made}/dense", "--output", str(output)])
-    assert done.exit_code == 0, done.output
-    assert artifacts.read_manifest(output, Kind.RUN).options["missing"] == "exact"
-
-
 def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opener = Mock(wraps=exact.query_encoder)
     monkeypatch.setattr(exact, "query_encoder", opener)
@@ -227,21 +165,3 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
     assert opener.call_count == 1
-
-
-@pytest.mark.heavy
-@pytest.mark.slow
-def test_threads_limit_polars_and_torch(made: Path, tmp_path: Path) -> None:
-    code = (
-        "from hybrid_cli.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
-        "import polars, sys; print(polars.thread_pool_size())\n"
-        "if 'torch' in sys.modules: import torch; print(torch.get_num_threads())"
-    )
-    words = [*map(str, ("fuse", *both(made), "--threads", 1))]
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
-    command = [sys.executable, "-c", code, *words, "--output", str(tmp_path / "polars.parquet")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.split() == ["1"]
-    words += ["--method", "weighted-sum", "--index", f"{made}/bm25,{made}/dense", "--output", f"{tmp_path}/t.parquet"]
-    assert run(f"import torch; torch.set_num_threads(2)\n{code}", *words).stdout.split()[-1] == "1"

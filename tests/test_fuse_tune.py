@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 from command import Notices, raises, refusal
-from small_artifacts import open_output
 from tiny_runs import HITS, both, indexes, write_tiny_runs
 
 from hybrid_cli import artifacts, runs
@@ -73,15 +72,6 @@ def test_tuning_chooses_method_and_weights_together(made: Path, tiny: Path, tmp_
     assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
 
 
-def test_rrf_is_tuned_with_its_constant(made: Path, tiny: Path, tmp_path: Path) -> None:
-    weights = fuse(
-        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, methods=["wrrf"], rrf_k=3
-    )
-    assert json.loads(weights.read_text("utf-8"))["rrf_k"] == 3
-    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}")
-    assert artifacts.read_manifest(output, Kind.RUN).options["rrf_k"] == 3
-
-
 @pytest.mark.heavy
 @pytest.mark.slow
 def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
@@ -108,59 +98,6 @@ def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: 
     exact |= {"method": "weighted-sum", "missing": "exact"}
     assert tuned("g.json", *both(made), **exact)["share_of_prior"] == pytest.approx(1 / 2)
     assert "weighted-sum with another grid than scaled" in tuned("h.json", *both(made), **exact, grid="log")["no_prior"]
-
-
-def test_one_judged_query_gives_weights_without_a_held_out_score(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    qid, docid = runs.read_run(made / "bm25.parquet").select("qid", "docid").row(0)
-    qrels = tmp_path / "one.tsv"
-    qrels.write_text(f"{qid}\t0\t{docid}\t1\n", "utf-8")
-    weights = fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
-    content = json.loads(weights.read_text("utf-8"))
-    assert content["held_out"] is None
-    assert content["gain_interval"] is None
-    assert not content["gain_distinguishable"]
-    assert content["held_out_interval"] is None
-    assert "None" not in capsys.readouterr().out
-
-
-def test_judged_queries_without_a_hit_are_refused(made: Path, tmp_path: Path) -> None:
-    qids = runs.read_run(made / "bm25.parquet")["qid"].unique(maintain_order=True).to_list()
-    qrels = tmp_path / "none.tsv"
-    qrels.write_text("".join(f"{qid}\t0\tno such document\t1\n" for qid in qids), "utf-8")
-    with raises("measure-always-zero", path="none.tsv", option="measure", value="MRR@10"):
-        fuse(both(made), output=tmp_path / "w.json", qrels=qrels, tune=True)
-    assert not (tmp_path / "w.json").exists()
-
-
-def test_runs_of_different_depth_are_tuned_and_fused_with_a_note(
-    made: Path, tiny: Path, tmp_path: Path, notices: Notices
-) -> None:
-    short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
-    pair, lengths = [both(made)[0], short], {"bm25": 3, "dense": 1}
-    fuse(pair, output=tmp_path / "w.json", qrels=tiny, split="test", tune=True)
-    assert notices.says("list-lengths", hits=lengths)
-    notices.clear()
-    fuse(pair, output=tmp_path / "f.parquet")
-    assert notices.says("list-lengths", hits=lengths)
-    notices.clear()
-    fuse(pair, output=tmp_path / "e.parquet", method="weighted-sum", index=indexes(made), missing="exact")
-    assert not notices.says("list-lengths")
-
-
-def test_a_file_of_an_earlier_version_is_refused(made: Path, tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    open_output(path, kind=Kind.WEIGHTS).write_json({"runs": ["bm25", "dense"], "weights": [0.3, 0.7]})
-    with raises("older-format", path="old.json", field="method"):
-        fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{path}")
-
-
-def test_more_folds_than_judged_queries_are_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "output": tmp_path / "w.json"}
-    with raises("out-of-range", option="folds", limit=5, path="qrels.test.parquet"):
-        fuse(both(made), folds=1000, **options)
-    fuse(both(made), folds=5, **options)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from fused_rankings import APART, RANKINGS, A, B, Ranking, approx, fuse, fused_run, recipe, run_of
+from fused_rankings import APART, RANKINGS, B, Ranking, approx, fuse, fused_run, recipe, run_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,15 +18,6 @@ from hybrid_cli.fusion.options import Missing
 # ------------------------------------------------------------------------------------------------------- edge cases
 
 
-def test_queries_of_a_single_run_are_fused() -> None:
-    first, second = run_of(A, {"q": 1}, names="ab"), run_of(B, {"r": 2}, names="ac")
-    for method in METHODS:
-        fusion = recipe(method, missing=METHODS[method].missing.replace("exact", "min"))
-        fused = fused_run([first, second], fusion)
-        assert fused["qid"].unique(maintain_order=True).to_list() == ["a", "b", "c"], method
-        assert fused.filter(qid="b")["docid"].to_list() == ["q"]
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("missing", ["min", "zero", "ignore", "drop"])
 def test_a_query_with_hits_in_one_list_keeps_their_order(method: str, missing: Missing) -> None:
@@ -34,10 +25,6 @@ def test_a_query_with_hits_in_one_list_keeps_their_order(method: str, missing: M
         [run_of({"c": 3, "b": 2, "a": 1}, names="a"), run_of(B, names="b")], recipe(method, missing=missing)
     )
     assert fused.filter(qid="a")["docid"].to_list() == ["c", "b", "a"]
-
-
-def test_a_single_hit_scores_more_than_none() -> None:
-    assert fuse({"a": 7}, {"b": 3, "c": 2}, fusion=recipe("minmax"))["a"] == 0.5
 
 
 def test_negative_scores_stay_bounded() -> None:
@@ -88,12 +75,6 @@ def test_weights_1_0_give_the_first_list_then_the_rest(first: Ranking, second: R
 @given(ranking=APART, method=st.sampled_from([name for name in METHODS if name != "product"]))
 def test_a_run_fused_with_itself_keeps_its_order(ranking: Ranking, method: str) -> None:
     assert list(fuse(ranking, ranking, fusion=recipe(method))) == pytest.approx(run_of(ranking)["docid"].to_list())
-
-
-@given(rankings=st.lists(RANKINGS, min_size=2, max_size=4), weights=st.lists(st.floats(0.1, 9), min_size=4, max_size=4))
-def test_minmax_stays_between_0_and_1(rankings: list[Ranking], weights: list[float]) -> None:
-    found = fuse(*rankings, fusion=recipe("minmax", *weights[: len(rankings)]))
-    assert all(0 <= value <= 1 + 1e-6 for value in found.values())
 
 
 @given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(list(METHODS)), seed=st.integers(0, 99))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, raises, refusal
+from command import raises, refusal
 from fused_rankings import fused_run, recipe, run_of
 
 from hybrid_cli import runs
@@ -136,18 +136,6 @@ def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) 
     assert found[0].values == pytest.approx(found[1].values)
 
 
-_NO_STEP = refusal("out-of-range", option="step")
-
-
-@pytest.mark.parametrize(
-    ("runs_", "step", "problem"),
-    [(2, 0.3, _NO_STEP), (2, 0, _NO_STEP), (2, -1, _NO_STEP), (6, 0.05, refusal("grid-too-large", count=6))],
-)
-def test_a_bad_step_is_refused(runs_: int, step: float, problem: Refusal) -> None:
-    with raises(problem):
-        tuning.linear_grid(runs_, step)
-
-
 @pytest.mark.parametrize(
     ("options", "methods"),
     [
@@ -165,19 +153,6 @@ def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[st
     assert names == methods
     assert {each.grid for each in families if each.recipe.method != "weighted-sum"} <= {"linear"}
     assert all(each.grid == "scaled" for each in families if each.recipe.method == "weighted-sum")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "minmax", "rrf_k": 20}, refusal("option-does-not-apply", option="rrf_k")),
-        ({"methods": ["zscore", "sum"], "rrf_k": 20}, refusal("option-does-not-apply", option="rrf_k")),
-        ({"method": "minmax", "methods": ["rrf"]}, refusal("option-does-not-apply", option="methods")),
-    ],
-)
-def test_options_that_no_tried_method_uses_are_refused(options: dict[str, Any], message: str | Refusal) -> None:
-    with raises(message):
-        families_to_try(Fuse(["a", "b"], output=Path("w.json"), tune=True, **options), 2)
 
 
 def test_weights_may_name_the_runs_in_any_order() -> None:

@@ -10,7 +10,7 @@ from random import Random
 import polars as pl
 import pytest
 import pytrec_eval
-from command import hybrid, refused
+from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -248,11 +248,3 @@ def test_a_grade_beyond_32_bits_is_refused_where_it_is_read(grade: str, command:
     assert not Path("c").exists()
     assert {name: done.fields[name] for name in ("line", "value")} == {"line": 2, "value": grade}
     assert str(done.fields["path"]) == "qrels.test.txt"
-
-
-def test_a_grade_beyond_32_bits_in_parquet_is_refused() -> None:
-    Path("run.trec").write_text("7 Q0 b 1 2 x\n")
-    rows = {"qid": ["7", "7"], "docid": ["a", "b"], "relevance": [1, 10**10]}
-    pl.DataFrame(rows).write_parquet("q.parquet")
-    done = refused("evaluate", "--qrels", "q.parquet", "run.trec", problem="grade-out-of-range")
-    assert done.fields == {"path": Path("q.parquet"), "line": 2, "value": 10**10}

@@ -37,55 +37,25 @@ def write(name: str, content: str | bytes) -> None:
 
 ARGUMENTS = [
     ("index-bm25 collection --output .", refusal("invalid-name")),
-    ("index-bm25 collection --output . --overwrite", refusal("invalid-name")),
-    ("index-bm25 collection --output ..", refusal("invalid-name")),
     ("index-bm25 collection --output /", refusal("invalid-name")),
-    ("export bm25.parquet --format trec --output .", refusal("invalid-name")),
     ("evaluate collection --split test ''", refusal("invalid-name")),
-    ("fuse bm25.parquet . --output o.parquet", refusal("invalid-name")),
     ("index-bm25 collection --output no/../out", refusal("no-such-folder")),
-    (
-        "fuse bm25.parquet dense.parquet --output ./no/such/../../o.parquet",
-        refusal("no-such-folder"),
-    ),
     (f"index-bm25 collection --output {LONG[:250]}", refusal("invalid-name")),
     (f"prepare trec docs.jsonl --topics {LONG}=t.tsv --output out", refusal("invalid-name")),
     ("inspect loop", refusal("no-such-file")),
-    ("fuse loop dense.parquet --output out.parquet", refusal("no-such-file")),
-    ("index-bm25 collection --output loop", refusal("invalid-name")),
     ("index-bm25 collection --output loop/out", refusal("invalid-name")),
-    ("fuse bm25.parquet dense.parquet --output loop.parquet", refusal("invalid-name")),
     ("encode collection --model ./loop --output out", refusal("no-such-model")),
-    (
-        "mine-negatives collection --split train --sources random --seed -1 --output o.parquet",
-        refusal("out-of-range", option="seed"),
-    ),
-    (f"pretrain collection --model model --seed {HUGE} --output out", refusal("out-of-range", option="seed")),
-    (
-        f"search collection --split test --index dense --hits {HUGE} --output o.parquet",
-        refusal("out-of-range", option="hits"),
-    ),
-    (f"fuse bm25.parquet dense.parquet --depth {HUGE} --output o.parquet", refusal("out-of-range", option="depth")),
     (
         f"fuse bm25.parquet dense.parquet --depth {'9' * 5000} --output o.parquet",
         refusal("not-a-number", option="depth"),
     ),
     ("index-bm25 collection --threads 1000000 --output out", refusal("out-of-range", option="threads")),
-    ("prepare trec docs.jsonl --encoding utf-99 --output out", refusal("invalid-value", option="encoding")),
-    ("prepare trec docs.jsonl --encoding utf-16 --output out", refusal("invalid-value", option="encoding")),
     ("prepare trec docs.jsonl --encoding punycode --output out", refusal("invalid-value", option="encoding")),
-    ("prepare trec docs.jsonl --encoding undefined --output out", refusal("invalid-value", option="encoding")),
-    ("prepare trec docs.jsonl --encoding hex --output out", refusal("invalid-value", option="encoding")),
 ]
 TOO_LONG = [
     f"index-bm25 collection --output {LONG}",
-    f"fuse bm25.parquet dense.parquet --output {LONG[:240]}.parquet",
     f"index-bm25 {LONG} --output out",
-    f"fuse bm25.parquet {LONG}.parquet --output out.parquet",
     f"inspect {'/'.join([LONG[:200]] * 30)}",
-    f"encode collection --model {LONG} --output out",
-    f"evaluate --qrels {LONG} bm25.parquet",
-    f"search collection --split test --index {LONG} --output out.parquet",
 ]
 
 
@@ -122,21 +92,8 @@ FILES: list[tuple[str, str | bytes, str, Refusal]] = [
         "prepare trec x.jsonl -o out",
         refusal("not-json", path="x.jsonl", line=1),
     ),
-    (
-        "x.jsonl",
-        '{"id":"1","text":' + DEEP + "}",
-        "search --queries x.jsonl --index bm25 -o o.parquet",
-        refusal("not-json", path="x.jsonl", line=1),
-    ),
     ("x.json", DEEP, "inspect x.json", refusal("not-json", path="x.json")),
-    ("x.json", "1" * 5000, "inspect x.json", refusal("not-json", path="x.json")),
     ("x.json", b"\xff\xfe", "inspect x.json", refusal("not-json", path="x.json")),
-    (
-        "x.json",
-        DEEP,
-        "fuse bm25.parquet dense.parquet --weights @x.json -o o.parquet",
-        refusal("not-json", path="x.json"),
-    ),
     (
         "x.yaml",
         DEEP,
@@ -148,12 +105,6 @@ FILES: list[tuple[str, str | bytes, str, Refusal]] = [
         "a: \0",
         "evaluate collection --split test bm25.parquet --config x.yaml",
         refusal("not-yaml", path="x.yaml"),
-    ),
-    (
-        "x.json",
-        DEEP,
-        "split collection --split test --folds-file x.json -o out",
-        refusal("not-json", path="x.json"),
     ),
 ]
 
@@ -171,28 +122,15 @@ OPENED_IN = [
     ("x.trec", "fuse bm25.parquet x.trec -o o.parquet"),
     ("x.json", "fuse bm25.parquet dense.parquet --method weighted-sum --weights @x.json -o o.parquet"),
     ("x.tsv", "evaluate --qrels x.tsv bm25.parquet"),
-    ("x.parquet", "evaluate --qrels x.parquet bm25.parquet"),
     ("x.yaml", "evaluate collection --split test bm25.parquet --config x.yaml"),
     ("x.log", "evaluate collection --split test bm25.parquet --log-file x.log"),
     ("x.json", "inspect x.json"),
-    ("x.txt", "inspect x.txt"),
-    ("x.parquet", "verify x.parquet"),
     ("x.json", "split collection --split test --folds-file x.json -o out"),
     ("x.tsv", "search --queries x.tsv --index bm25 -o o.parquet"),
-    ("x.parquet", "index-bm25 x.parquet -o out"),
-    ("x.jsonl", "prepare trec x.jsonl -o out"),
     ("documents/x.jsonl", "prepare trec documents -o out"),
-    ("x.csv", "prepare files x.csv -o out"),
-    ("x.parquet", "prepare files x.parquet -o out"),
     ("x.tsv", "prepare msmarco x.tsv -o out"),
     ("mine/config.json", "encode collection --model mine -o out"),
-    ("mine/model.safetensors", "encode collection --model mine -o out"),
-    ("x.npy", "encode collection --from-vectors x.npy -o out"),
     ("x.faiss", "encode collection --from-vectors x.faiss -o out"),
-    ("x.parquet", "mine-negatives collection --split train --sources run:x.parquet:2 -o o.parquet"),
-    ("x.parquet", "train-dense x.parquet --model model -o out"),
-    ("o.tsv", "judge collection --split test bm25.parquet -o o.tsv"),
-    ("x.trec", "export x.trec --format trec -o out"),
 ]
 
 
@@ -364,21 +302,14 @@ def test_a_model_with_a_damaged_file_is_refused(
 
 MANIFESTS: list[tuple[dict[str, Any] | str, Refusal]] = [
     (DEEP, refusal("damaged-manifest", path="damaged")),
-    ("[]", refusal("damaged-manifest", path="damaged")),
-    ("null", refusal("damaged-manifest", path="damaged")),
     ({"format": "x"}, refusal("damaged-manifest", path="damaged")),
     ({"format": 99}, refusal("newer-format", path="damaged")),
-    ({"kind": "x"}, refusal("damaged-manifest", path="damaged", element="field 'kind'")),
     ({"kind": []}, refusal("damaged-manifest", path="damaged", element="field 'kind'")),
-    ({"options": 3}, refusal("damaged-manifest", path="damaged", element="field 'options'")),
-    ({"inputs": []}, refusal("damaged-manifest", path="damaged", element="field 'inputs'")),
     (
         {"inputs": {"corpus": {"path": 1}}},
         refusal("damaged-manifest", path="damaged", element="field 'inputs', field 'corpus', field 'path'"),
     ),
-    ({"fingerprint": 1}, refusal("damaged-manifest", path="damaged", element="field 'fingerprint'")),
     ({"files": [1]}, refusal("damaged-manifest", path="damaged", element="field 'files', item 1")),
-    ({"counts": 1}, refusal("damaged-manifest", path="damaged", element="field 'counts'")),
     ({"telepathy": 1}, refusal("damaged-manifest", path="damaged")),
 ]
 
@@ -394,16 +325,6 @@ def test_a_damaged_manifest_is_refused(here: Path, made: Path, change: dict[str,
     refused("inspect", "damaged", problem=words, code=code)
 
 
-@pytest.mark.parametrize(
-    "content", [DEEP, "[]", "{}", '{"k1": NaN, "b": 0.4}', '{"k1": "x", "b": 1}', '{"k1":-1,"b":0}']
-)
-def test_damaged_parameters_of_an_index_are_refused(here: Path, made: Path, content: str) -> None:
-    shutil.copytree(made / "bm25", "damaged")
-    write("damaged/bm25.json", content)
-    command = ["search", "collection", "--split", "test", "--index", "damaged", "--output", "out.parquet"]
-    refused(*command, problem="damaged", path="bm25.json", code=1)
-
-
 # ---------------------------------------------------------------------------------------------------- standard streams
 
 
@@ -417,21 +338,10 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_closed_stdout_is_an_error_if_a_result_is_printed(here: Path) -> None:
-    done = shell("hybrid inspect bm25.parquet --format json >&-")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
-    assert json.loads(done.stderr)["code"] == "stdout-closed"
-
-
 def test_a_full_stdout_is_an_error(here: Path) -> None:
     done = shell("hybrid inspect bm25.parquet > /dev/full")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
     assert "no space left on device" in done.stderr
-
-
-def test_a_reader_that_stops_early_is_no_error(here: Path) -> None:
-    done = shell("hybrid inspect bm25.parquet | true; exit ${PIPESTATUS[0]}")
-    assert (done.returncode in (0, 1, 141), done.stderr) == (True, ""), done  # Rich ends the process with 1
 
 
 def test_ascii_streams_print_every_character(here: Path) -> None:

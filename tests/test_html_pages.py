@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, raises
 from tiny_collection import corpus_of
 
 from hybrid_cli.collections.readers.html_pages import Page, read_page
@@ -28,12 +28,10 @@ the <b>se</b>a, a &lt; b, caf&eacute;; <a href="x>y">link</a>.<p>Two<ul><li>one<
         (PAGE, Page("Salt & sea", "Salt\nIt is in the sea, a < b, café; link.\nTwo\none\ntwo\na\nb")),
         ("<h1>Two <i>tides</i></h1>A day has two.", Page("Two tides", "Two tides\nA day has two.")),
         ("<p>around<main><h2>Moon</h2>far</main>", Page("", "Moon\nfar")),
-        ("<nav>only this</nav>", Page("", "only this")),
         ("a < b <y and z", Page("", "a < b <y and z")),
         ("<p>one<script>never closed <p>two", Page("", "one never closed\ntwo")),
         ("<p>one<!-- never closed <p>two", Page("", "one<!-- never closed\ntwo")),
         ("</div></p><p>x</b></table>y", Page("", "x\ny")),
-        ("", Page("", "")),
     ],
 )
 def test_texts_have_no_boilerplate(content: str, page: Page) -> None:
@@ -43,9 +41,14 @@ def test_texts_have_no_boilerplate(content: str, page: Page) -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        "<div>", "<b id={}>x<p>", "<table>", "<!--", "<script>", "<a ", '<a x="', "</p>", "<li><dd>", "<title>", "<x",
-        "<div><table><td></div></td></table>", "<svg><desc>", "<option><p>", "<template>", "<![CDATA[", "<",
-    ],
+"<div>",
+"<b id={}>x<p>",
+"<!--",
+"<a ",
+"<title>",
+"<div><table><td></div></td></table>",
+"<![CDATA[",
+],
 )  # fmt: skip
 def test_hostile_pages_are_read_in_linear_time(piece: str) -> None:
     content = "<p>begin</p>" + "".join(piece.format(number) for number in range(20_000))
@@ -95,12 +98,3 @@ def test_files_in_other_encodings_are_refused_or_skipped(tmp_path: Path, notices
     table.write_text("id,text\n1,a\n")
     with raises("option-does-not-apply", option="on_error"):
         prepare(PrepareFiles([table], on_error="skip", output=tmp_path / "table"))
-
-
-def test_auto_skips_files_too(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for number in range(3):
-        (tmp_path / "docs" / f"{number}.html").write_text(f"<title>Page {number}</title><p>Text {number}.")
-    (tmp_path / "docs" / "latin.txt").write_bytes(b"caf\xe9")
-    made = hybrid("auto", tmp_path / "docs", "--on-error", "skip", "--output", tmp_path / "out", "--dry-run")
-    assert made.says("files-skipped", count=1, files=["latin.txt"])

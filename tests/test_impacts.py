@@ -65,24 +65,6 @@ def test_golden_scores_of_one_term() -> None:
     assert {docid: score * (K1 + 1) for docid, score in found.items()} == pytest.approx(textbook, abs=2e-6)
 
 
-def test_golden_scores_of_two_terms() -> None:
-    assert hits(known(DOCUMENTS), "cat dog") == pytest.approx(
-        {
-            "d2": part(IDF_CAT, 2, 3) + part(IDF_DOG, 1, 3),
-            "d3": part(IDF_DOG, 1, 5),
-            "d4": part(IDF_CAT, 5, 50),
-            "d1": part(IDF_CAT, 1, 3),
-        },
-        abs=1e-6,
-    )
-
-
-def test_a_repeated_query_word_counts_twice() -> None:
-    assert hits(known(DOCUMENTS), "cat cat") == pytest.approx(
-        {"d2": 2 * part(IDF_CAT, 2, 3), "d4": 2 * part(IDF_CAT, 5, 50), "d1": 2 * part(IDF_CAT, 1, 3)}, abs=1e-6
-    )
-
-
 def test_lengths_are_rounded_down_as_in_lucene() -> None:
     table = {
         24: 24, 40: 40, 41: 40, 43: 42, 57: 56, 91: 88, 100: 96, 121: 120, 150: 144, 261: 248, 300: 280, 500: 472,
@@ -99,26 +81,10 @@ def test_a_rounded_length_is_one_of_lucenes_256(length: int) -> None:
     assert rounded in {decode_length(byte) for byte in range(256)}
 
 
-def test_empty_and_unmatched_queries_have_no_hits() -> None:
-    index = known(DOCUMENTS)
-    assert hits(index, "") == hits(index, "unicorn") == {}
-    assert index.search(pl.DataFrame(schema={"qid": pl.String, "text": pl.String}), 10).is_empty()
-
-
-def test_a_corpus_without_a_token_can_be_searched() -> None:
-    assert hits(known([[], []]), "cat") == {}
-
-
 def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     run = known([["cat"]] * 12).search(pl.DataFrame({"qid": ["q"], "text": ["cat"]}), 12)
     assert run["docid"].to_list() == sorted(f"d{number}" for number in range(1, 13))
     assert run["rank"].to_list() == list(range(1, 13))
-
-
-@given(corpora, words, st.integers(1, 30))
-def test_fewer_hits_are_a_prefix_of_more(documents: list[list[str]], query: list[str], number: int) -> None:
-    index, text = known(documents), " ".join(query)
-    assert list(hits(index, text, number).items()) == list(hits(index, text, 100).items())[:number]
 
 
 @given(corpora, words, st.randoms())
@@ -184,15 +150,6 @@ def test_scores_of_any_documents_are_those_of_pairs(
     exact = index.score(pairs, queries).to_numpy().reshape(3, len(docids))
     np.testing.assert_array_equal(PostingsScorer(index).scores(texts, docids), exact)
     np.testing.assert_allclose(Bm25Scorer(index, index.docids).scores(texts, docids), exact, rtol=1e-5)
-
-
-def test_postings_survive_saving_and_opening(tmp_path: Path) -> None:
-    postings = count(DOCUMENTS)
-    postings.save(tmp_path)
-    opened = Postings.open(tmp_path)
-    assert opened.terms.to_list() == sorted({word for document in DOCUMENTS for word in document})
-    assert (opened.counted, opened.tokens) == (4, 61)
-    np.testing.assert_array_equal(Impacts.of(opened, K1, B).values(), Impacts.of(postings, K1, B).values())
 
 
 def test_a_matrix_that_does_not_fit_is_refused() -> None:
@@ -285,17 +242,6 @@ def test_a_truncated_matrix_is_refused(tmp_path: Path, name: str, size: int) -> 
     assert caught.value.code == "incomplete-matrix"
 
 
-def test_statistics_of_an_interrupted_call_are_written_again(tmp_path: Path) -> None:
-    (tmp_path / layout.shard(0)).mkdir()
-    folder = tmp_path / layout.shard(0) / layout.IMPACTS
-    count(DOCUMENTS).save(folder)
-    store_statistics(tmp_path)
-    whole = {name: (folder / name).read_bytes() for name in (layout.COLLECTION, layout.COLLECTION_DF)}
-    (folder / layout.COLLECTION).write_bytes(b"")
-    store_statistics(tmp_path)
-    assert {name: (folder / name).read_bytes() for name in whole} == whole
-
-
 def test_hits_do_not_depend_on_the_number_of_threads() -> None:
     random = np.random.default_rng(0)
     index = known([random.choice(list("abcdefgh"), 20).tolist() for _ in range(300)])
@@ -322,10 +268,6 @@ def test_impacts_of_8_bits_differ_by_at_most_a_step_per_word(documents: list[lis
     assert [int(weights.max()) for weights in np.split(
         rounded.impacts.postings.tfs, rounded.impacts.postings.indptr[1:-1]) if len(weights)
     ] == [255] * len(index.impacts.idf)  # fmt: skip
-
-
-def test_k1_zero_counts_a_term_once() -> None:
-    assert hits(known(DOCUMENTS, k1=0.0), "cat") == pytest.approx(dict.fromkeys(("d1", "d2", "d4"), IDF_CAT))
 
 
 @given(corpora, st.integers(1, 40))

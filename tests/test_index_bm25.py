@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, raises
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
@@ -68,25 +68,6 @@ def test_titles_and_texts_are_indexed_and_stemmed(index: Path) -> None:
     assert first(index, "pages wordless") == "void"
 
 
-def test_fields_can_exclude_titles(tiny: Path, tmp_path: Path) -> None:
-    index = index_bm25(tiny, output=tmp_path / "bm25", fields=["text"])
-    manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
-    assert manifest.counts["empty documents"] == 1
-    assert open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
-
-
-def test_the_same_call_again_is_up_to_date(tiny: Path, index: Path, notices: Notices) -> None:
-    before = (index / "manifest.json").read_bytes()
-    index_bm25(tiny, output=index)
-    assert (index / "manifest.json").read_bytes() == before
-    assert notices.says("up-to-date")
-
-
-def test_two_indexes_of_a_corpus_are_equal(tiny: Path, index: Path, tmp_path: Path) -> None:
-    again = index_bm25(tiny, output=tmp_path / "again", threads=1)
-    assert storage.fingerprint(again) == storage.fingerprint(index)
-
-
 def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
@@ -100,35 +81,6 @@ def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     assert storage.fingerprint(index) != before
     assert notices.says("written", path=index, k1=1.2, b=0.75, reused=True)
     assert (open_bm25(index, k1=0.5).k1, open_bm25(index, k1=0.5).b) == (0.5, 0.75)
-
-
-def test_other_fields_need_overwrite(tiny: Path, index: Path) -> None:
-    with raises("output-differs", path="bm25"):
-        index_bm25(tiny, output=index, fields=["text"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--k1", "-1"], refusal("out-of-range", option="k1")),
-        (["--b", "1.5"], refusal("out-of-range", option="b")),
-        (["--fields", "body"], refusal("no-such-field", path="corpus.parquet")),
-        (["--fields", "text,text"], refusal("repeated-value", option="fields")),
-        (["--tune", "--k1", "1"], refusal("option-does-not-apply", option="k1")),
-        (["--split", "dev"], refusal("option-does-not-apply", option="split")),
-        (["--tune-measure", "MRR@10"], refusal("option-does-not-apply", option="tune_measure")),
-        (["--tune"], refusal("no-such-split")),
-        (["--tune", "--split", "train", "--tune-measure", "MRP@10"], refusal("invalid-value", option="tune_measure")),
-        (["--language", "tlh"], refusal("unknown-choice", option="language")),
-        (["--java-heap", "much"], refusal("invalid-value", option="java_heap")),
-        (["--java-heap", "99999g"], refusal("out-of-range", option="java_heap")),
-    ],
-)
-def test_unusable_options_are_refused(tiny: Path, tmp_path: Path, arguments: list[str], message: str | Refusal) -> None:
-    done = hybrid("index-bm25", tiny, "--output", tmp_path / "bm25", *arguments)
-    assert done.code == 2
-    assert done.is_problem(message)
-    assert not (tmp_path / "bm25").exists()
 
 
 def test_a_duplicate_document_id_is_refused(tmp_path: Path) -> None:
@@ -208,16 +160,6 @@ def test_the_held_out_gain_uses_the_choice_of_the_other_half() -> None:
     assert tuning.held_out_gain == pytest.approx((2 * (0.2 - 0.5) + 2 * (0.4 - 0.5)) / 4)
 
 
-def test_ties_go_to_the_setting_nearest_to_the_baseline() -> None:
-    table = {(0.9, 0.4): [0.1, 0.1], (4.0, 1.0): [0.7, 0.7], (1.0, 0.4): [0.7, 0.7]}
-    assert tune(lambda setting: values(table, setting), table, (0.9, 0.4)).best == (1.0, 0.4)
-
-
-def test_tuning_needs_two_queries() -> None:
-    with raises("too-few-queries", option="tune"):
-        tune(lambda setting: values({setting: [1.0]}, setting), [(1.0, 0.5)], (0.9, 0.4))
-
-
 @pytest.mark.parametrize("exists", [True, False])
 def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
     tiny: Path, tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch, exists: bool
@@ -236,15 +178,6 @@ def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
     opened = open_bm25(index)
     assert (opened.k1, opened.b) == start
     assert notices.says("no-tuning-gain", k1=start[0], b=start[1])
-
-
-def test_parameters_of_an_index_change_only_on_request(tiny: Path, tmp_path: Path) -> None:
-    index = index_bm25(tiny, output=tmp_path / "bm25", k1=1.2)
-    with raises("output-differs", path="bm25"):
-        index_bm25(tiny, output=index)
-    assert open_bm25(index).k1 == 1.2
-    index_bm25(tiny, output=index, k1=0.9)
-    assert open_bm25(index).k1 == 0.9
 
 
 def test_a_run_records_k1_and_b_and_fuse_reports_a_changed_index(tiny: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.input_files import Location
-from hybrid_cli.json_files import describe_value, has_type, make_typed, mismatch, parse_json, read_object
+from hybrid_cli.json_files import describe_value, has_type, make_typed, mismatch
 from hybrid_cli.json_rows import check_field
 
 FILE = Path("stored.json")
@@ -42,23 +42,16 @@ GOOD: dict[str, Any] = {
     "name": "", "count": 1, "share": 1, "mode": "b", "color": "red", "files": ["a"], "pair": [1, "x"],
     "inputs": {"a": {"b": "c"}}, "rows": [{"x": []}, {"x": [1]}], "anything": [{}],
 }  # fmt: skip
-WRONG: list[tuple[str, Any, str, Any, str]] = [  # field, value, element, its value, type that it needs
+WRONG: list[tuple[str, Any, str, Any, str]] = [
     ("name", None, "field 'name'", None, "a text"),
-    ("name", ["a"], "field 'name'", ["a"], "a text"),
     ("count", True, "field 'count'", True, "a whole number"),
-    ("count", 1.5, "field 'count'", 1.5, "a whole number"),
     ("share", float("inf"), "field 'share'", float("inf"), "a finite number or null"),
     ("mode", "c", "field 'mode'", "c", "a or b"),
-    ("mode", [], "field 'mode'", [], "a or b"),
     ("color", {}, "field 'color'", {}, "red"),
     ("files", ["a", 1], "field 'files', item 2", 1, "a text"),
     ("files", [["a"]], "field 'files', item 1", ["a"], "a text"),
-    ("files", {}, "field 'files'", {}, "a list or null"),
     ("pair", [1], "field 'pair'", [1], "a list of 2 items"),
-    ("pair", [1, 2], "field 'pair', item 2", 2, "a text"),
-    ("inputs", [], "field 'inputs'", [], "an object"),
     ("inputs", {"a": []}, "field 'inputs', field 'a'", [], "an object"),
-    ("inputs", {"a": {}, "b": {"path": 1}}, "field 'inputs', field 'b', field 'path'", 1, "a text"),
     ("rows", [{"x": [1]}, {"y": [1, None]}], "field 'rows', item 2, field 'y', item 2", None, "a whole number"),
 ]
 
@@ -94,35 +87,12 @@ def test_other_fields_are_refused(values: Any, problem: str, element: str | None
     assert caught.value.fields["path"] == FILE
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "null"), (True, "true"), (1, "the number 1"), (0.5, "the number 0.5"), ("a", "the text 'a'"),
-        ([], "a list of 0 items"), ([1], "a list of 1 item"), ({}, "an object"),
-    ],
-)  # fmt: skip
-def test_a_value_is_described_by_its_type(value: Any, words: str) -> None:
-    assert describe_value(value) == words
-    assert len(describe_value("x" * 9999)) < 60
-
-
 def test_the_arm_of_a_union_with_the_outer_type_names_the_element() -> None:
     assert has_type([1, "a"], list[str | int] | str)
     assert has_type("a", list[str | int] | str)
     found = mismatch(["a", {}], list[str | int] | str)
     assert found is not None
     assert (found.element, found.needed) == ("item 2", "a text or a whole number")
-
-
-def test_text_that_is_no_json_has_a_code(tmp_path: Path) -> None:
-    for text in ("", "{", b"\xff", "[" * 100_000, "1" * 10_000):
-        with pytest.raises(InputError) as caught:
-            parse_json(text, FILE)
-        assert (caught.value.code, caught.value.fields["path"]) == ("not-json", FILE)
-    (path := tmp_path / "a.json").write_text("[1]")
-    with pytest.raises(InputError) as caught:
-        read_object(path)
-    assert (caught.value.code, caught.value.fields["path"]) == ("not-an-object", path)
 
 
 def test_a_field_of_a_row_names_its_line_and_item() -> None:

@@ -145,30 +145,6 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     assert keyed.score_pairs(*pairs, packed, impacts.matrix).tolist() == scores.tolist()
 
 
-def test_a_search_in_blocks_equals_one_over_all_documents() -> None:
-    """Blocks with few and many postings, a block without any, and documents excluded at the edges of blocks."""
-    block, rng = kernels.BLOCK, np.random.default_rng(5)
-    size = 3 * block + 5
-    rare = [3, block - 1, block, 3 * block, size - 1]
-    lists = [rare, [*range(block, block + block // 4)], [*range(0, block, 50), *range(3 * block, size)]]
-    indptr, rows = flat(lists)
-    tfs, lengths = rng.integers(1, 4, len(rows)).astype(np.int32), rng.integers(5, 60, size).astype(np.int32)
-    terms = pl.Series("term", ["a", "b", "c"])
-    impacts = Impacts.of(Postings.of(terms, indptr, rows.astype(np.int32), tfs, lengths), 0.9, 0.4)
-    queries, barred = [[0], [0, 1, 2], [1], []], [[block], [3, block - 1, size - 1], [], [5]]
-    order, hits = rng.permutation(size).astype(np.int32), 40
-    counts, best = np.zeros(4, np.int32), np.zeros((4, hits), np.uint64)
-    ends, asked = flat(queries)
-    packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    kernels.search(
-        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
-    )
-    for number, query in enumerate(queries):
-        keys = best[number, : counts[number]]
-        found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
-        assert found == plain(impacts, query, barred[number], order, hits)
-
-
 @pytest.mark.parametrize("hits", [1, 10, 400])
 @pytest.mark.parametrize(("sort", "k1"), [(True, 0.9), (False, 0.9), (True, 1000.0), (True, None)])
 def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool, k1: float | None) -> None:
@@ -198,24 +174,6 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
         skipped = len(excluded)
         expected = wanted[query, skipped : wanted_counts[query]][:hits]
         assert best[query, : counts[query]].tolist() == expected.tolist()
-
-
-def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
-    """The documents of the sample are the best of the corpus, so the first estimate of the worst hit is too high."""
-    size, hits, rng = 51_200, 1000, np.random.default_rng(3)
-    first = np.arange(1, 32, 2) * size // 32  # of the 16 parts of the sample
-    sampled = (first[:, None] + np.arange(40)).ravel()
-    tfs = np.ones(size, np.int32)
-    tfs[sampled] = 20
-    lengths = rng.integers(20, 60, size).astype(np.int32)
-    indptr, rows = np.array([0, size]), np.arange(size, dtype=np.int32)
-    impacts = Impacts.of(Postings.of(pl.Series("term", ["a"]), indptr, rows, tfs, lengths), 0.9, 0.4)
-    packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
-    order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
-    kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat([[]]), counts, best)
-    found = list(zip(keyed.positions_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
-    assert counts[0] == hits
-    assert found == plain(impacts, [0], [], order, hits)
 
 
 def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 from command import Notices, Refusal, hybrid, raises, refusal
 from processes import run
 from small_artifacts import write_corpus, write_run
-from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES, write_lines
+from tiny_collection import TINY_QUERIES, write_lines
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.collections import collection as collections
@@ -20,14 +19,12 @@ from hybrid_cli.collections.sentences import Sentences, word_counts
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
-from hybrid_cli.settings import Label
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import labels
 from hybrid_cli.training.labels import shard_path
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
@@ -82,17 +79,6 @@ def test_given_queries_keep_their_ids_and_those_without_a_hit_are_dropped(
     }  # fmt: skip
 
 
-def test_max_queries_draws_from_all_queries(tiny: Path, index: Path, tmp_path: Path) -> None:
-    whole = labels_of(tiny, tmp_path / "whole", index=index, queries_from="all")
-    parts = [
-        labels_of(tiny, tmp_path / f"part{seed}", index=index, queries_from="all", max_queries=5, seed=seed)
-        for seed in (1, 2)
-    ]
-    assert all(len(part) == 5 and len(part.join(whole, on=whole.columns)) == 5 for part in parts)
-    assert not parts[0].equals(parts[1])
-    assert not any(part.equals(whole.head(5)) for part in parts)
-
-
 def test_a_run_gives_the_labels_of_its_index(tiny: Path, index: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
@@ -130,32 +116,6 @@ def test_a_retriever_labels_sentences_without_dropped_passages(tmp_path: Path, t
         absent = {source, other} if dropped == "keep_same_text" else {source}
         (every,) = whole.filter(qid=qid)["docids"].to_list()
         assert docids == [docid for docid in every if docid not in absent][:2]
-
-
-def test_an_interrupted_labelling_by_a_retriever_resumes(
-    tiny: Path, retriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SHARD, SMALL)
-    whole = labels_of(tiny, tmp_path / "whole", index=retriever, queries_from="all")
-    write, count = labels.write_shard, iter(range(9))
-
-    def dying(path: Path, table: pa.Table, record: storage.Record, **counts: int) -> None:
-        if next(count) == 2:
-            raise KeyboardInterrupt
-        write(path, table, record, **counts)
-
-    monkeypatch.setattr(labels, "write_shard", dying)
-    with pytest.raises(KeyboardInterrupt):
-        labels_of(tiny, tmp_path / "labels", index=retriever, queries_from="all")
-    assert labels_of(tiny, tmp_path / "labels", index=retriever, queries_from="all").equals(whole)
-    shards = counts_of(tmp_path / "labels")["shards"]
-    assert next(count) == 3 + shards - 2, "the shards of the first call are kept"
-
-
-def test_a_retriever_of_another_corpus_is_refused(retriever: Path, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", ["salt of the sea"])
-    with raises("other-corpus", corpus=corpus):
-        label(corpus, index=retriever, output=tmp_path / "labels")
 
 
 def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
@@ -209,11 +169,6 @@ def test_the_size_of_a_shard_changes_no_label(
     assert len(sizes) == -(-counts_of(tmp_path / "parts")["queries"] // SMALL) > 1
 
 
-def test_deep_lists_make_smaller_shards(tiny: Path, index: Path, tmp_path: Path) -> None:
-    labels_of(tiny, tmp_path / "labels", index=index, depth=1 << 21, queries_from="all")
-    assert [len(table) for table in open_labels(tmp_path / "labels").tables()] == [2] * 7 + [1]
-
-
 KILLED = """
 import os, signal, sys
 from hybrid_cli import storage
@@ -254,41 +209,13 @@ def test_an_interrupted_call_resumes_with_the_first_missing_shard(
 # --------------------------------------------------------------------------------------------------------- command line
 
 
-def test_the_command_records_its_options_and_inspect_describes_the_labels(
-    tiny: Path, index: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "labels"
-    done = hybrid("label", tiny, "--index", index, "--max-queries", 9, "--depth", 5, "--drop-own", "--output", output)
-    assert done.code == 0, done.err
-    assert artifacts.read_manifest(output).options == {
-        "queries_from": "sampled", "max_queries": 9, "depth": 5, "keep_own": False, "keep_same_text": True, "seed": 42,
-    }  # fmt: skip
-    table = pl.concat(open_labels(output).tables())
-    assert not table.filter(pl.col("docids").list.contains(pl.col("source"))).height
-    printed = hybrid("inspect", output).out
-    assert "`label`" in printed
-    assert "without_hits" in printed
-    assert f"{len(table)} rows" in printed
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", refusal("missing-option", option="index")),
-        ("--index {index} --run run.tsv --split test", refusal("conflicting-options", option="index")),
-        ("--index {index} --depth 0", refusal("out-of-range", option="depth")),
-        ("--index {index} --max-queries 0", refusal("out-of-range", option="max_queries")),
-        ("--run run.tsv", refusal("option-does-not-apply", option="run")),
-        ("--index {index} --split test --drop-own", refusal("option-does-not-apply", option="keep_own")),
-        ("--index {index} --split test --queries-from all", refusal("option-does-not-apply", option="queries_from")),
-        ("--index {index} --split test --seed 1", refusal("option-does-not-apply", option="seed")),
-        ("--index {index} --queries-from all --seed 1", refusal("option-does-not-apply", option="seed")),
         ("--index {index} --split nowhere", refusal("no-such-split", path="collection")),
         ("--index {tiny}", refusal("other-kind", path="collection")),
         ("--run run.tsv --split test", refusal("other-corpus", path="run.tsv", id="elsewhere")),
         ("--run run.tsv --split train", refusal("other-queries", path="run.tsv")),
-        ("--index {index} --queries none.tsv", refusal("no-queries", path="none.tsv")),
-        ("--index {index} --queries-from some", refusal("unknown-choice", option="queries_from")),
     ],
 )
 def test_a_refusal_is_one_line_and_leaves_no_file(
@@ -303,23 +230,3 @@ def test_a_refusal_is_one_line_and_leaves_no_file(
     assert done.is_problem(message)
     assert len(done.err.strip().splitlines()) == 1
     assert sorted(Path().iterdir()) == before
-
-
-def test_settings_made_in_python_are_checked_too() -> None:
-    with raises("out-of-range", option="depth"):
-        Label(Path("data"), index=Path("bm25"), output=Path("out"), depth=0)
-    with raises("option-does-not-apply", option="run"):
-        Label(Path("data"), run=Path("run.parquet"), output=Path("out"))
-
-
-def test_an_index_of_another_corpus_and_a_corpus_without_sentences_are_refused(
-    tiny: Path, index: Path, tmp_path: Path
-) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", [text for *_, text in TINY_DOCUMENTS])
-    with raises("other-corpus"):
-        labels_of(corpus, tmp_path / "labels", index=index)
-    short = write_corpus(tmp_path / "short.parquet", ["", "Too short."])
-    bm25 = index_bm25(short, output=tmp_path / "bm25", threads=1)
-    with raises("no-text"):
-        labels_of(short, tmp_path / "labels", index=bm25)
-    assert not (tmp_path / "labels").exists()

@@ -161,15 +161,6 @@ def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -
     assert lists(without.hits(batch)) == [["d5"], ["d0", "d2"], []]
 
 
-def test_a_run_of_another_tool_in_the_order_of_the_queries_stays_in_its_file(tmp_path: Path, corpus: Path) -> None:
-    batch = queries(*(f"query {number}" for number in range(11)))  # q10 is before q2 in the order of the ids
-    rows = [{"qid": qid, "docid": "d0", "rank": 1, "score": 1.0} for qid in batch["qid"]]
-    pl.DataFrame(rows, schema=runs.SCHEMA).write_parquet(tmp_path / "run.parquet")
-    teacher = run_teacher(tmp_path / "run.parquet", batch, corpus, label_settings(depth=2))
-    assert not teacher.run.in_memory
-    assert lists(teacher.hits(batch)) == [["d0"]] * 11
-
-
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:
     batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ import polars as pl
 import pytest
 import torch
 from causal_models import DECODERS, TEXTS, write_causal
-from command import hybrid, raises
-from processes import Started
+from command import raises
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.encoders.models import open_encoder, resolve
-from hybrid_cli.encoders.options import LoraOptions
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
@@ -104,35 +101,6 @@ def test_an_adapter_made_by_peft_is_opened(models: dict[str, Path], tmp_path: Pa
     np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_documents(TITLES, TEXTS), vectors)
 
 
-def test_a_training_that_was_killed_ends_with_the_same_adapter(
-    made: Path, models: dict[str, Path], adapted: Path, tmp_path: Path
-) -> None:
-    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "append_eos": True}
-    output = tmp_path / "out"
-    code = (
-        "import json, os, signal, sys\n"
-        "import torch\n"
-        "torch.set_num_threads(1)\n"
-        "from hybrid_cli.stages.train_dense import train_dense\n"
-        "from hybrid_cli.training import loop\n"
-        "save = loop.save_checkpoint\n"
-        "def killed(*values):\n"
-        "    save(*values)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "loop.save_checkpoint = killed\n"
-        "train_dense(sys.argv[1], output=sys.argv[2], **json.loads(sys.argv[3]))\n"
-    )
-    process = Started(code, made / "train.parquet", output, json.dumps(plan))
-    while process.poll() is None:
-        time.sleep(0.05)
-    assert process.poll() == -9
-    checkpoint = next(tmp_path.glob("**/.checkpoint/model.safetensors"))
-    assert all("lora_" in name for name in load_file(checkpoint))
-    train_dense(made / "train.parquet", output=output, **plan)
-    for name in ("adapter_model.safetensors", "adapter_config.json", "base_model.json", "encoder.json"):
-        assert (output / name).read_bytes() == (adapted / name).read_bytes()
-
-
 def test_a_base_in_bf16_trains_the_same_adapter(
     made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,20 +122,6 @@ def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tm
     theirs = SentenceTransformer(str(out), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(TransformerEncoder.load(out).encode_documents(TITLES, TEXTS), theirs, atol=1e-5)
     assert {name.split(".")[-3] for name in weights(out)} == {"query", "value"}
-
-
-@pytest.mark.parametrize("form", ["orthogonal", "residual", "untied"])
-def test_minilm_is_adapted_with_every_loss(made: Path, form: str, tmp_path: Path) -> None:
-    losses: dict[str, dict[str, Any]] = {
-        "orthogonal": {"ortho_weight": 1.0, "index": made / "bm25"},
-        "residual": {"loss": "residual-nll", "in_batch": True, "index": made / "bm25"},
-        "untied": {"tied": False},
-    }
-    out = train_dense(made / "train.parquet", output=tmp_path / "out", **{**PLAN, "max_steps": 2, **losses[form]})
-    folders = [out / "query", out / "document"] if form == "untied" else [out]
-    assert all(json.loads((folder / "base_model.json").read_text())["model"] == "minilm" for folder in folders)
-    assert sum(file.stat().st_size for file in out.rglob("*.safetensors")) < 3 << 20
-    assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()
 
 
 @pytest.mark.parametrize("architecture", ["splade", "unicoil"])
@@ -238,29 +192,13 @@ def test_another_base_model_is_refused_in_one_line(
             open_encoder(copy)
 
 
-def test_options_that_do_not_fit_an_adapter_are_refused(
-    made: Path, adapted: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    common = ["train-dense", made / "train.parquet", "--max-steps", 1, "--output", tmp_path / "out"]
-    for problem, *words in (
-        ["unknown-choice", "--lora-r", 4, "--lora-targets", "attention"],
-        ["conflicting-options", "--lora-r", 4, "--layers", 1],
-        ["conflicting-options", "--lora-r", 4, "--markers", "replace"],
-        ["option-does-not-apply", "--lora-targets", "query"],
-        ["model-adapter", "--model", adapted],
-        ["model-adapter", "--model", adapted, "--lora-r", 2],
-    ):
-        done = hybrid(*common, *words)
-        assert (done.code, done.err.count("\n"), done.problem) == (2, 1, problem), done
-    assert "key" in hybrid(*common, "--lora-r", 4, "--lora-targets", "attention").err
-    done = hybrid("convert-checkpoint", models["llama"], tmp_path / "merged", "--merge")
-    assert (done.code, done.problem) == (2, "option-does-not-apply")
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("peft_type", "IA3"), ("modules_to_save", ["x"]), ("megatron_config", {"a": 1}), ("init_lora_weights", "pissa"),
-     ("target_modules", "(a+)+$"), ("r", 1 << 40)],
+    [
+("peft_type", "IA3"),
+("target_modules", "(a+)+$"),
+("r", 1 << 40),
+],
 )  # fmt: skip
 def test_other_parts_of_a_configuration_are_refused(adapted: Path, key: str, value: Any, tmp_path: Path) -> None:
     copy = copied(adapted, tmp_path / "copy")
@@ -268,17 +206,3 @@ def test_other_parts_of_a_configuration_are_refused(adapted: Path, key: str, val
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
     with raises("other-base" if key == "r" else "model-adapter"):
         open_encoder(copy)
-
-
-def test_only_the_adapter_is_trained() -> None:
-    from hybrid_cli.training.options import Start
-    from hybrid_cli.training.start import load_start
-
-    class Both(LoraOptions, Start):
-        pass
-
-    encoder = load_start("minilm", "cpu", Both(lora_r=2), dim=8)
-    trained = {name for name, weight in encoder.named_parameters() if weight.requires_grad}
-    assert all("lora_" in name or "projection" in name for name in trained)
-    assert any("projection" in name for name in trained)
-    assert resolve("minilm").is_dir()

@@ -7,21 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
-from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from test_vector_losses import random_vectors
 from torch.nn import functional
 
-from hybrid_cli import artifacts, plugins
 from hybrid_cli.settings import TrainDense
-from hybrid_cli.training import losses, options
+from hybrid_cli.training import losses
 from hybrid_cli.training.losses import (
     LossInputs,
-    Terms,
     bpr,
     divergence,
     listwise,
@@ -49,17 +45,6 @@ def test_residual_margin_shrinks_for_pairs_that_bm25_ranks_correctly() -> None:
     assert residual_margin(both)["residual_margin"].item() == pytest.approx(sum(losses) / 2)
 
 
-def test_a_pair_that_bm25_ranks_wrongly_has_the_larger_loss() -> None:
-    right = residual_margin(scored([3.0], [2.5], [(12.0, 9.0)]))["residual_margin"]
-    wrong = residual_margin(scored([3.0], [2.5], [(5.0, 14.0)]))["residual_margin"]
-    assert wrong > right
-
-
-def test_equal_lexical_scores_give_the_constant_margin() -> None:
-    vectors = scored([3.0, 1.0], [2.5, 4.0], [(7.0, 7.0), (2.0, 2.0)])
-    assert residual_margin(vectors)["residual_margin"] == margin(vectors)["margin"]
-
-
 def test_a_negative_margin_is_not_clamped() -> None:
     vectors = scored(
         [2.0], [2.5], [(30.0, 0.0)]
@@ -76,15 +61,6 @@ def test_residual_margin_is_the_plain_hinge_on_the_combined_score(seed: int) -> 
     combined = torch.stack([documents[i] @ queries[i] for i in range(5)]) + 0.1 * lexical
     expected = functional.relu(1 - combined[:, :1] + combined[:, 1:]).mean()
     torch.testing.assert_close(residual_margin(vectors)["residual_margin"], expected)
-
-
-def test_lexical_scores_get_no_gradient() -> None:
-    lexical = torch.rand(3, 2, requires_grad=True)
-    queries = torch.randn(3, 4, requires_grad=True)
-    vectors = LossInputs(queries, torch.randn(3, 2, 4), lexical.detach(), torch.ones(3, 6, dtype=torch.bool))
-    residual_margin(vectors)["residual_margin"].backward()
-    assert lexical.grad is None
-    assert queries.grad is not None
 
 
 def test_nll_of_the_golden_scores() -> None:
@@ -208,25 +184,6 @@ def test_residual_losses_have_the_gradient_of_finite_differences(objective: Any,
     assert torch.autograd.gradcheck(value, [each.requires_grad_() for each in inputs])
 
 
-def test_the_likelihood_of_a_sum_trains_its_weight() -> None:
-    weight = torch.tensor(0.5, requires_grad=True)
-    residual_nll(fused_vectors(weight), 2.0)["residual_nll"].backward()
-    assert weight.grad is not None
-    assert weight.grad.item() < 0  # the scorer ranks both correctly, so a larger weight is better
-
-
-def test_of_all_pairs_the_residual_margin_uses_those_of_the_query() -> None:
-    vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
-    everything = torch.tensor([[12.0, 9.0, 0.0, 0.0], [0.0, 0.0, 5.0, 14.0]])
-    assert residual_margin(replace(vectors, scorer=everything))["residual_margin"].item() == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize("name", options.LOSSES.built_in())
-def test_every_loss_has_a_function_and_a_help(name: str) -> None:
-    assert callable(options.LOSSES[name])
-    assert options.LOSSES.help(name)
-
-
 def test_options_reach_the_loss_they_apply_to() -> None:
     vectors = scored([3.0, 3.0], [2.5, 2.5], [(12.0, 9.0), (5.0, 14.0)])
     settings = TrainDense(Path("x"), output=Path("y"), loss="residual-margin", xi=2.0)
@@ -238,24 +195,3 @@ def test_options_reach_the_loss_they_apply_to() -> None:
         parameters = binary.parameters() | {"temperature": 1.0, "unit": unit}
         found, expected = losses.objective(binary.loss, **parameters)(vectors), bpr(vectors, unit=unit)
         assert {name: term.item() for name, term in found.items()} == {name: t.item() for name, t in expected.items()}
-
-
-def test_a_new_loss_is_one_function(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) -> None:
-    from test_train_dense import write_examples
-
-    from hybrid_cli.stages.train_dense import train_dense
-
-    request.addfinalizer(lambda: plugins.unregister("losses", "toy"))
-
-    @plugins.register("losses", "toy")
-    def toy(vectors: LossInputs, temperature: float = 1.0) -> Terms:
-        """Squared distance of the query to its positive."""
-        return {"toy": (vectors.queries - vectors.documents[:, 0]).square().sum(-1).mean() / temperature}
-
-    examples = write_examples(tmp_path / "train.parquet")
-    plan: dict[str, Any] = {"model": str(tiny_bert), "loss": "toy", "precision": "fp32", "temperature": 2.0}
-    out = train_dense(examples, output=tmp_path / "out", max_steps=1, batch_size=4, **plan)
-    assert pl.read_parquet(out / "curve.parquet")["name"].to_list()[0] == "toy"
-    assert artifacts.read_manifest(out).options["loss"] == "toy"
-    with raises("option-does-not-apply", option="xi"):
-        train_dense(examples, output=tmp_path / "no", xi=2, **plan)

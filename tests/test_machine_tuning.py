@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import Notices, hybrid, raises, refused
+from command import Notices, hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.evaluation.prediction_powered import rectified
@@ -98,14 +98,6 @@ def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(
     assert "210" in capsys.readouterr().out
 
 
-def test_single_runs_are_corrected_as_the_fusions_are(truth: Grades) -> None:
-    write("machine.tsv", wrong(truth, 0.1), "machine:m")
-    made = tuned("made.json", machine="machine.tsv")
-    by_weights = {tuple(trial["weights"]): trial["score"] for trial in made["trials"]}
-    assert made["alone"] == pytest.approx({"one": by_weights[1.0, 0.0], "two": by_weights[0.0, 1.0]})
-    assert 0 < made["machine_weight"] < 1
-
-
 def test_evidence_at_every_look_counts_the_grades_of_people_alone(truth: Grades) -> None:
     write("machine.tsv", wrong(truth, 0.1), "machine:m")
     made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
@@ -113,13 +105,6 @@ def test_evidence_at_every_look_counts_the_grades_of_people_alone(truth: Grades)
     assert made["verdict"]["wins"] + made["verdict"]["losses"] < PEOPLE, "some queries have equal values"
     assert looks["two"]["queries"] == PEOPLE
     assert looks["one"]["difference"] - looks["two"]["difference"] == pytest.approx(alone["two"] - alone["one"])
-
-
-def test_few_queries_of_both_are_tuned_on_the_grades_of_people(truth: Grades, notices: Notices) -> None:
-    write("machine.tsv", {pair: grade for pair, grade in truth.items() if int(pair[0][1:]) >= 11}, "machine:m")
-    made = tuned("made.json", machine="machine.tsv")
-    assert notices.says("no-correction", queries=19, needed=20)
-    assert made | {"manifest": None} == tuned("few.json") | {"manifest": None}
 
 
 def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: Notices) -> None:
@@ -130,27 +115,6 @@ def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: 
     assert {name: made[name] for name in ("weights", "score", "held_out", "evidence")} == {
         name: few[name] for name in ("weights", "score", "held_out", "evidence")
     }
-
-
-def test_queries_that_no_run_or_no_machine_has_are_left_out(truth: Grades, notices: Notices) -> None:
-    known = {pair: grade for pair, grade in truth.items() if pair[0] != "q3"}
-    write("machine.tsv", known | {("z1", "d1"): 1}, "machine:m")
-    made = tuned("made.json", machine="machine.tsv")
-    assert (made["queries"], made["machine_queries"]) == (PEOPLE - 1, QUERIES - PEOPLE)
-    assert "q3" not in made["judged"]
-    assert notices.says("queries-without-machine", queries=1)
-    assert notices.says("queries-without-hits", queries=1)
-
-
-def test_grades_of_a_machine_in_place_of_those_of_people_are_refused(truth: Grades) -> None:
-    write("machine.tsv", truth, "machine:m")
-    with raises("machine-judgments", path="machine.tsv"):
-        tuned("made.json", qrels="machine.tsv", machine="machine.tsv")
-    write("other.tsv", {("z1", "d1"): 1}, "machine:m")
-    with raises("other-queries", option="machine"):
-        tuned("made.json", machine="other.tsv")
-    words = ["fuse", "one.trec", "two.trec", "--qrels", "people.tsv", "--machine", "machine.tsv"]
-    refused(*words, "--output", "fused.parquet", option="machine", problem="option-does-not-apply")
 
 
 def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -84,13 +83,6 @@ def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
         masking(ids, ids, [other])
     assert masking(ids, ids, [7, 1]) == alone
     assert masking(ids, ids, [7, 2]) != alone
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
-    tokenizer.mask_token = None
-    with raises("no-mask-token", option="mask_matches"):
-        MatchMasking(tokenizer, Contract(), 0.15)
 
 
 def test_the_stop_words_are_those_of_the_analyzer() -> None:

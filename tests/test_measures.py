@@ -12,8 +12,7 @@ from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import coverage, evaluate_run, in_order, mean_of, parse_measures
+from hybrid_cli.evaluation.measures import coverage, evaluate_run, in_order
 from hybrid_cli.runs import ranked
 
 QRELS = pl.DataFrame(
@@ -68,14 +67,10 @@ TREC_ORDER = table({"q1": ["b", "x", "a", "c", "y", "d"], "q2": ["n", "m"]})
     [
         ("AP", 1, (1 + 2 / 3 + 3 / 6) / 4, 1 / 2),
         ("MRR", 1, 1, 1 / 2),
-        ("P@5", 1, 2 / 5, 1 / 5),
         ("R@5", 1, 2 / 4, 1),
-        ("R@10", 1, 3 / 4, 1),
         ("nDCG@5", 1, (1 + 3 / log2(4)) / IDEAL, 1 / log2(3)),
-        ("nDCG@10", 1, (1 + 3 / log2(4) + 2 / log2(7)) / IDEAL, 1 / log2(3)),
         ("MAP@5", 1, (1 + 2 / 3) / 4, 1 / 2),
         ("AP", 2, (1 / 3 + 2 / 6) / 2, 0),
-        ("MRR", 2, 1 / 3, 0),
         ("R@5", 2, 1 / 2, 0),
     ],
 )
@@ -104,11 +99,6 @@ def test_measures_that_are_not_in_trec_eval_follow_their_papers(measure: str, q1
     assert values["value"].to_list() == pytest.approx([q1, q2, 0])
 
 
-def test_err_does_not_overflow_on_high_grades_and_ignores_negative_ones() -> None:
-    qrels = as_qrels({"q": {"a": 5000, "b": -5000}})
-    assert value(evaluate_run(table({"q": ["b", "a"]}), qrels, ["ERR@2"]), "ERR@2", "q") == 1 / 2
-
-
 def test_golden_values_in_the_order_of_hybrid() -> None:
     rows = [(qid, docid, score) for qid, hits in SCORES.items() for docid, score in hits.items()]
     run = ranked(pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row"))
@@ -116,12 +106,6 @@ def test_golden_values_in_the_order_of_hybrid() -> None:
     assert value(values, "AP", "q1") == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)  # d before y: docid ascending
     assert value(values, "nDCG@5", "q1") == pytest.approx((1 + 3 / log2(4) + 2 / log2(6)) / IDEAL)
     assert value(values, "AP", "q2") == 1  # m before n
-
-
-def test_a_missing_query_counts_as_zero_in_the_mean() -> None:
-    values = evaluate_run(TREC_ORDER, QRELS, ["AP"])
-    assert mean_of(values, "AP") == pytest.approx((0.5416666666666667 + 0.5 + 0) / 3)
-    assert values["qid"].to_list() == ["q1", "q2", "q3"]
 
 
 def test_the_tie_rule_of_trec_eval_does_not_apply_to_equal_scores() -> None:
@@ -137,13 +121,6 @@ def test_ranks_that_start_above_1_or_have_gaps_keep_their_order() -> None:
     assert in_order(strange).sort("qid", "position").rows() == expected.rows()
     names = ["AP", "MRR@2", "Judged@2"]
     assert evaluate_run(strange, QRELS, names).equals(evaluate_run(run, QRELS, names))
-
-
-def test_a_query_in_two_parts_of_the_run_is_one_query() -> None:
-    run = pl.concat(
-        [table({"q1": ["a"], "q2": ["m"]}), table({"q1": ["x", "b"]}).with_columns(rank=pl.col("rank") + 1)]
-    )
-    assert value(evaluate_run(run, QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
 
 
 def test_both_spellings_give_the_same_values_under_the_requested_name() -> None:
@@ -203,11 +180,6 @@ def test_judged_at_k_is_the_share_of_the_top_k_ranks_with_judgments() -> None:
     assert [value(values, "Judged@5", qid) for qid in ("q1", "q2", "q3")] == pytest.approx([3 / 5, 1 / 5, 0])
 
 
-def test_a_measure_may_set_its_own_relevance_level() -> None:
-    values = evaluate_run(TREC_ORDER, QRELS, ["RR(rel=2)@10", "RR@10", "RR@2"])
-    assert [value(values, name, "q1") for name in ("RR(rel=2)@10", "RR@10", "RR@2")] == [1 / 3, 1, 1]
-
-
 def test_a_judged_query_without_relevant_documents_scores_0() -> None:
     qrels = as_qrels({"q1": {"a": 0, "b": -1}, "q2": {"m": 1}})
     values = evaluate_run(TREC_ORDER, qrels, ["AP", "nDCG@10", "R@5", "MRR@10"])
@@ -215,57 +187,9 @@ def test_a_judged_query_without_relevant_documents_scores_0() -> None:
     assert value(values, "AP", "q2") == 1 / 2
 
 
-def test_ids_that_look_like_numbers_or_missing_values_are_unchanged() -> None:
-    odd = ["007", "7", "NA", "null", "1e5", "日本", "two words", "q\u0301"]
-    run, qrels = table({qid: [qid] for qid in odd}), as_qrels({qid: {qid: 1} for qid in odd})
-    assert evaluate_run(run, qrels, ["P@1"])["value"].to_list() == [1.0] * len(odd)
-
-
-def test_input_is_not_changed() -> None:
-    run, qrels = TREC_ORDER.clone(), QRELS.clone()
-    evaluate_run(run, qrels, ["AP", "Judged@3"])
-    assert run.equals(TREC_ORDER)
-    assert qrels.equals(QRELS)
-
-
-def test_a_document_with_the_id_of_its_query_is_a_hit_like_any_other() -> None:
-    assert value(evaluate_run(table({"x": ["x"]}), as_qrels({"x": {"x": 1}}), ["MRR"]), "MRR", "x") == 1
-
-
 def test_counts_of_judged_answered_unanswered_and_unjudged_queries() -> None:
     run = table({"q1": ["a"], "q9": ["a"]})
     assert coverage(run, QRELS["qid"]) == {"judged": 3, "answered": 1, "missing": 2, "unjudged": 1}
-
-
-def test_all_unknown_names_are_reported_at_once_with_suggestions() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_measures(
-            [
-                "nDGC@10",
-                "P",
-                "nonsense",
-                "P@\u0663",
-                "Rprec@4",
-                "P@0",
-                "recal_100",
-                "nDCG(rel=2)",
-                "AP(rel=0)",
-                "nDCG@5",
-            ]
-        )
-    message = str(caught.value)
-    assert "'nDGC@10' (did you mean nDCG@10?)" in message
-    assert "'P' (needs a cutoff: P@10)" in message
-    assert "'nonsense' (unknown)" in message
-    assert "'P@\u0663' (" in message
-    assert "'Rprec@4' (takes no cutoff: Rprec)" in message
-    assert "'P@0' (the cutoff must be 1 or more)" in message
-    assert "'recal_100' (did you mean R@100?)" in message
-    assert "nDCG does not take (rel=N)" in message
-    assert "'AP(rel=0)'" in message
-    assert "nDCG@5'" not in message
-    with raises("unknown-choice", option="measures"):
-        parse_measures([])
 
 
 def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
@@ -275,13 +199,3 @@ def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
         evaluate_run(table({}), QRELS, ["AP"])
     with raises("no-judgments"):
         evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
-
-
-def test_a_judged_document_twice_in_a_query_is_refused() -> None:
-    with raises("duplicate-id", id="a", query="q1"):
-        evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
-
-
-def test_accuracy_does_not_use_qrels() -> None:
-    with raises("needs-answers"):
-        evaluate_run(TREC_ORDER, QRELS, ["acc@20"])

@@ -98,12 +98,6 @@ def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
     assert other != whole
 
 
-def test_two_positives_of_a_query_get_different_draws() -> None:
-    examples = examples_of(("q", "d50"), ("q", "d51"))
-    found = as_sets(mined(examples, [Source("bm25", 8)])[0], examples)
-    assert set(found[("q", "d50")]) != set(found[("q", "d51")])
-
-
 def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
     examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
     chosen, _ = mined(examples, [Source("bm25", 3)], skip_top=5)
@@ -121,13 +115,6 @@ def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
     expected = 4 * 5000 / 999
     assert counts[0] == 0
     assert np.mean((counts[1:] - expected) ** 2 / expected) == pytest.approx(1, abs=0.2)  # chi-square per cell
-
-
-def test_with_prob_0_all_negatives_are_random() -> None:
-    examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
-    chosen, tally = mined(examples, [Source("bm25", 5)], prob=0)
-    assert set(chosen["source"]) == {RANDOM}
-    assert tally.counts[RANDOM][REPLACEMENTS] == 0, "requested, not a replacement"
 
 
 def test_prob_is_the_fraction_of_negatives_from_the_source() -> None:
@@ -155,27 +142,12 @@ def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
     assert tally.counts[RANDOM][SHORT] == 0
 
 
-def test_a_corpus_that_is_too_small_gives_a_short_list_that_is_counted() -> None:
-    examples = examples_of(("q", "d0"))
-    chosen, tally = mined(examples, [Source("bm25", 5)], depth=2, corpus=CORPUS.head(4))
-    assert sorted(chosen["docid"]) == ["d1", "d2", "d3"]
-    assert tally.counts[RANDOM][SHORT] == 1
-    assert tally.counts[RANDOM][REPLACEMENTS] == len(chosen.filter(source=RANDOM)) == 2, "drawn, not wanted"
-
-
 def test_each_filter_counts_what_it_drops() -> None:
     examples = examples_of(("q", "d3"))
     _, tally = mined(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
     # Scores 20 to 1; the positive d3 has 17. Maximum score 15 drops 20, 19, 18, 16; margin 0.5 (8.5) drops 15 to 9.
     counts = tally.counts["bm25"]
     assert [counts[name] for name in ("judged relevant", "max score", "relative margin")] == [1, 4, 7]
-
-
-def test_a_relative_margin_keeps_scores_up_to_that_fraction_of_the_positives() -> None:
-    examples = examples_of(("q", "d3"))
-    chosen, _ = mined(examples, [Source("bm25", 8)], relative_margin=0.5)
-    ranks = chosen.filter(source="bm25")["docid"].str.slice(1).cast(pl.Int64)
-    assert set(DEPTH - ranks) == set(range(1, 9)), "8.5 = 0.5 * 17, the score of the positive"
 
 
 def test_a_relative_margin_is_below_a_negative_score_too() -> None:
@@ -186,12 +158,6 @@ def test_a_relative_margin_is_below_a_negative_score_too() -> None:
     filters = negatives.score_filters(scores, relative_margin=0.8)
     left = negatives.admissible(candidates, filters, "dense", Tally())
     assert left["docid"].to_list() == ["c"], "the bound is -10 - 0.2 * 10 = -12"
-
-
-def test_a_relative_margin_drops_all_candidates_of_a_positive_that_was_not_retrieved() -> None:
-    examples = examples_of(("q", "d150"))
-    _, tally = mined(examples, [Source("bm25", 2)], relative_margin=0.95)
-    assert tally.counts["bm25"]["relative margin"] == DEPTH
 
 
 def test_a_filter_changes_no_other_draw() -> None:

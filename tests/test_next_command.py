@@ -80,17 +80,6 @@ def test_the_hits_of_a_retriever_are_judged_for_queries_without_judgments(
     assert tuned["queries"] == len({line.split("\t")[0] for line in (searched / "judgments.tsv").open()})
 
 
-def test_the_hits_of_a_retriever_of_one_index_are_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retriever = searched / "retriever"
-    assert hybrid("compose", searched / "bm25", "--output", retriever).code == 0
-    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
-    words = ["judge", "--retriever", retriever, "--split", "own", "--output", searched / "judgments.tsv"]
-    measuring = next_command(hybrid(*words))
-    assert measuring[0] == "evaluate"
-    measured = hybrid(*measuring)
-    assert measured.code == 0, measured.err
-
-
 def test_judging_needs_runs_or_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched)
     refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
@@ -110,17 +99,6 @@ def test_runs_without_indexes_are_fused(searched: Path) -> None:
     assert fusing[0] == "fuse"
     fused = hybrid(*fusing)
     assert fused.code == 0, fused.err
-
-
-def test_a_tuning_of_compose_suggests_no_command(searched: Path) -> None:
-    write_lines(searched / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
-    docs, data = searched / "docs.csv", searched / "judged"
-    queries, qrels = f"own={searched / 'q.txt'}", f"own={searched / 'judgments.tsv'}"
-    assert hybrid("prepare", "files", docs, "--queries", queries, "--qrels", qrels, "--output", data).code == 0
-    words = ["compose", searched / "bm25", searched / "other", "--tune", "--qrels", data, "--split", "own"]
-    done = hybrid(*words, "--output", searched / "tuned")
-    assert done.code == 0, done.err
-    assert not done.says("next-command")
 
 
 def test_one_judged_run_is_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:

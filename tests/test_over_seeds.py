@@ -65,22 +65,6 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         assert low < mean < high
 
 
-def test_all_formats_have_the_same_rows(inputs: list[Path]) -> None:
-    content = json.loads(hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10", "--format", "json").out)
-    assert [(row["row"], row["seeds"]) for row in content["rows"]] == [("bm25", 1), ("A", 2), ("bm25+A", 2)]
-    assert content["rows"][1]["mean"] == pytest.approx(0.6)
-    csv = hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10", "--format", "csv").out
-    assert csv.splitlines()[0] == "row,measure,mean,deviation,seeds"
-    table = hybrid("evaluate", *inputs, "--over-seeds", "-m", "MRR@10").out
-    assert ".6000 ± .1414" in table
-
-
-def test_without_a_baseline_rows_are_not_compared(inputs: list[Path]) -> None:
-    found = over_seeds(inputs)
-    assert found.baselines == []
-    assert len(found.comparisons) == 0
-
-
 def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, notices: Notices) -> None:
     output = tmp_path / "measurements.parquet"
     evaluate(inputs, measures=["MRR@10", "Success@10"], output=output)

@@ -19,7 +19,7 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Named
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.opening.models import model_input, recorded_model
-from hybrid_cli.storage import MANIFEST, Kind
+from hybrid_cli.storage import MANIFEST
 
 
 def input_of(artifact: Path, role: str) -> Path | None:
@@ -47,12 +47,6 @@ def test_the_working_directory_does_not_change_the_bytes(tmp_path: Path, monkeyp
     monkeypatch.chdir("/")
     assert open_output(path, inputs={"index": index}).up_to_date
     assert write_run(path, inputs={"index": index}, overwrite=True).read_bytes() == first
-
-
-def test_a_moved_tree_keeps_its_inputs(tmp_path: Path) -> None:
-    write_run(tmp_path / "old/runs/run.parquet", inputs={"index": write_folder(tmp_path / "old/index")})
-    shutil.move(tmp_path / "old", tmp_path / "new")
-    assert input_of(tmp_path / "new/runs/run.parquet", "index") == tmp_path / "new/index"
 
 
 def test_artifacts_behind_a_link_find_their_inputs(tmp_path: Path) -> None:
@@ -98,19 +92,6 @@ def test_models_of_the_environment_are_recorded_by_name(tmp_path: Path, tiny_ber
     assert recorded_model(run, replace(manifest, inputs={})) is None
 
 
-def test_tables_inside_a_folder_get_their_inputs_from_its_manifest(tmp_path: Path) -> None:
-    source = write_run(tmp_path / "source.parquet")
-    output = open_output(tmp_path / "folder", kind=Kind.COLLECTION, inputs={"source": source})
-    with output.folder() as (work, _):
-        (work / "corpus").mkdir()
-        for name in ("run.parquet", "corpus/part-0.parquet"):
-            table = (tmp_path / "source.parquet").read_bytes()
-            (work / name).write_bytes(table)
-    assert artifacts.enclosing_artifact(tmp_path / "folder/run.parquet") == tmp_path / "folder"
-    assert artifacts.enclosing_artifact(tmp_path / "folder/corpus/part-0.parquet") == tmp_path / "folder"
-    assert artifacts.enclosing_artifact(source) == source
-
-
 def test_a_linked_encoder_has_a_manifest_for_its_new_place(tmp_path: Path) -> None:
     examples = write_run(tmp_path / "examples.parquet")
     encoder = write_folder(tmp_path / "encoder", inputs={"examples": examples})
@@ -138,14 +119,6 @@ def test_an_older_artifact_is_refused_with_the_command_that_rebuilds_it(tmp_path
     done = hybrid("inspect", index)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert done.is_problem("older-format", path="index")
-
-
-def test_an_older_output_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
-    index = to_format_1(write_folder(tmp_path / "index"))
-    with raises("output-of-an-older-format", path="index"):
-        open_output(index, kind=Kind.DENSE_INDEX)
-    write_folder(index, overwrite=True)
-    assert artifacts.read_manifest(index).format == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

@@ -57,12 +57,6 @@ def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
     assert set(settled["relevance"]) == {3}
 
 
-def test_a_grade_that_one_person_lacks_is_no_conflict() -> None:
-    one = pl.DataFrame({"qid": ["q", "q"], "docid": ["a", "b"], "relevance": [1, 2]})
-    other = pl.DataFrame({"qid": ["q"], "docid": ["a"], "relevance": [0]})
-    assert conflicts({"x": one, "y": other}).rows() == [("q", "a", 1, 0)]
-
-
 def test_what_cannot_be_compared_is_refused(people: list[str], tiny: Path) -> None:
     Path("other.tsv").write_text("q9 0 nowhere 1\n")
     Path("copy.tsv").write_text(Path("anna.tsv").read_text())

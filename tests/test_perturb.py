@@ -7,13 +7,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Notices, raises
-from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
+from command import Notices
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.perturbations.wordnet import find
 from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
@@ -90,30 +87,6 @@ def test_documents_of_grade_0_are_not_relevant(tiny: Path, tmp_path: Path) -> No
     assert attacked(source, tmp_path / "a.parquet")["001"] == "what does the moon do to the oceans"
 
 
-def test_bm25_loses_its_matches(tiny: Path, tmp_path: Path) -> None:
-    attacked(tiny, tmp_path / "a.parquet")
-    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
-    search(None, queries=tmp_path / "a.parquet", index=tmp_path / "bm25", output=tmp_path / "run.parquet")
-    hits = runs.read_run(tmp_path / "run.parquet").filter(pl.col("qid") == "003")
-    assert not {"lungs", "órgãos"} & set(hits["docid"])
-
-
-def test_with_wordnet_no_new_term_occurs_in_a_relevant_document(tiny: Path, tmp_path: Path) -> None:
-    if (real := find()) is None:
-        pytest.skip("WordNet is not installed")
-    found = attacked(tiny, tmp_path / "a.parquet", wordnet=real)
-    texts = {docid: f"{title} {text}" for docid, title, text in TINY_DOCUMENTS}
-    analyzer = Analyzer()
-    changed = 0
-    for qid, text in TINY_QUERIES["test"]:
-        documents = [texts[docid] for judged, docid, grade in TINY_JUDGEMENTS["test"] if judged == qid and grade]
-        relevant = {term for terms in analyzer.analyze(documents) for term in terms}
-        before, after = (set(terms) for terms in analyzer.analyze([text, found[qid]]))
-        assert not (after - before) & relevant
-        changed += bool(before & relevant - after)
-    assert changed == 4
-
-
 # -------------------------------------------------------------------------------------------------------------- shuffle
 
 
@@ -135,15 +108,6 @@ def test_the_seed_decides_the_order_of_the_same_words(tiny: Path, tmp_path: Path
     assert len({queries["005"] for queries in found.values()}) == 6
 
 
-@pytest.mark.parametrize("order", ["reversed", "alone"])
-def test_a_shuffled_query_is_independent_of_the_others(tiny: Path, tmp_path: Path, order: str) -> None:
-    queries = pl.read_parquet(tiny / "queries.test.parquet")
-    queries = queries.reverse() if order == "reversed" else queries.filter(pl.col("qid") == "001")
-    whole = shuffled(tiny, tmp_path / "whole.parquet")
-    again = shuffled(with_queries(tiny, tmp_path / "collection", queries), tmp_path / "again.parquet")
-    assert again == {qid: whole[qid] for qid in queries["qid"]}
-
-
 @pytest.mark.parametrize("engine", ["matrix", "lucene"])
 def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: Path, engine: Engine) -> None:
     shuffled(tiny, tmp_path / "shuffled.parquet")
@@ -155,20 +119,3 @@ def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: P
     before, after = (runs.read_run(tmp_path / f"{name}.parquet") for name in ("before", "after"))
     assert len(before) == 9
     assert before.equals(after)
-
-
-def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) -> None:
-    output = tmp_path / "a.parquet"
-    with raises("unknown-choice", option="attacks"):
-        perturb(tiny, split="test", attacks="shufle", output=output)  # type: ignore[arg-type]
-    with raises("missing-value", option="attacks"):
-        perturb(tiny, split="test", attacks=[], output=output)
-    with raises("option-does-not-apply", option="wordnet"):
-        perturb(tiny, split="test", attacks=["shuffle"], wordnet=DATA, output=output)
-    with raises("missing-option", option="split"):
-        perturb(tiny, attacks=[ATTACK], wordnet=DATA, output=output)
-    with raises("no-wordnet"):
-        perturb(tiny, split="test", attacks=[ATTACK], wordnet=tiny, output=output)
-    with raises("other-suffix", path="a.tsv"):
-        perturb(tiny, split="test", attacks=[ATTACK], wordnet=DATA, output=tmp_path / "a.tsv")
-    assert not list(tmp_path.iterdir())

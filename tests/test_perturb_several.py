@@ -7,20 +7,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, hybrid, raises
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
-from hybrid_cli.stages.search import search
 from hybrid_cli.storage import MANIFEST, layout
 
 ROOT = Path(__file__).parent.parent
@@ -105,16 +102,6 @@ def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
     assert crashed.code not in (0, missing)
 
 
-def test_a_table_of_synonyms_replaces_wordnet(tiny: Path, tmp_path: Path, bare: None) -> None:
-    table = tmp_path / "synonyms.tsv"
-    table.write_text("salt\thalite\n", "utf-8")
-    chosen: list[str] = ["synonym-replacement", "synonym-insertion", "synonym-adversary"]
-    folder = perturb(tiny, split="test", attacks=chosen, output=tmp_path / "q", synonyms=table)
-    assert texts(folder / "synonym-replacement.parquet")["002"] == "halite in sea water"
-    assert "halite" in texts(folder / "synonym-insertion.parquet")["002"]
-    assert texts(folder / "synonym-adversary.parquet")["002"] == "halite in sea water"
-
-
 def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
     first = (folder / "shuffle.parquet").read_bytes()
@@ -131,14 +118,6 @@ def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) 
     (folder / "run.parquet").write_bytes(first)
     with raises("foreign-file", path="q"):
         perturb(tiny, split="test", attacks=["shuffle"], output=folder, overwrite=True)
-
-
-def test_each_file_names_its_own_inputs(tiny: Path, tmp_path: Path) -> None:
-    folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
-    single = perturb(tiny, split="test", attacks=["shuffle"], output=tmp_path / "one" / "shuffle.parquet")
-    assert (folder / "shuffle.parquet").read_bytes() == single.read_bytes()
-    manifest = artifacts.read_manifest(folder / "shuffle.parquet")
-    assert manifest.input_path("queries") == tiny / "queries.test.parquet"
 
 
 def test_an_interrupted_call_leaves_no_folder_and_continues(
@@ -190,15 +169,6 @@ def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries
         assert texts(parts[0] / file) | texts(parts[1] / file) == texts(whole / file)
 
 
-def test_word_order_swap_does_not_change_bm25_runs(tiny: Path, tmp_path: Path) -> None:
-    perturb(tiny, split="test", attacks=["word-order-swap"], output=tmp_path / "swapped.parquet")
-    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
-    search(tiny, split="test", index=tmp_path / "bm25", output=tmp_path / "before.parquet")
-    search(None, queries=tmp_path / "swapped.parquet", index=tmp_path / "bm25", output=tmp_path / "after.parquet")
-    assert texts(tmp_path / "swapped.parquet") != texts(tiny / "queries.test.parquet")
-    assert runs.read_run(tmp_path / "after.parquet").equals(runs.read_run(tmp_path / "before.parquet"))
-
-
 def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "bt.tsv"
     file.write_text("001\twhat does the satellite do to the seas\n003\t \n999\tunknown\n", "utf-8")
@@ -210,34 +180,3 @@ def test_queries_attacked_by_another_tool_are_read(tiny: Path, tmp_path: Path) -
     meta = json.loads((folder / layout.ATTACKS).read_text("utf-8"))["attacks"]["back-translation"]
     assert (meta["changed"], meta["not_in_file"]) == (1, 4)
     assert meta["options"] == {"attack": "back-translation"}
-
-
-def test_invalid_input_is_refused_before_any_work(tiny: Path, tmp_path: Path) -> None:
-    file = tmp_path / "other.tsv"
-    file.write_text("q1\ta text\n", "utf-8")
-
-    def refused(message: str | Refusal, *attacks: str, output: str = "q", **options: Any) -> None:
-        with raises(message):
-            perturb(tiny, split="test", attacks=attacks, output=tmp_path / output, **options)
-
-    shuffled = {"shuffle": file}
-    refused(refusal("other-queries", path="other.tsv", id="q1"), "shuffle", attacked_queries=shuffled)
-    refused(refusal("unknown-choice", option="attacked_queries"), "char-swap", attacked_queries=shuffled)
-    refused(refusal("option-does-not-apply", option="synonyms"), "char-swap", "shuffle", synonyms=file)
-    refused(refusal("option-does-not-apply", option="word_fraction"), "shuffle", word_fraction=0.5)
-    refused(refusal("out-of-range", option="word_fraction"), "char-swap", word_fraction=1.5)
-    refused(refusal("option-does-not-apply", option="translation"), "char-swap", translation=(tmp_path, tmp_path))
-    refused(refusal("option-does-not-apply", option="seed"), "shuffle", seed=3, attacked_queries=shuffled)
-    translated = {"back-translation": file}
-    refused(
-        refusal("option-does-not-apply", option="translation_prefix"),
-        "back-translation",
-        translation_prefix=">>es<<",
-        attacked_queries=translated,
-    )
-    refused(refusal("option-does-not-apply", option="device"), "shuffle", device="cpu")
-    refused(refusal("repeated-value", option="attacks"), "shuffle", "shuffle")
-    refused(refusal("option-does-not-apply", option="synonyms"), "lite", synonyms=file, wordnet=SMALL)
-    refused(refusal("no-such-file", path="gone"), "synonym-replacement", synonyms=tmp_path / "gone")
-    refused(refusal("conflicting-options", option="output"), "lite", output="q.parquet")
-    assert not list(tmp_path.glob("q*/*"))

@@ -95,14 +95,6 @@ def test_each_seed_has_its_own_files_and_the_table_has_them_all(target: str, tmp
             assert call.split("--seed ")[1].split()[0] in (seed, *(f"{round}{seed}" for round in range(1, 7)))
 
 
-def test_the_rows_of_clear(tmp_path: Path) -> None:
-    (table,) = (line for line in planned("clear", tmp_path) if " evaluate " in line)
-    assert [word.split("=")[0] for word in table.split() if "=" in word] == [
-        "bm25", "before", "after", "bm25+before-minmax", "bm25+before-tuned", "bm25+after-rrf", "bm25+after-minmax",
-        "bm25+after-tuned",
-    ]  # fmt: skip
-
-
 def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
     done = make("demo", tmp_path, "--always-make", DEMO_STEPS=3)  # the files of a demo may be here
     lines = list(shell_lines(done.stdout))
@@ -150,13 +142,6 @@ def test_boosting_appends_one_learner_per_round(tmp_path: Path) -> None:
             in (calls[f"{folder}/{ensemble}-index"])
         )
     assert f"{folder}/drboost-5" not in calls
-
-
-@pytest.mark.parametrize("rounds", ["1", "7", "x"])
-def test_rounds_out_of_range_are_refused(rounds: str, tmp_path: Path) -> None:
-    done = make("drboost", tmp_path, ROUNDS=rounds)
-    assert done.returncode == 2
-    assert f"ROUNDS={rounds}: must be between 2 and 6" in done.stderr
 
 
 def test_lite_includes_the_rows_of_spar_for_equal_seeds(tmp_path: Path) -> None:
@@ -209,13 +194,6 @@ def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
     calls = outputs(planned("nq", tmp_path, papers=folder))
     for row, config in {"dpr": "dpr-nq", "bpr": "bpr-nq", "dpr32": "lite-nq"}.items():
         assert f" --config {config} " in calls[f"{folder}/nq/lite/seed-1/{row}"]
-
-
-def test_existing_folds_are_passed_to_split(tmp_path: Path) -> None:
-    (tmp_path / "folds.json").write_text("[]")
-    lines = planned("cross-validation", tmp_path, FOLDS=tmp_path / "folds.json", PARTS=2)
-    (line,) = (line for line in lines if " split " in line)
-    assert f"--folds 2 --folds-file {tmp_path / 'folds.json'} " in line
 
 
 def test_the_memory_table_has_each_index_type_alone_and_with_bm25(tmp_path: Path) -> None:
@@ -305,13 +283,6 @@ def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
         assert {f" {claim.better}-1=" in curves for claim in CLAIMS if claim.file == name and claim.curve} <= {True}
 
 
-def test_without_a_resource_of_the_adversary_its_rows_are_left_out(tmp_path: Path) -> None:
-    lines = planned("claims-roc", tmp_path, SEEDS="1", SYNONYMS="table.tsv")
-    assert [line for line in lines if "--attack synonym-adversary --synonyms table.tsv " in line]
-    (table,) = (line for line in lines if " evaluate " in line)
-    assert "@adversary" not in table
-
-
 def test_zero_shot_encodes_another_collection_without_training(tmp_path: Path) -> None:
     (tmp_path / "models" / "lite").mkdir(parents=True)
     (tmp_path / "models" / "lite" / "manifest.json").touch()
@@ -321,15 +292,6 @@ def test_zero_shot_encodes_another_collection_without_training(tmp_path: Path) -
     assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite " in line]
     (table,) = (line for line in lines if " evaluate " in line)
     assert " bm25+lite=" in table
-
-
-def test_tables_makes_every_table(tmp_path: Path) -> None:
-    done = make("tables", tmp_path, SEEDS="1")
-    assert done.returncode == 0, done.stderr
-    for folder in ("ablations", "roc", "spar", "lambda-study", "lite"):
-        assert f"{folder}/measurements.parquet --over-seeds" in done.stdout
-    assert "--memory-table" in done.stdout
-    assert "--robustness" in done.stdout
 
 
 def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
@@ -344,14 +306,6 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
         run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected if not run.startswith(alone)
     ]
     assert [run for run in expected if f"{out / run} " not in lines.replace("\n", " ")] == []
-
-
-def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
-    called = subprocess.run(
-        ["make", "-n", "clear", f"DATA={tmp_path}/my data"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert called.returncode == 2
-    assert "make takes no paths with spaces; rename the folder, or run the commands of hybrid" in called.stderr
 
 
 def test_pipelines_call_only_hybrid() -> None:
@@ -423,9 +377,3 @@ def test_the_zero_shot_recipe_of_trec_covid(tmp_path: Path, passages: str, full:
     assert ("--fields title,abstract " in calls.get(f"{out}/passages-bm25", "")) == bool(passages)
     assert (f"--fields {full} " in calls.get(f"{out}/full-bm25", "")) == bool(full)
     assert lines[-1].endswith("--residual-qrels round1.txt")
-
-
-def test_the_start_model_of_a_study_is_not_trained(tmp_path: Path) -> None:
-    planned_calls = outputs(planned("claims-clear", tmp_path, SEEDS="1", CLAIM_STEPS=600, CLAIM_RATE="3e-4"))
-    starts = [line for path, line in planned_calls.items() if path.endswith("/start")]
-    assert [("--max-steps 1 " in line, "--lr 0 " in line) for line in starts] == [(True, True)]

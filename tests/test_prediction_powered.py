@@ -70,12 +70,6 @@ def test_a_machine_that_gives_all_queries_one_value_changes_nothing(machine: flo
     assert made.weight == 0
 
 
-def test_a_machine_of_no_other_queries_changes_nothing() -> None:
-    people, machine, _ = sample(30, 1, 0)
-    made = CorrectedMean.of(people, machine, np.array([]))
-    assert (made.mean, made.weight, made.others) == (made.by_people, 0.0, 0)
-
-
 def test_a_machine_that_is_wrong_in_the_same_way_everywhere_is_corrected() -> None:
     people, machine, others = sample(200, 800, 0)
     biased = CorrectedMean.of(people, machine + 0.25, others + 0.25)

@@ -9,20 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Notices, Refusal, raises, refusal, refused
+from command import Notices, Refusal, raises, refusal
 from tiny_collection import (
     AWKWARD_IDS,
-    TINY_DOCUMENTS,
-    TINY_JUDGEMENTS,
     corpus_of,
     counts_of,
     write_lines,
-    write_tiny_source,
 )
-from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.options import OnDangling, OnDuplicate
 from hybrid_cli.collections.source import Document, Location, Source
@@ -142,16 +137,6 @@ def test_documents_are_streamed(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ problems
 
 
-def test_an_error_counts_the_duplicates_and_names_the_options(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b", "a", "b", "a"], judged=["a"])
-    with pytest.raises(InputError) as raised:
-        prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert str(raised.value) == (
-        f"{folder}/corpus.jsonl, line 3: duplicate documents: 3 (a, b, a); "
-        "fix the file, or pass --on-duplicate first or last to keep one of them"
-    )
-
-
 @pytest.mark.parametrize(("policy", "kept"), [("first", ["one", "two"]), ("last", ["two", "three"])])
 def test_the_first_or_the_last_duplicate_is_kept(tmp_path: Path, policy: OnDuplicate, kept: list[str]) -> None:
     folder = write_beir(tmp_path / "beir", [], judged=["a"])
@@ -173,19 +158,6 @@ def test_the_duplicate_policy_applies_to_queries_and_judgments(tmp_path: Path) -
     assert collection.read_qrels(made / "qrels.test.parquet")["relevance"].to_list() == [2]
 
 
-def test_a_repeated_judgment_counts_once(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a"])
-    write_lines(folder / "qrels/test.tsv", "about a\ta\t1", "about a\ta\t1")
-    made = prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert counts_of(made)["judgments"] == {"test": 1}
-
-
-def test_judgments_of_unknown_documents_are_an_error_with_examples(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a"], judged=["a", "v", "w", "x", "y"])
-    with raises("dangling-judgments", path="test.tsv", line=3, id="v", count=4):
-        prepare(PrepareBeir(folder, output=tmp_path / "made"))
-
-
 @pytest.mark.parametrize(("policy", "judged"), [("drop", ["a"]), ("keep", ["a", "x"])])
 def test_judgments_of_unknown_documents_are_dropped_or_kept(
     tmp_path: Path, policy: OnDangling, judged: list[str]
@@ -194,19 +166,6 @@ def test_judgments_of_unknown_documents_are_dropped_or_kept(
     made = prepare(PrepareBeir(folder, output=tmp_path / "made", on_dangling=policy))
     assert collection.read_qrels(made / "qrels.test.parquet")["docid"].to_list() == judged
     assert collection.read_queries(made / "queries.test.parquet")["text"].to_list() == ["a", "x"]
-
-
-def test_a_judgment_of_an_unknown_query_is_dangling(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b"])
-    write_lines(folder / "queries.jsonl", {"_id": "about a", "text": "a"})
-    with raises("dangling-judgments", id="about b", count=1):
-        prepare(PrepareBeir(folder, output=tmp_path / "made"))
-
-
-def test_a_split_without_usable_judgments_is_refused(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a"], judged=["x"])
-    with raises("no-judgments", split="test"):
-        prepare(PrepareBeir(folder, output=tmp_path / "made", on_dangling="drop"))
 
 
 def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, notices: Notices) -> None:
@@ -244,18 +203,12 @@ def test_files_without_queries_or_judgments_are_refused(tmp_path: Path) -> None:
             prepare(settings)
 
 
-def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
-    with raises("no-documents", path="corpus.jsonl"):
-        prepare(PrepareBeir(write_beir(tmp_path / "beir", []), output=tmp_path / "made"))
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
         ('{"_id": "b", "text": "cut o', refusal("not-json", line=2)),
         ('{"text": "no id"}', refusal("no-such-field", line=2, column="_id")),
         ('{"_id": "", "text": "x"}', refusal("missing-value", line=2, column="id")),
-        ('{"_id": "b"}', refusal("no-such-field", line=2, column="text")),
         ('{"_id": "b", "text": 7.5e3, "title": []}', refusal("not-a-text", line=2, column="title")),
     ],
 )
@@ -264,13 +217,6 @@ def test_an_invalid_line_is_reported_with_file_and_number(tmp_path: Path, line: 
     write_lines(folder / "corpus.jsonl", {"_id": "a", "text": "x"}, line)
     with raises(problem, path="corpus.jsonl"):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
-
-
-def test_a_lone_surrogate_becomes_a_replacement_character(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a"])
-    write_lines(folder / "corpus.jsonl", r'{"_id": "a", "text": "broken \ud83d, whole \ud83d\ude00"}')
-    made = prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert corpus_of(made) == [("a", "", "broken \ufffd, whole 😀")]
 
 
 # ----------------------------------------------------------------------------------------------------------------- beir
@@ -305,14 +251,6 @@ def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> 
     assert not (tmp_path / "made").exists()
 
 
-def test_splits_are_listed_by_name(tmp_path: Path, notices: Notices) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b"])
-    topics = dict.fromkeys(("train", "dev", "test"), folder / "queries.jsonl")
-    qrels = dict.fromkeys(("test", "train"), folder / "qrels/test.tsv")
-    prepare(PrepareTrec(folder / "corpus.jsonl", topics=topics, qrels=qrels, output=tmp_path / "made"))
-    assert notices.says("written", queries={"dev": 2, "test": 2, "train": 2}, judgments={"test": 2, "train": 2})
-
-
 def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "beir", ["a", "b"])
     plain = folder / "corpus.jsonl"
@@ -325,37 +263,7 @@ def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) ->
         prepare(PrepareBeir(folder, output=tmp_path / "again"))
 
 
-def test_a_missing_file_of_a_beir_folder_is_named(tmp_path: Path) -> None:
-    with raises("no-such-file", path="corpus.jsonl"):
-        prepare(PrepareBeir(tmp_path, output=tmp_path / "made"))
-    with raises("no-such-folder"):
-        prepare(PrepareBeir(tmp_path / "nothing", output=tmp_path / "made"))
-
-
 # -------------------------------------------------------------------------------------------------------------- command
-
-
-def test_the_command_and_the_stage_write_the_same_collection(tmp_path: Path, tiny: Path) -> None:
-    write_tiny_source(tmp_path)
-    arguments = ["prepare", "trec", f"{tmp_path}/docs.jsonl", "--output", f"{tmp_path}/made"]
-    for split in TINY_JUDGEMENTS:
-        arguments += ["--topics", f"{split}={tmp_path}/topics.{split}.tsv"]
-        arguments += ["--qrels", f"{split}={tmp_path}/qrels.{split}.txt"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert corpus_of(tmp_path / "made") == TINY_DOCUMENTS
-    assert artifacts.read_manifest(tmp_path / "made").fingerprint == artifacts.read_manifest(tiny).fingerprint
-
-
-@pytest.mark.parametrize(
-    ("value", "code"),
-    [("a.tsv", "needs-a-name"), ("t=a,t=b", "repeated-value")],
-)
-def test_a_file_without_its_split_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, code: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    refused("prepare", "msmarco", "c.tsv", "--queries", value, "-o", tmp_path / "made", problem=code, option="queries")
 
 
 @pytest.mark.skipif("HYBRID_DATA" not in os.environ, reason="needs HYBRID_DATA, a folder with cacm")

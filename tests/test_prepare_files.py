@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 from command import Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
-from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 
@@ -55,40 +52,12 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 
 
-def test_a_second_file_after_queries_is_not_read_as_documents(tmp_path: Path) -> None:
-    """The shell makes `--queries queries.*.tsv` one value of the option and further documents."""
-    docs = write_lines(tmp_path / "docs.csv", "id,text", "1,one")
-    files = [write_lines(tmp_path / f"queries.{split}.tsv", "q1\tone") for split in ("train", "dev")]
-    done = hybrid("prepare", "files", docs, "--queries", *files, "--output", tmp_path / "made")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert done.fields["option"] == "queries"
-
-
-def test_only_some_of_many_ignored_columns_are_printed(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.jsonl", *(f'{{"id": "{n}", "text": "", "x{n}": "y"}}' for n in range(60)))
-    done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
-    assert done.says("columns", path=docs, ignored=[f"x{n}" for n in range(60)])
-    assert ("'x49'" in done.err, "'x50'" in done.err) == (True, False)
-
-
-def test_columns_are_named_by_options(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.csv", "url,text,words", "a,not this,this")
-    columns = {"id": "url", "text": "words", "title": "text"}
-    assert documents_of(docs, tmp_path, document_columns=columns) == [("a", "not this", "this")]
-
-
 def test_columns_without_header_are_named_by_numbers(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.tsv", "x\tone\t1", "y\ttwo\t2")
     assert documents_of(docs, tmp_path, document_columns={"id": "3", "text": "2"}) == [
         ("1", "", "one"),
         ("2", "", "two"),
     ]
-
-
-def test_two_columns_without_header_are_id_and_text(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.tsv", "1\tone", "2\ttwo")
-    assert documents_of(docs, tmp_path) == [("1", "", "one"), ("2", "", "two")]
 
 
 def test_header_can_be_declared(tmp_path: Path) -> None:
@@ -111,17 +80,6 @@ def test_quotes_in_a_tsv_file_are_kept_and_mentioned_unless_quoted(tmp_path: Pat
     assert corpus_of(prepare(PrepareFiles([docs], quoted=True, output=tmp_path / "2"))) == [("1", "", "one")]
 
 
-def test_whole_numbers_in_parquet_are_ids(tmp_path: Path) -> None:
-    pl.DataFrame({"id": [7, 12], "text": ["a", "b"], "title": [None, "t"]}).write_parquet(tmp_path / "docs.parquet")
-    assert documents_of(tmp_path / "docs.parquet", tmp_path) == [("7", "", "a"), ("12", "t", "b")]
-
-
-def test_several_files_are_one_corpus(tmp_path: Path) -> None:
-    paths = [write_lines(tmp_path / f"{number}.tsv", f"{number}\tone") for number in range(3)]
-    made = prepare(PrepareFiles(paths, output=tmp_path / "made"))
-    assert [row[0] for row in corpus_of(made)] == ["0", "1", "2"]
-
-
 def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
     """Known by their usual name, or named; only a column that every line has is chosen for ids and texts."""
     first, second = '{"id": "1", "abstract": "one"}', '{"id": "2", "title": "Two", "abstract": "two", "docid": "d2"}'
@@ -141,24 +99,14 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
     [
         ("docs.csv", ["id,text", "1,one", "2,two,three"], refusal("other-width", line=3, found=3, expected=2)),
         ("docs.csv", ["id,text", '1,"one', "2,two"], refusal("not-csv", line=2)),
-        ("docs.csv", ["id,text", '1,"one" two'], refusal("not-csv", line=2)),
         ("docs.csv", ["id,text", ",one"], refusal("missing-value", line=2, column="id")),
         ("docs.csv", ["id,id,text", "1,1,one"], refusal("repeated-column", column="id")),
         ("docs.csv", ["id,words", "1,one"], refusal("no-such-column", field="text")),
-        ("docs.tsv", ["1\ttwo\tthree"], refusal("no-such-column", field="id")),
         (
             "docs.csv",
             ["id;title;text", "1;A;a, b"],
             refusal("other-separator", path="docs.csv"),
         ),
-        (
-            "docs.csv",
-            ["id\ttext", "1\ta"],
-            refusal("other-separator", path="docs.csv"),
-        ),
-        ("docs.tsv", ["id,text", "1,a"], refusal("other-separator", path="docs.tsv")),
-        ("docs.txt", ["Just some words."], "no-such-column"),
-        ("docs.md", ["a text and a title"], refusal("repeated-column", column="a")),
         ("docs.csv", [], "no-rows"),
         ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], refusal("missing-value", line=2, column="text")),
     ],
@@ -168,15 +116,6 @@ def test_wrong_rows_are_refused_with_their_line(
 ) -> None:
     with raises(problem):
         documents_of(write_lines(tmp_path / name, *rows), tmp_path)
-
-
-def test_other_separators_are_named_for_named_columns_and_a_declared_header(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.csv", "key;words", "1;a")
-    for options in ({"header": True}, {"document_columns": {"id": "key", "text": "words"}}):
-        with raises("other-separator", path="docs.csv"):
-            documents_of(docs, tmp_path, **options)
-    lists = write_lines(tmp_path / "lists.csv", "a;b", "c;d")
-    assert documents_of(lists, tmp_path, document_columns={"id": "1", "text": "1"})[1] == ("c;d", "", "c;d")
 
 
 def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, notices: Notices) -> None:
@@ -218,12 +157,6 @@ def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, notices:
             {},
             refusal("is-an-artifact", path="docs"),
         ),
-        (
-            ["a.md"],
-            {"document_columns": {"id": "1"}},
-            refusal("option-does-not-apply", option="document_columns", path="docs"),
-        ),
-        ([os.fsdecode(b"caf\xe9.md")], {}, refusal("not-utf-8", path="docs")),
         (["latin.txt"], {}, refusal("not-utf-8", path="latin.txt")),
     ],
 )
@@ -257,18 +190,6 @@ def test_fields_have_known_names() -> None:
             PrepareFiles([Path("docs.csv")], document_columns={name: "text"}, output=Path("made"))
 
 
-@pytest.mark.parametrize(("suffix", "option"), [("jsonl", "header"), ("jsonl", "quoted"), ("parquet", "header")])
-def test_options_of_tsv_and_csv_files_are_refused_without_such_a_file(tmp_path: Path, suffix: str, option: str) -> None:
-    frame = pl.DataFrame({"docid": ["1"], "text": ["one"]})
-    path = tmp_path / f"docs.{suffix}"
-    frame.write_parquet(path) if suffix == "parquet" else frame.write_ndjson(path)
-    with pytest.raises(InputError) as caught:
-        documents_of(path, tmp_path, **{option: True})
-    assert (caught.value.code, caught.value.fields["option"]) == ("option-does-not-apply", option)
-    made = prepare(PrepareFiles([path], output=tmp_path / "made"))
-    assert not {"header", "quoted", "on_dangling", "query_columns"} & set(artifacts.read_manifest(made).options)
-
-
 # -------------------------------------------------------------------------------------------------------------- splits
 
 
@@ -285,12 +206,6 @@ def test_one_file_of_queries_and_one_of_judgments_are_the_split_test(tmp_path: P
     assert queries_of(made, "test") == [("1", "one, two")]
     assert queries_of(made, "unjudged") == [("2", "three")]
     assert qrels_of(made, "test") == [("1", "a", 2), ("1", "b", 0)]
-
-
-def test_queries_without_judgments_are_the_split_test(tmp_path: Path) -> None:
-    queries = write_lines(tmp_path / "queries.tsv", "1\tone")
-    made = prepare(PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], output=tmp_path / "made"))
-    assert queries_of(made, "test") == [("1", "one")]
 
 
 def test_file_names_name_splits_of_judgments(tmp_path: Path) -> None:
@@ -324,20 +239,6 @@ def test_options_name_splits(tmp_path: Path) -> None:
     assert qrels_of(made, "y") == [("1", "a", 1)]
 
 
-def test_one_unnamed_file_of_judgments_belongs_to_the_one_split_of_the_queries(tmp_path: Path) -> None:
-    queries = write_lines(tmp_path / "q.tsv", "1\tone")
-    qrels = str(write_lines(tmp_path / "j.tsv", "1 0 a 1"))
-    made = prepare(
-        PrepareFiles([write_docs(tmp_path)], queries=[f"dev={queries}"], qrels=[qrels], output=tmp_path / "made")
-    )
-    assert queries_of(made, "dev") == [("1", "one")]
-    assert qrels_of(made, "dev") == [("1", "a", 1)]
-    reverse = prepare(
-        PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], qrels=[f"dev={qrels}"], output=tmp_path / "other")
-    )
-    assert qrels_of(reverse, "dev") == [("1", "a", 1)]
-
-
 def test_unnamed_judgments_of_several_splits_are_refused_with_the_option(tmp_path: Path) -> None:
     queries = write_lines(tmp_path / "q.tsv", "1\tone")
     qrels = str(write_lines(tmp_path / "j.tsv", "1 0 a 1"))
@@ -347,12 +248,6 @@ def test_unnamed_judgments_of_several_splits_are_refused_with_the_option(tmp_pat
     both = [qrels, f"test={qrels}"]
     with raises("duplicate-split", option="qrels", split="test"):
         prepare(PrepareFiles([write_docs(tmp_path)], queries=[str(queries)], qrels=both, output=tmp_path / "made"))
-
-
-def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
-    paths = [str(write_lines(tmp_path / f"{name}.tsv", "1\tone")) for name in ("mine", "yours")]
-    with raises("duplicate-split", option="queries", split=""):
-        prepare(PrepareFiles([write_docs(tmp_path)], queries=paths, output=tmp_path / "made"))
 
 
 def test_answers_are_lists_or_texts(tmp_path: Path) -> None:

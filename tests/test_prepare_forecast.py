@@ -9,17 +9,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, raises
+from command import raises
 
 from hybrid_cli import console
 from hybrid_cli.collections import forecast
 from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings import PrepareFiles, PrepareIrds, PrepareTrec
+from hybrid_cli.settings import PrepareFiles, PrepareIrds
 from hybrid_cli.stages.prepare import prepare
 
 COUNT = 3000
@@ -82,31 +81,6 @@ def test_the_forecast_has_the_number_of_documents_and_their_size(
 
 
 @pytest.mark.usefixtures("first")
-def test_passages_samples_and_folders_are_forecast(tmp_path: Path, notices: Notices) -> None:
-    def forecast() -> tuple[Any, str]:
-        (purpose,) = {str(notice.fields["purpose"]) for notice in notices.heard if notice.code == "forecast"}
-        notices.clear()
-        number, noun = purpose.removeprefix("prepare: about ").split()
-        return int(number.replace(",", "")), noun
-
-    files = json_lines(tmp_path)
-    prepare(PrepareFiles(files, split_passages=10, output=tmp_path / "passages"))
-    expected = sum(-(-len(row["text"].split()) // 10) for row in rows())
-    assert forecast() == (pytest.approx(expected, rel=0.05), "passages")
-
-    prepare(PrepareFiles(files, sample=100, output=tmp_path / "sample"))
-    assert forecast() == (100, "documents")
-
-    folder = tmp_path / "trec"
-    folder.mkdir()
-    for part in range(3):
-        text = "".join(f"<DOC>\n<DOCNO>{part}-{n}</DOCNO>\n<TEXT>\nword {n}\n</TEXT>\n</DOC>\n" for n in range(1000))
-        (folder / f"{part}.sgml").write_text(text, "utf-8")
-    prepare(PrepareTrec(folder, output=tmp_path / "made"))
-    assert forecast() == (pytest.approx(3000, rel=0.05), "documents")
-
-
-@pytest.mark.usefixtures("first")
 def test_a_registered_dataset_has_the_number_of_its_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     purposes: list[str] = []
     monkeypatch.setattr(console, "forecast", lambda needed, purpose, *others: purposes.append(purpose))
@@ -133,15 +107,3 @@ def test_a_collection_that_does_not_fit_is_refused_before_it_is_read(
     with raises("no-memory", HybridError):
         prepare(PrepareFiles(files, split_passages=10, output=tmp_path / "made"))
     assert [path.name for path in tmp_path.iterdir()] == ["docs.jsonl"]
-
-
-@pytest.mark.usefixtures("first")
-@pytest.mark.parametrize("stride", [None, 3])
-def test_the_forecast_of_passages_counts_their_overlap_ids_and_titles(
-    stride: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs: list[int] = []
-    monkeypatch.setattr(console, "forecast", lambda needed, *others: needs.append(needed))
-    files = json_lines(tmp_path)
-    made = prepare(PrepareFiles(files, split_passages=10, passage_stride=stride, output=tmp_path / "made"))
-    assert needs[1] == pytest.approx((made / "corpus.parquet").stat().st_size, rel=0.1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import (
@@ -20,7 +20,7 @@ from tiny_collection import (
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.source import passages
-from hybrid_cli.settings import PrepareBeir, PreparePythonDocs, PrepareTrec
+from hybrid_cli.settings import PrepareBeir, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 
@@ -92,20 +92,6 @@ def test_queries_are_sampled_per_split_with_their_relevant_documents(tmp_path: P
     assert len(docids_of(made)) == 8
 
 
-def test_queries_are_sampled_without_a_sample_of_documents(tmp_path: Path) -> None:
-    settings = PrepareBeir(write_graded(tmp_path / "beir"), sample_queries={"test": 3}, output=tmp_path / "made")
-    made = prepare(settings)
-    assert len(docids_of(made)) == 40
-    assert counts_of(made)["queries"] == {"test": 3, "train": 2}
-    assert counts_of(made)["judgments"] == {"test": 9, "train": 2}
-
-
-def test_a_sample_larger_than_the_corpus_is_the_corpus(tmp_path: Path) -> None:
-    made = prepare(PrepareBeir(write_graded(tmp_path / "beir"), sample=1000, output=tmp_path / "made"))
-    assert len(docids_of(made)) == 40
-    assert counts_of(made)["judgments"] == {"test": 30, "train": 2}
-
-
 def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
     folder = write_graded(tmp_path / "beir")
     write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q10\tmissing\t1", "unknown\td1\t1")
@@ -113,35 +99,6 @@ def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
         prepare(PrepareBeir(folder, sample=20, output=tmp_path / "made"))
     made = prepare(PrepareBeir(folder, sample=20, on_dangling="drop", output=tmp_path / "made"))
     assert counts_of(made)["judgments"]["train"] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--sample", "12"], refusal("out-of-range", option="sample")),
-        (["--sample", "0"], refusal("out-of-range", option="sample")),
-        (["--sample-queries", "dev=2"], refusal("no-such-split", option="sample_queries")),
-        (["--sample-queries", "test=many"], refusal("not-a-number", option="sample_queries")),
-        (["--seed", "1"], refusal("option-does-not-apply", option="seed")),
-    ],
-)
-def test_an_unusable_sample_is_refused(tmp_path: Path, options: list[str], message: str | Refusal) -> None:
-    folder = write_graded(tmp_path / "beir")
-    done = hybrid("prepare", "beir", folder, "--output", tmp_path / "made", *options)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert done.is_problem(message)
-    assert not (tmp_path / "made").exists()
-
-
-def test_the_docstring_task_can_be_sampled(tmp_path: Path) -> None:
-    settings = PreparePythonDocs(
-        package=["rich"], only=True, sample=30, sample_queries={"test": 5}, output=tmp_path / "made"
-    )
-    with raises("out-of-range", option="sample"):
-        prepare(settings)
-    small = {"train": 5, "dev": 5, "test": 5}
-    made = prepare(settings.changed(sample_queries=small))
-    assert (len(docids_of(made)), counts_of(made)["queries"]) == (30, small)
 
 
 # ------------------------------------------------------------------------------------------------------------- passages
@@ -178,17 +135,3 @@ def test_passages_have_the_title_and_the_judgments_of_their_document(tmp_path: P
     manifest = artifacts.read_manifest(tmp_path / "out")
     assert manifest.counts["whole_documents"] == len(TINY_DOCUMENTS)
     assert (manifest.options["split_passages"], manifest.options["passage_stride"]) == (10, 10)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--split-passages", 5, "--passage-stride", 6], refusal("out-of-range", option="passage_stride", maximum=5)),
-        (["--passage-stride", 6], refusal("option-does-not-apply", option="passage_stride")),
-        (["--split-passages", 5, "--on-duplicate", "first"], refusal("conflicting-options", option="split_passages")),
-    ],
-)
-def test_unusable_passages_are_refused(tmp_path: Path, options: list[object], problem: Refusal) -> None:
-    write_tiny_source(tmp_path)
-    done = hybrid("prepare", "files", tmp_path / "docs.jsonl", *options, "--output", tmp_path / "out")
-    assert (done.code, done.is_problem(problem)) == (2, True), done

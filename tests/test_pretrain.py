@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Notices, hybrid, raises
-from processes import Started
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
@@ -22,10 +19,9 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import Kind
 
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
 PLAN: dict[str, Any] = {
@@ -63,30 +59,6 @@ def test_the_same_seed_gives_the_same_bytes(corpus: Path, tiny_bert: Path, tmp_p
     assert bytes_of(a) == bytes_of(b)
     c = pretrain(corpus, output=tmp_path / "c", model=str(tiny_bert), **plan, seed=1)
     assert bytes_of(a)["model.safetensors"] != bytes_of(c)["model.safetensors"]
-
-
-@pytest.mark.heavy
-def test_a_killed_pretraining_resumes_and_ends_with_the_same_bytes(
-    corpus: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    plan = {**PLAN, "cocondenser": True, "chunk_size": 4, "checkpoint_steps": 5}
-    whole = pretrain(corpus, output=tmp_path / "whole", model=str(tiny_bert), **plan)
-    code = (
-        "import sys; from hybrid_cli.stages.pretrain import pretrain;"
-        f"pretrain(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
-    )
-    resumed, partial = tmp_path / "killed", tmp_path / ".killed.partial"
-    process = Started(code, corpus, tiny_bert, resumed)
-    deadline = time.monotonic() + 120
-    while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert not resumed.exists(), "the training ended before it was killed"
-    assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    pretrain(corpus, output=resumed, model=str(tiny_bert), **plan)
-    assert bytes_of(resumed) == bytes_of(whole)
-    assert not partial.exists()
 
 
 @BOTH
@@ -155,13 +127,6 @@ def test_train_dense_starts_from_the_output(
     assert notices.says("heads-skipped", path=out)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(corpus: Path, tiny_bert: Path, tmp_path: Path, precision: str) -> None:
-    plan = {**PLAN, "precision": precision, "max_steps": 2, "cocondenser": True, "chunk_size": 3}
-    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
-    assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()
-
-
 def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     command = ["pretrain", tiny, "--model", tiny_bert, "--max-length", 16, "--max-steps", 3, "--batch-size", 4]
     done = hybrid(*command, "--output", tmp_path / "out", "--threads", 1)
@@ -187,23 +152,6 @@ def test_pretraining_of_the_first_layers(corpus: Path, tiny_bert: Path, tmp_path
         pretrain(corpus, output=tmp_path / "no", model=str(tiny_bert), **{**plan, "layers": 3})
 
 
-def test_accumulated_batches_are_counted(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    """`max_steps` limits the spans that are counted, to those of all accumulated batches."""
-    plan = {**PLAN, "max_steps": 4, "accumulate": 3, "batch_size": 2}
-    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
-    assert artifacts.read_manifest(out).counts["steps"] == 4
-
-
-def test_the_skip_layer_belongs_to_the_condenser_head() -> None:
-    with raises("option-does-not-apply", option="skip_layer"):
-        Pretrain(Path("data"), output=Path("out"), skip_layer=1)
-
-
-def test_spans_longer_than_the_model_supports_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("out-of-range", option="max_length", value=513, limit=512):
-        pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**PLAN, "max_length": 513})
-
-
 def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp_path: Path) -> None:
     empty = write_corpus(tmp_path / "corpus.parquet", [])
     with raises("no-text", path="corpus.parquet"):
@@ -211,26 +159,8 @@ def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
-def test_a_model_without_mask_token_is_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny_bert, tmp_path / "maskless")
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (file := folder / name).is_file():
-            content = json.loads(file.read_text())
-            file.write_text(json.dumps({**content, "mask_token": None, "tokenizer_class": "PreTrainedTokenizerFast"}))
-    with raises("tokenizer-without-mask"):
-        pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)
-
-
 def test_two_towers_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
     TransformerEncoder.load(tiny_bert, tied=False).save(tmp_path / "two")
     with raises("two-towers", path="two"):
         pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two"), **PLAN)
     pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two" / "query"), **PLAN, max_steps=1)
-
-
-def test_an_incomplete_checkpoint_is_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny_bert, tmp_path / "half")
-    weights = load_file(folder / "model.safetensors")
-    save_file({k: v for k, v in weights.items() if "layer.1" not in k}, folder / "model.safetensors", {"format": "pt"})
-    with raises("missing-weights"):
-        pretrain(corpus, output=tmp_path / "out", model=str(folder), **PLAN)

@@ -87,11 +87,3 @@ def test_the_order_of_pairs_does_not_matter(tiny_bert: Path) -> None:
     torch.testing.assert_close(plain[0], other[0])
     for one, two in zip(plain[1], other[1], strict=True):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
-
-
-def test_a_batch_without_masked_words_has_no_loss(tiny_bert: Path) -> None:
-    batch = batch_of()
-    terms = learner(tiny_bert, False, None).backward(
-        Spans(batch.ids, [np.full(len(ids), IGNORED) for ids in batch.ids]), lambda loss: loss
-    )
-    assert terms["mlm"] == 0

@@ -83,12 +83,6 @@ def test_titles_become_queries_and_are_removed_from_the_documents(tmp_path: Path
     assert not notices.says("queries-left-out")  # there are none
 
 
-def test_the_first_sentence_is_removed_once(tmp_path: Path) -> None:
-    query, rest = only_cut(tmp_path, "first-sentence", f"  The first\nsentence is here. {REST}. And  one more.")
-    assert query == "The first sentence is here."
-    assert rest == f"{REST}. And  one more."
-
-
 def test_a_random_sentence_is_removed_once(tmp_path: Path) -> None:
     sentences = [f"Sentence {word} has six words." for word in ("one", "two", "three", "four", "five")]
     text = " ".join([*sentences, "Too short."])
@@ -113,13 +107,6 @@ def test_a_sentence_that_occurs_twice_is_not_used(tmp_path: Path) -> None:
 def test_headings_of_several_formats(tmp_path: Path, heading: str) -> None:
     query, rest = only_cut(tmp_path, "heading", f"An introduction.\n\n{heading}\n\n{REST}.")
     assert (query, rest) == ("Removing files", f"An introduction.\n{REST}.")
-
-
-def test_headings_of_many_documents_are_not_drawn(tmp_path: Path) -> None:
-    documents = [(f"d{n}", "", f"# Parameters\n{REST}.\n# Subject {n}\nMore.") for n in range(11)]
-    made = pseudo(beir(tmp_path / "beir", *documents, ("x", "", f"# Parameters\n{REST}.")), "heading")
-    assert {text for text, _ in queries_of(made).values()} == {f"Subject {n}" for n in range(11)}
-    assert counts_of(made)["pseudo_queries"]["left_out"] == {"only headings of over 10 documents": 1}
 
 
 def test_documents_with_equal_texts_are_relevant_for_one_query(tmp_path: Path) -> None:
@@ -173,19 +160,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_queries(tmp_p
     assert set(collection.read_queries(one / "queries.dev.parquet")["qid"]) != set(
         collection.read_queries(other / "queries.dev.parquet")["qid"]
     )
-
-
-def test_real_queries_of_the_source_are_left_out(tmp_path: Path) -> None:
-    made = pseudo(titled(tmp_path / "beir"), "title")
-    assert "real" not in queries_of(made)
-
-
-def test_options_without_pseudo_queries_are_refused(tmp_path: Path) -> None:
-    folder = titled(tmp_path / "beir")
-    with raises("option-does-not-apply", option="pseudo_train"):
-        PrepareBeir(folder, pseudo_train=3, output=tmp_path / "made")
-    with raises("conflicting-options", option="pseudo_queries"):
-        PrepareBeir(folder, pseudo_queries="title", on_duplicate="last", output=tmp_path / "made")
 
 
 def test_manifests_and_tables_mark_pseudo_queries(tmp_path: Path) -> None:

@@ -8,19 +8,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import raises
 from tiny_collection import (
     corpus_of,
     counts_of,
     write_lines,
 )
-from typer.testing import CliRunner
 
 from hybrid_cli import artifacts
-from hybrid_cli.cli.app import app
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.prepare import prepare
 
@@ -122,25 +118,6 @@ def test_docstrings_left_out_are_counted(tmp_path: Path, package: str) -> None:
 def test_packages_are_never_imported(tmp_path: Path, package: str) -> None:
     prepare(docs_of(package, tmp_path / "made"))
     assert package not in sys.modules
-
-
-def test_a_changed_package_needs_overwrite(tmp_path: Path, package: str) -> None:
-    prepare(docs_of(package, tmp_path / "made"))
-    write_lines(tmp_path / "sources" / package / "_inner.py", MODULE.replace("key", "pen"))
-    with raises("output-differs", path="made"):
-        prepare(docs_of(package, tmp_path / "made"))
-
-
-def test_an_unknown_package_is_refused(tmp_path: Path) -> None:
-    with raises("missing-package", option="package"):
-        prepare(docs_of("no_such_package", tmp_path / "made"))
-
-
-def test_only_replaces_the_default_packages(tmp_path: Path, package: str) -> None:
-    call = ["prepare", "python-docs", "--only", "--output", str(tmp_path / "made")]
-    assert isinstance(CliRunner().invoke(app, call).exception, InputError)
-    assert CliRunner().invoke(app, [*call, "--package", package]).exit_code == 0
-    assert {row[0].split(".")[0] for row in corpus_of(tmp_path / "made")} == {package}
 
 
 def test_reading_a_package_is_deterministic(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from command import Notices
@@ -113,14 +112,6 @@ def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
     assert notices.says("written", path="rm3.parquet", measure="MRR@10", **tuned_on)
 
 
-def test_the_query_itself_is_no_negative(arguments: Path, tmp_path: Path) -> None:
-    data = arguments / "data"
-    examples = mine_negatives(data, split="test", index=arguments / "bm25", depth=20, output=tmp_path / "x.parquet")
-    drawn = pl.read_parquet(examples).select("qid", pl.col("negatives").list.eval(pl.element().struct.field("docid")))
-    assert not drawn.filter(pl.col("qid").is_in(pl.col("negatives"))).height
-    assert artifacts.read_manifest(examples, Kind.EXAMPLES).options["remove_query"]
-
-
 def test_the_query_itself_is_no_negative_of_its_batch(arguments: Path, tmp_path: Path) -> None:
     data = arguments / "data"
     mined = mine_negatives(data, split="test", index=arguments / "bm25", output=tmp_path / "x.parquet")
@@ -162,11 +153,6 @@ def test_folds_keep_the_mark(arguments: Path, tmp_path: Path) -> None:
     counts = artifacts.read_manifest(folds, Kind.COLLECTION).counts["queries_in_corpus"]
     assert counts["all"] == QUERIES == counts["test-1"] + counts["test-2"]
     assert evaluate([folds, run], split="all", measures=["MRR@10"]).means["run", "MRR@10"] == measured(data, run)[0]
-
-
-def test_a_file_of_the_collection_is_measured_as_the_collection(arguments: Path, two_runs: list[Path]) -> None:
-    data = arguments / "data"
-    assert measured(data / "qrels.test.parquet", *two_runs) == measured(data, *two_runs)
 
 
 def test_answers_need_no_judgments(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -102,15 +100,6 @@ def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path,
     assert corpus.path.samefile(made / "collection" / "corpus.parquet")
 
 
-def test_a_reranked_run_can_be_fused_reranked_and_measured(made: Path, reranker: Path, tmp_path: Path) -> None:
-    first = rerank(made / "bm25.parquet", model=str(reranker), output=tmp_path / "first.parquet", **OPTIONS)
-    assert hybrid("fuse", first, made / "dense.parquet", "--output", tmp_path / "fused.parquet").code == 0
-    fused = tmp_path / "fused.parquet"
-    rerank(fused, model=str(reranker), top_k=2, output=tmp_path / "again.parquet", **OPTIONS)
-    done = hybrid("evaluate", made / "collection", "--split", "test", first, tmp_path / "again.parquet")
-    assert done.code == 0
-
-
 @pytest.mark.heavy
 def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: Path, tmp_path: Path) -> None:
     options = OPTIONS | {"shard_size": 4, "top_k": 5}
@@ -144,16 +133,6 @@ def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: P
     assert sorted([*done["score"], *scored]) == pytest.approx(sorted(heads["score"]))
     assert min(len(done), len(scored)) > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "whole.parquet"]
-
-
-def test_a_call_killed_after_its_rename_leaves_nothing(made: Path, reranker: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.artifacts.unfinished.discard", lambda work: None)
-        rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)
-    assert (tmp_path / ".out.parquet.partial").exists()
-    rerank(made / "bm25.parquet", model=str(reranker), output=out, **OPTIONS)
-    assert os.listdir(tmp_path) == ["out.parquet"]
 
 
 def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_path: Path) -> None:
@@ -215,12 +194,6 @@ def place(here: Path, reranker: Path) -> Path:
     return here
 
 
-def test_hits_beyond_the_run_are_noted(place: Path) -> None:
-    done = hybrid("rerank", "bm25.parquet", "--model", "reranker", "--top-k", 500, "--output", "out.parquet")
-    assert done.code == 0
-    assert done.says("short-lists", option="top_k", value=500, path="bm25.parquet")
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -229,11 +202,6 @@ def test_hits_beyond_the_run_are_noted(place: Path) -> None:
             refusal("out-of-range", option="depths"),
         ),
         ("dense.parquet --depths 5,5", refusal("repeated-value", option="depths")),
-        ("dense.parquet --depths 5 --top-k 3", refusal("option-does-not-apply", option="top_k")),
-        ("nothing.parquet", refusal("no-such-file", path="nothing.parquet")),
-        ("bm25", refusal("other-kind", path="bm25")),
-        ("dense.parquet --model model", refusal("no-ranking-head", path="model")),
-        ("dense.parquet --model nothing", refusal("no-such-model")),
         ("dense.parquet --collection other", refusal("other-corpus", path="dense.parquet")),
         ("foreign.parquet", refusal("corpus-missing", option="collection")),
         ("foreign.parquet --collection collection", refusal("queries-missing", option="queries")),
@@ -268,14 +236,3 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
     found = runs.read_run(Path("out.parquet"))
     assert found.filter(qid="e").rows() == [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0)]
     assert artifacts.read_manifest("out.parquet").counts["queries_without_text"] == 1
-
-
-def test_an_up_to_date_run_is_kept_and_a_changed_model_is_noticed(place: Path, reranker: Path) -> None:
-    words = ["rerank", "bm25.parquet", "--output", "out.parquet", "--model"]
-    assert hybrid(*words, "reranker").code == 0
-    assert hybrid(*words, "reranker").says("up-to-date")
-    shutil.copytree(reranker, "other-reranker")
-    (Path("other-reranker") / "manifest.json").unlink()
-    config = Path("other-reranker/config.json")
-    config.write_text(config.read_text("utf-8").replace("1e-12", "1e-11"), "utf-8")
-    assert hybrid(*words, "other-reranker").is_problem("output-differs", path="out.parquet")

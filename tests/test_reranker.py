@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -192,24 +191,6 @@ def test_only_the_document_is_cut_after_an_overlong_query(reranker: Path) -> Non
     np.testing.assert_allclose(scores, [model.scores(PAIRS[row])[0][0] for row in range(len(PAIRS))], atol=1e-5)
 
 
-@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="PyTorch may not use the instructions of bf16")
-def test_scores_in_bf16_have_more_than_8_significant_bits(reranker: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    """Of a head of one layer, and of one of two layers."""
-    from transformers import AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
-    shape: Any = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    shape |= {"vocab_size": len(tokenizer), "num_labels": 1, "initializer_range": 0.3, "pad_token_id": 0}
-    torch.manual_seed(0)
-    RobertaForSequenceClassification(RobertaConfig(**shape)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    for folder in (reranker, tmp_path):
-        rounded, exact = (CrossEncoder.load(folder, device="cpu", dtype=each) for each in ("bf16", "fp32"))  # type: ignore[arg-type]
-        found = torch.from_numpy(rounded.scores(PAIRS)[0])
-        assert (found != found.bfloat16()).any()
-        np.testing.assert_allclose(found, exact.scores(PAIRS)[0], atol=0.05)
-
-
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -218,11 +199,6 @@ def changed(reranker: Path, copy: Path, **config: Any) -> Path:
     stored = json.loads((copy / "config.json").read_text("utf-8"))
     (copy / "config.json").write_text(json.dumps(stored | config), "utf-8")
     return copy
-
-
-def test_a_checkpoint_without_a_ranking_head_is_refused(tiny_bert: Path) -> None:
-    with raises("no-ranking-head"):
-        CrossEncoder.load(tiny_bert)
 
 
 def test_a_checkpoint_with_a_foreign_head_is_refused_with_its_keys(reranker: Path, tmp_path: Path) -> None:
@@ -275,17 +251,3 @@ def test_files_that_are_not_supported_are_refused(
         (copy / name).write_text(content, "utf-8")
     with raises(words):
         CrossEncoder.load(copy)
-
-
-def test_lengths_that_leave_no_room_are_refused(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    words = ["train-reranker", examples, "--model", tiny_bert, "--output", tmp_path / "out"]
-    done = hybrid(*words, "--max-length", "600")
-    assert (done.code, done.problem, done.fields["limit"]) == (2, "out-of-range", 512)
-    done = hybrid(*words, "--max-length", "40", "--query-max-len", "33")
-    assert (done.code, done.problem, done.fields["minimum"]) == (2, "out-of-range", 41)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_reranker_is_no_encoder(reranker: Path, examples: Path, tmp_path: Path) -> None:
-    done = hybrid("train-dense", examples, "--model", reranker, "--output", tmp_path / "out")
-    assert (done.code, done.problem, done.fields["kind"]) == (2, "other-kind", "reranker")

@@ -8,18 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from command import raises, refused
 from evaluated import write_run
 from typer.testing import CliRunner
 
-from hybrid_cli import storage
 from hybrid_cli.cli.app import app
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.stages.evaluate import evaluate
-from hybrid_cli.storage import Kind
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40
@@ -108,20 +105,6 @@ def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Pa
     assert float(row["difference"]) == pytest.approx(-0.2)
     assert "| bm25 (a) | .8000" in text(found, "markdown")
     assert text(found, "markdown").count("| system |") == 2
-
-
-def test_the_values_are_written(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
-    output = tmp_path / "values.parquet"
-    robustness(paths, qrels=qrels, measures=["R@1"], output=output)
-    storage.check_table(output, Kind.MEASUREMENTS)
-    assert pl.read_parquet(output).group_by("run").len().to_dict(as_series=False)["len"] == [QUESTIONS] * len(paths)
-
-
-def test_queries_without_hits_are_counted(qrels: Path, paths: list[Path], tmp_path: Path) -> None:
-    short = write_run(tmp_path / "bm25@shuffle.parquet", {"q00": ["d"]})
-    found = robustness([paths[0], short], qrels=qrels, measures=["R@1"])
-    assert found.missing == {"bm25@shuffle": 39}
-    assert "bm25@shuffle 39." in text(found, "markdown")
 
 
 def test_incomplete_runs_are_refused_before_any_work(

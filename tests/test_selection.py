@@ -12,7 +12,6 @@ from scipy import stats
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.selection import Choice, Trials, interval, queries_to_tell, select, worth_of_more
 from hybrid_cli.fusion.weights import Tuned
-from hybrid_cli.reporting import terminal
 
 GRID = [round(step / 10, 1) for step in range(11)]
 
@@ -85,12 +84,6 @@ def test_the_untuned_choice_is_kept_unless_held_out_values_are_higher() -> None:
     both = Trials([*choices(), *exact], np.full((len(GRID) + 3, 4), 0.5))
     assert both.untuned(dense=1) == len(GRID) + 1
     assert both.untuned() == both.untuned(dense=0) == GRID.index(0.5)
-
-
-def test_the_best_run_alone_is_an_ordinary_choice() -> None:
-    values = hill(300, top=1.0)
-    table = Trials(choices(), values)
-    assert table.choices[select(table, folds=5, seed=1).row].weights[1] >= 0.9
 
 
 def test_a_prior_moves_the_choice_of_few_queries_and_not_of_many() -> None:
@@ -172,34 +165,9 @@ def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
     return {**Tuned(table, selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"}
 
 
-def printed(values: np.ndarray, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what `fuse --tune` prints."""
-    terminal.show_tuned(tuned(values, {"a": values[0], "b": values[-1]}))
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_a_gain_of_rounding_errors_is_not_distinguishable_from_none() -> None:
     """The means of equal values differ by 5e-17, for every query."""
     found = tuned(np.full((len(GRID), 8), 0.1 + 0.2), {"a": np.full(8, 0.3), "b": np.zeros(8)})
     low, high = found["gain_interval"]
     assert low * high > 0  # 0 is outside
     assert not found["gain_distinguishable"]
-
-
-def test_a_significant_loss_says_which_run_alone_is_better(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show_tuned(tuned(np.full((len(GRID), 8), 0.4), {"a": np.full(8, 0.6), "b": np.zeros(8)}))
-    assert "Gain over a alone: -.2000 [-.2000, -.2000], a alone is better" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_held_out_score_is_printed_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(hill(60), capsys)
-    assert "Held-out score: .5917 [.5361, .6473]. Gain over b alone: +.1545 [+.1354, +.1736], distinguishable" in text
-    assert "(95% intervals over 60 judged queries)" in text
-
-
-def test_a_loss_and_equal_values_are_not_called_a_gain(capsys: pytest.CaptureFixture[str]) -> None:
-    content = tuned(hill(10, top=1.0, width=0.1, noise=1.0, seed=2), {"a": np.zeros(10), "b": np.full(10, 0.5)})
-    assert content["gain"] == pytest.approx(content["score"] - 0.5)
-    assert content["queries_to_tell"] > 10
-    assert "Expected from ten more judged queries: no measurable gain." in printed(hill(10, noise=0.0), capsys)
-    assert "-.0000" not in printed(np.full((len(GRID), 3), 0.3) + hill(3, noise=1e-9) * 1e-9, capsys)

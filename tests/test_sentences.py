@@ -57,16 +57,6 @@ def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, expected: l
     assert found["qid"].is_unique().all()
 
 
-def test_a_quota_is_at_most_the_number_of_sentences() -> None:
-    assert [quota(0, position) for position in range(4)] == [0, 0, 0, 0]
-    assert all(1 <= quota(n, position) <= n for n in range(1, 50) for position in range(50))
-
-
-def test_documents_without_a_title_are_counted_separately(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", [passage(5, "foxes"), passage(5, "hares")])
-    assert drawn(corpus, "sampled").group_by("source", maintain_order=True).len()["len"].to_list() == [4, 4]
-
-
 def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> None:
     rows = [
         ("a#1", "A title of four words", "The first\n  sentence here. Mr. Fox has\ta second one?\n\nShort one."),
@@ -83,14 +73,6 @@ def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> N
     assert Sentences(corpus, "all", 0).count() == {
         "documents": 4, "empty_documents": 2, "sentences": 3, "short_sentences": 3, "queries": 3,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("selection", ["all", "sampled", "cropped"])
-def test_the_count_is_the_number_of_queries(tiny: Path, selection: QueriesFrom) -> None:
-    sentences = Sentences(tiny, selection, 7)
-    found = pl.concat(sentences.blocks())
-    assert sentences.count()["queries"] == len(found) > 0
-    assert found["row"].to_list() == sorted(found["row"])
 
 
 def test_samples_are_sentences_and_crops_are_parts_of_samples(tmp_path: Path) -> None:
@@ -155,8 +137,3 @@ def test_a_draw_depends_on_seed_and_document_only(
     again = drawn(corpus_of(tmp_path / "other.parquet", order), selection, at_once=at_once)
     columns = ["qid", "text", "source"]
     assert first.select(columns).sort("qid").equals(again.select(columns).sort("qid"))
-
-
-def test_another_seed_draws_other_sentences(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10, f"herd {n}") for n in range(10)])
-    assert not drawn(corpus, "sampled", 1).equals(drawn(corpus, "sampled", 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import signal
 import socket
@@ -104,12 +103,6 @@ def test_an_explanation_adds_up_for_any_document(folder: Path, name: str, docid:
     assert "".join(part for part, _ in found["doc"]["text"]) == next(t for d, _, t in TINY_DOCUMENTS if d == docid)
 
 
-def test_a_column_explains_its_own_score(server: Served) -> None:
-    for system in ("bm25", "dense", "hybrid"):
-        hit = server.get("/api/search", query=QUERY, system=system, k=1, explain="true").json["candidates"][0]
-        assert hit["explanation"]["value"] == pytest.approx(hit["score"], abs=1e-5)
-
-
 def test_candidates_have_the_scores_of_every_side(server: Served, folder: Path) -> None:
     """The page fuses them again: with the stored weights, the order is that of the column."""
     answer = server.get("/api/columns", query=QUERY).json
@@ -128,23 +121,6 @@ def test_documents_and_snippets(server: Served) -> None:
     assert server.get("/api/documents/moon%20landing").json["docid"] == "moon landing"
     lifted = server.ask("POST", "/api/snippets", {"query": QUERY, "docids": ["NA", "日本"]}).json["documents"]
     assert [each["docid"] for each in lifted] == ["NA", "日本"]
-
-
-def test_the_live_measure_has_all_judged_queries(server: Served) -> None:
-    answer = server.get("/api/judged").json
-    assert {each["qid"] for each in answer["queries"]} == {"001", "002", "003", "004", "005"}
-    for each in answer["queries"]:
-        assert len(each["docids"]) == len(each["scores"][0]) == len(each["ranks"][1])
-    assert next(each for each in answer["queries"] if each["qid"] == "002")["grades"] == {"salt": 2, "NA": 1}
-
-
-def test_queries_of_the_comparison_have_groups(server: Served) -> None:
-    content = server.get("/api/comparison").json
-    assert len(content["groups"]) == 2  # length, and difficulty for BM25
-    for query in content["queries"]:
-        for group, label in zip(content["groups"], query["groups"], strict=True):
-            assert label is None or label in group["labels"]
-    assert {query["groups"][1] for query in content["queries"]} - {None} == set(content["groups"][1]["labels"])
 
 
 def test_figures_name_no_query(server: Served, folder: Path) -> None:
@@ -191,16 +167,12 @@ def refused(answer: Answer, status: int, code: str) -> None:
     ("parameters", "code"),
     [
         ({}, "no-query"),
-        ({"query": " \t "}, "no-query"),
         ({"query": "x" * 5000}, "query-too-long"),
         ({"query": "x", "k": 0}, "out-of-range"),
-        ({"query": "x", "k": 10**9}, "out-of-range"),
-        ({"query": "x", "k": "ten"}, "out-of-range"),
         ({"query": "x", "system": "../../etc/passwd"}, "unknown-choice"),
         ({"query": "x", "path": "/etc/passwd"}, "unknown-field"),
         ({"query": "x", "explain": "maybe"}, "other-type"),
         ({"query": "x", "filter": "year >"}, "filter-syntax"),
-        ({"query": "x", "filter": "nothing = 1"}, "no-such-column"),
     ],
 )
 def test_unusable_parameters_are_refused(server: Served, parameters: dict[str, Any], code: str) -> None:
@@ -211,31 +183,14 @@ def test_unusable_parameters_are_refused(server: Served, parameters: dict[str, A
     ("body", "status", "code"),
     [
         (b"{", 400, "not-json"),
-        (b"[" * 100_000, 400, "not-json"),
-        ([], 400, "not-json"),
         ({}, 400, "other-type"),
-        ({"queries": []}, 400, "other-type"),
         ({"queries": [{"text": 1}]}, 400, "no-query"),
-        ({"queries": [{"text": "x", "file": "y"}]}, 400, "other-type"),
         ({"queries": [{"text": "x"}], "k": True}, 400, "out-of-range"),
-        ({"queries": [{"text": "x"}], "index": "/etc"}, 400, "unknown-field"),
         (b"x" * 1_100_000, 413, "too-large"),
     ],
 )
 def test_unusable_bodies_are_refused(server: Served, body: Any, status: int, code: str) -> None:
     refused(server.ask("POST", "/api/search", body), status, code)
-
-
-def test_a_long_address_is_refused(server: Served) -> None:
-    with contextlib.suppress(ConnectionError):  # refused before all of it was sent
-        assert server.get("/api/search", query="x" * 1_000_000).status in (400, 414, 431)
-    assert server.get("/health").status == 200
-
-
-def test_control_characters_are_spaces(server: Served) -> None:
-    plain = server.get("/api/search", query="salt in water", k=3).json["candidates"]
-    strange = server.get("/api/search", query="salt\0in\x1b\u202ewater", k=3).json["candidates"]
-    assert [each["docid"] for each in strange] == [each["docid"] for each in plain]
 
 
 @pytest.mark.parametrize("docid", ["nothing", "../made/manifest.json", "%2e%2e/%2e%2e/etc/passwd", "%00"])

@@ -7,8 +7,6 @@ import contextlib
 import copy
 import inspect
 import pickle
-import sys
-import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
@@ -18,13 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import typer
 from command import Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hybrid_cli.cli.app import run
-from hybrid_cli.cli.options import add_command
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
@@ -94,30 +89,18 @@ def test_names_with_files_are_given_as_text_or_mapping() -> None:
         ({"cups": "1.5"}, refusal("not-a-number", option="cups", value="1.5")),
         ({"cups": "1_0"}, refusal("not-a-number", option="cups", value="1_0")),
         ({"output": "s3://"}, refusal("not-a-path", option="output", value="s3://")),
-        ({"output": "gs:///x"}, refusal("not-a-path", option="output", value="gs:///x")),
-        ({"output": "S3://bucket/x"}, refusal("not-a-path", option="output", value="S3://bucket/x")),
-        ({"output": "~/x"}, refusal("not-a-path", option="output", value="~/x")),
         ({"output": Path("memory://x")}, refusal("not-a-path", option="output", value="memory:/x")),
-        ({"cups": "٣"}, "not-a-number"),
         ({"cups": True}, refusal("not-a-number", option="cups")),
-        ({"cups": 2.0}, "not-a-number"),
         (
             {"method": "espresso", "pressure": 0},
             refusal("out-of-range", option="pressure", value=0, maximum=15, above=0),
         ),
-        ({"method": "espresso", "pressure": 16}, refusal("out-of-range", maximum=15, above=0)),
         ({"method": "espresso", "pressure": "nan"}, "not-a-number"),
-        ({"method": "espresso", "pressure": "1e999"}, "not-a-number"),
-        ({"method": "espresso", "pressure": "high"}, "not-a-number"),
         ({"method": "expresso"}, refusal("unknown-choice", option="method", value="expresso")),
         ({"sizes": ","}, "missing-value"),
-        ({"sizes": "1,x"}, refusal("not-a-number", option="sizes", value="x")),
         ({"pair": ("a",)}, refusal("number-of-values", option="pair")),
         ({"memory": "much"}, refusal("not-a-number", option="memory", value="much")),
         ({"foam": "yes", "milk": "oat"}, refusal("not-true-or-false", option="foam", value="yes")),
-        ({"output": ""}, refusal("not-a-path", option="output")),
-        ({"output": 3}, refusal("not-a-path", option="output", value=3)),
-        ({"sizes": "1,2,x,4"}, refusal("not-a-number", option="sizes", value="x")),
         ({"filters": "a=b,c"}, refusal("needs-a-name", option="filters", value="c")),
     ],
 )
@@ -413,32 +396,6 @@ def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- places to change
-
-
-def test_a_new_stage_needs_a_settings_class_a_function_and_its_entry(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Three places: this test has them all, and the command line does the rest."""
-    made: list[Brew] = []
-
-    @stage(Brew)
-    def brew_coffee(settings: Brew) -> None:
-        made.append(settings)
-
-    module = types.ModuleType("hybrid_cli.stages.brew_coffee")
-    module.brew_coffee = brew_coffee  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-
-    class BrewCoffee(Brew):
-        command = "brew-coffee"
-        panel = "Kitchen"
-        examples = ("hybrid brew-coffee",)
-
-    kitchen = typer.Typer()
-    kitchen.callback()(lambda: None)
-    add_command(kitchen, BrewCoffee, run, BrewCoffee.command)
-    kitchen(["brew-coffee", "arabica", "--cups", "3", "-o", str(tmp_path / "cup")], standalone_mode=False)
-    assert (made[0].cups, made[0].beans) == (3, ("arabica",))
 
 
 def test_a_help_has_at_most_two_lines() -> None:

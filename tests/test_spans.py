@@ -49,11 +49,6 @@ def test_consecutive_spans_are_the_text(sizes: list[int], room: int) -> None:
         assert len(span.ids) + after.starts[1] > room, "the next word would fit"
 
 
-def test_a_word_longer_than_the_room_is_truncated() -> None:
-    spans = list(consecutive(text_of([2, 9, 1]), 4))
-    assert [span.ids.tolist() for span in spans] == [[0, 1], [2, 3, 4, 5], [11]]
-
-
 @given(WORD_SIZES.filter(lambda sizes: len(sizes) > 1), ROOM, st.integers(0, 99))
 def test_two_spans_are_disjoint(sizes: list[int], room: int, seed: int) -> None:
     text = text_of(sizes)

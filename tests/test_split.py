@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from tiny_collection import counts_of
 
 from hybrid_cli import artifacts, runs, storage
@@ -100,19 +100,6 @@ def test_the_order_of_the_rows_does_not_matter(tiny: Path, tmp_path: Path) -> No
     assert [set(part) for part in parts_of(first)] == [set(part) for part in parts_of(again)]
 
 
-def test_several_splits_are_divided_together(tiny: Path, tmp_path: Path) -> None:
-    folder = split(tiny, splits=["all"], folds=3, output=tmp_path / "all")
-    assert qids(folder, "all") == [*JUDGED, "t1", "t2", "t3", "t4", "t5", "t6"]
-    named = split(tiny, splits=["test", "train", "test"], folds=3, output=tmp_path / "named")
-    assert parts_of(folder) == parts_of(named)
-
-
-def test_a_split_with_the_name_all_is_that_split(tiny: Path, tmp_path: Path) -> None:
-    first = split(tiny, splits=["all"], folds=3, output=tmp_path / "a")
-    again = split(first, splits=["all"], folds=3, output=tmp_path / "b")
-    assert parts_of(first) == parts_of(again)
-
-
 def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "folds.json"
     file.write_text(json.dumps([["003", "001"], ["006", "005", "002"], ["004"]]))
@@ -124,24 +111,10 @@ def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     assert manifest.input_path("folds") == file
 
 
-def test_another_number_of_folds_needs_overwrite(tiny: Path, tmp_path: Path) -> None:
-    command = ["split", tiny, "--split", "test", "--output", tmp_path / "folds", "--folds"]
-    assert hybrid(*command, 3).says("written", path="folds")
-    assert hybrid(*command, 3).says("up-to-date")
-    done = hybrid(*command, 4)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert done.is_problem("output-differs", options=["folds"]), done.err
-    assert hybrid(*command, 4, "--overwrite").code == 0
-    assert len(parts_of(tmp_path / "folds")) == 4
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, refusal("missing-option", option="split")),
         ({"splits": ["nowhere"]}, refusal("no-such-split", path="collection")),
-        ({"splits": ["test"], "folds": 1}, refusal("out-of-range", option="folds")),
-        ({"splits": ["test"], "folds_file": [JUDGED], "seed": 1}, refusal("option-does-not-apply", option="seed")),
         ({"splits": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
         (
             {"splits": ["test"], "folds_file": [["001", "t1"], ["002"]]},
@@ -166,11 +139,3 @@ def test_a_query_in_two_splits_is_refused(tiny: Path, tmp_path: Path) -> None:
     pl.read_parquet(tiny / "queries.test.parquet").head(1).write_parquet(source / "queries.train.parquet")
     with raises("duplicate-query", option="split", id="001"):
         split(source, splits=["all"], output=tmp_path / "folds")
-
-
-def test_a_collection_without_judgments_is_refused(tiny: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(tiny, tmp_path / "collection"))
-    for file in source.glob("qrels.*"):
-        file.unlink()
-    with raises("no-such-split", role="qrels"):
-        split(source, splits=["test"], output=tmp_path / "folds")

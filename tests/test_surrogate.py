@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import raises
 
 from hybrid_cli.training.lambda_data import SurrogatePool
 
@@ -70,8 +69,3 @@ def test_the_overlap_with_the_teacher_itself_is_one() -> None:
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1, score=lambda pairs: pairs["docid"].replace_strict(known))
     assert pool.measure(table([[3, 2, 1], [3, 2, 1]]))["dev_RBO"] == pytest.approx(1)
     assert pool.measure(table([[1, 2, 3], [1, 2, 3]]))["dev_RBO"] < 0.9
-
-
-def test_queries_with_one_hit_are_refused() -> None:
-    with raises("no-hits"):
-        SurrogatePool.of(QUERIES, HITS.filter(pl.col("rank") == 1), texts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,16 +12,15 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, hybrid, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
-from processes import run as run_code
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings import TrainDense, TrainSparse
+from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -109,15 +107,6 @@ def test_a_teacher_that_scores_as_the_model_gives_no_gradient(name: str) -> None
 
 
 @pytest.mark.parametrize("name", TAUGHT)
-def test_a_constant_added_to_the_teacher_of_a_query_changes_nothing(name: str) -> None:
-    vectors = taught_vectors()
-    assert vectors.teacher_scores is not None
-    shifted = vectors.teacher_scores + torch.tensor([[3.0], [-8.0], [0.5]])
-    (one,), (other,) = (TAUGHT[name](each).values() for each in (vectors, replace(vectors, teacher_scores=shifted)))
-    assert one.item() == pytest.approx(other.item(), abs=1e-9)
-
-
-@pytest.mark.parametrize("name", TAUGHT)
 def test_a_loss_has_the_gradient_of_finite_differences(name: str) -> None:
     vectors = taught_vectors()
 
@@ -189,39 +178,6 @@ def test_a_reranker_scores_all_documents_of_examples(examples: Path, scored: Pat
     assert manifest.input_path("model") == reranker
 
 
-def test_scored_examples_keep_the_files_that_they_were_mined_from(made: Path, reranker: Path, tmp_path: Path) -> None:
-    out = rerank(made / "train.parquet", model=str(reranker), output=tmp_path / "out.parquet", device="cpu")
-    before, after = (artifacts.read_manifest(path, Kind.EXAMPLES) for path in (made / "train.parquet", out))
-    assert set(before.inputs) < set(after.inputs)
-    assert after.input_path("corpus") == before.input_path("corpus")
-    assert after.counts["queries"] == before.counts["queries"]
-
-
-KILLED = """
-import os, sys
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.stages import {stage}
-scores, done = CrossEncoder.scores, []
-def dying(*arguments):
-    len(done) == 3 and os.kill(os.getpid(), 9)
-    done.append(1)
-    return scores(*arguments)
-CrossEncoder.scores = dying
-{stage}.{stage}(sys.argv[1], output=sys.argv[2], **{options!r})
-"""
-
-
-@pytest.mark.heavy
-def test_a_killed_scoring_resumes_with_the_same_bytes(examples: Path, reranker: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 7}
-    whole = rerank(examples, output=tmp_path / "whole.parquet", **options)
-    ended = run_code(KILLED.format(stage="rerank", options=options), examples, tmp_path / "out.parquet")
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert len(list((tmp_path / ".out.parquet.partial" / layout.SCORES).iterdir())) == 3
-    out = rerank(examples, output=tmp_path / "out.parquet", **options)
-    assert out.read_bytes() == whole.read_bytes()
-
-
 def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
     examples: Path, scored: Path, reranker: Path, tmp_path: Path
 ) -> None:
@@ -256,14 +212,6 @@ def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
     pl.DataFrame({"qid": ["x"], "text": ["?"]}).write_parquet(tmp_path / "others.parquet")
     with raises("other-queries", path="train.parquet"):
         rerank(examples, model=str(other), queries=tmp_path / "others.parquet", output=tmp_path / "no.parquet", **how)
-
-
-@pytest.mark.parametrize("options", [{"top_k": 3}, {"depths": (3,)}])
-def test_options_of_runs_do_not_apply_to_examples(
-    examples: Path, reranker: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    with raises("option-does-not-apply", option=next(iter(options))):
-        rerank(examples, model=str(reranker), output=tmp_path / "no.parquet", **options)
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -404,42 +352,6 @@ def test_a_dense_index_teaches_as_its_encoder(examples: Path, tiny_bert: Path, t
         train_dense(examples, output=tmp_path / "refused", teacher=str(other), **plan)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("teacher", ["reranker", "encoder"])
-def test_a_killed_training_with_a_teacher_ends_with_the_same_bytes(
-    examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {**PLAN, "model": str(tiny_bert), "distill": "kl", "checkpoint_steps": 2, "threads": 1, "device": "cpu"}
-    options |= {"teacher": str(reranker if teacher == "reranker" else tiny_bert), "dynamic_negatives": 1}
-    monkeypatch.setattr("hybrid_cli.workflows.teaching.SHARD_PAIRS", 7)
-    shards = "from hybrid_cli.workflows import teaching\nteaching.SHARD_PAIRS = 7\n"
-    whole = train_dense(examples, output=tmp_path / "whole", **options)
-    moments = {"training": STEP.format(options=options)}
-    if teacher == "reranker":
-        moments["scoring"] = KILLED.format(stage="train_dense", options=options)
-    for moment, code in moments.items():
-        out = tmp_path / moment
-        ended = run_code(shards + code, examples, out)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert not out.exists()
-        train_dense(examples, output=out, **options)
-        for name in (layout.WEIGHTS, layout.CURVE):
-            assert (out / name).read_bytes() == (whole / name).read_bytes()
-
-
-STEP = """
-import os, sys
-from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.loop import Trainer
-true = Trainer.step
-def step(self, batches, step=0):
-    if step == 5: os.kill(os.getpid(), 9)
-    return true(self, batches, step)
-Trainer.step = step
-train_dense(sys.argv[1], output=sys.argv[2], **{options!r})
-"""
-
-
 def test_sparse_encoders_and_small_students_are_taught(
     scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -489,79 +401,6 @@ def test_examples_without_the_column_are_read_and_scored(examples: Path, reranke
 def test_examples_without_scores_need_a_teacher(examples: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
     with raises("no-scores", path="train.parquet"):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss=loss, distill="kl")
-
-
-def test_a_teacher_of_scored_examples_is_refused(scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("scored-already", path="scored.parquet"):
-        train_dense(scored, output=tmp_path / "no", model=str(tiny_bert), distill="kl", teacher=str(reranker))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "kl", "distill": "kl"}, refusal("conflicting-options", option="distill")),
-        ({"loss": "bpr", "distill": "kl"}, refusal("conflicting-options", option="distill")),
-        ({"loss": "kl", "dynamic_negatives": 1}, refusal("conflicting-options", option="dynamic_negatives")),
-        ({"teacher": "out/reranker"}, refusal("option-does-not-apply", option="teacher")),
-        ({"teacher_temperature": 2}, refusal("option-does-not-apply", option="teacher_temperature")),
-        ({"loss": "kl", "distill_weight": 2}, refusal("option-does-not-apply", option="distill_weight")),
-        ({"distill": "mse"}, refusal("unknown-choice", option="distill")),
-        ({"distill": "kl", "teacher_temperature": 0}, refusal("out-of-range", option="teacher_temperature")),
-    ],
-)
-def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: Refusal) -> None:
-    with raises(message):
-        TrainDense(Path("train.parquet"), output=Path("out"), **options)
-
-
-def test_deepct_has_no_teacher() -> None:
-    for option in ({"loss": "kl"}, {"distill": "kl"}):
-        with raises("option-does-not-apply", option=next(iter(option))):
-            TrainSparse(Path("train.parquet"), output=Path("out"), architecture="deepct", **option)  # type: ignore[arg-type]
-
-
-def test_the_sum_is_no_parameter_of_a_loss(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("unknown-parameter", name="fused"):
-        train_dense(
-            examples, output=tmp_path / "no", model=str(tiny_bert), loss="kl", teacher=str(tiny_bert),
-            loss_options={"fused": "true"},
-        )  # fmt: skip
-
-
-def test_the_command_line(here: Path, reranker: Path) -> None:
-    words = ["train-dense", "train.parquet", "--model", "model", "--distill", "kl", "--teacher", reranker]
-    assert hybrid(*words, "--max-steps", 1, "--batch-size", 2, "--output", "out").code == 0
-    assert artifacts.read_manifest("out").options["distill"] == "kl"
-    roc = ["--loss", "roc", "--index", "bm25", "--max-steps", 1, "--batch-size", 2, "--output", "roc"]
-    assert hybrid(*words, *roc).code == 0
-    assert {"nll", "kl", "orthogonality"} < set(pl.read_parquet(Path("roc") / layout.CURVE)["name"])
-
-
-def test_out_of_fold_scores_by_the_commands_of_the_docs(here: Path) -> None:
-    """docs/training.md: each half of the training queries is scored by a reranker that was trained on the other one."""
-
-    def call(words: str, *more: object) -> None:
-        done = hybrid(*words.split(), *more)
-        assert done.code == 0, done.err
-
-    train = ("--model", "model", "--max-steps", 2, "--batch-size", 2)
-    call("mine-negatives collection --split train --index bm25 --output out/train.parquet")
-    call("split collection --split train --folds 2 --no-dev --output out/halves")
-    for half in (1, 2):
-        call(f"mine-negatives out/halves --split train-{half} --index bm25 --output out/half-{half}.parquet")
-        call(f"train-reranker out/half-{half}.parquet --output out/reranker-{half}", *train, "--lr", half)
-    unscored = "out/train.parquet"
-    for half in (1, 2):
-        words = f"rerank {unscored} --model out/reranker-{half} --collection out/halves --split test-{half}"
-        unscored = f"out/scored-{half}.parquet"
-        call(f"{words} --output {unscored} --dtype fp32")
-    call("train-dense out/scored-2.parquet --distill margin-mse --output out/taught", *train)
-    rows = documents_of(Path("out/scored-2.parquet"))
-    for half in (1, 2):
-        model, trained = CrossEncoder.load(f"out/reranker-{half}"), pl.read_parquet(f"out/half-{half}.parquet")
-        own = rows.filter(~pl.col("qid").is_in(trained["qid"].implode()))
-        assert 0 < len(own) < len(rows)
-        np.testing.assert_allclose(own["teacher_score"], model.scores(own)[0], atol=1e-4)
 
 
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:

@@ -16,7 +16,7 @@ from tiny_tokenizer import tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from hybrid_cli.encoders.loading import CHARACTERS, cut_tokens, head_of
+from hybrid_cli.encoders.loading import CHARACTERS, cut_tokens
 
 TEXTS = [
     each.__doc__ or "" for module in (argparse, asyncio, json, textwrap) for each in [module, *vars(module).values()]
@@ -85,12 +85,3 @@ def test_a_tokenizer_that_keeps_the_end_reads_the_whole_text(tokenizer: Any) -> 
         assert cut_tokens(tokenizer, [text], 16) == whole(tokenizer, [text], 16)
     finally:
         tokenizer.truncation_side = "right"
-
-
-def test_a_beginning_ends_with_a_word() -> None:
-    assert head_of("one two three", 13) == "one two three"
-    assert head_of("one two three", 12) == "one two"
-    assert head_of("one two three", 7) == "one two"
-    assert head_of("one\n\n two", 5) == "one"
-    assert head_of("oneword", 3) == "oneword"
-    assert head_of("    word", 2) == "    word"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from dataclasses import replace
@@ -16,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from command import Notices, Refusal, raises, refusal
+from command import raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
@@ -24,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.opening.examples import open_dev_examples
-from hybrid_cli.settings import TrainDense, common
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples, allowed_mask
@@ -142,14 +140,6 @@ def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, 
     assert max(errors(cached, plain)) < TOLERANCE
 
 
-def test_scorer_weight_zero_is_the_constant_margin(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    train_dense(
-        examples, output=tmp_path / "residual", model=str(tiny_bert), **PLAN, loss="residual-margin", scorer_weight=0.0
-    )
-    train_dense(examples, output=tmp_path / "margin", model=str(tiny_bert), **PLAN, loss="margin")
-    assert weights(tmp_path / "residual") == weights(tmp_path / "margin")
-
-
 def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN, "learning_rate": 0.0, "max_steps": 3, "eval_steps": 1}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
@@ -182,15 +172,6 @@ def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, 
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
-def test_the_norm_of_a_projection_needs_a_projection(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN, "max_steps": 1, "projection_norm": False}
-    with raises("option-does-not-apply", option="projection_norm"):
-        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), **plan)
-    first = train_dense(examples, output=tmp_path / "first", model=str(tiny_bert), dim=8, **plan)
-    second = train_dense(examples, output=tmp_path / "second", model=str(first), **plan)
-    assert TransformerEncoder.load(second).contract.projection_norm is False
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_training_and_validation_have_the_same_precision(
     examples: Path, tiny_bert: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
@@ -208,19 +189,6 @@ def test_training_and_validation_have_the_same_precision(
     expected = None if precision == "fp32" else {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert set(used) == {(True, expected), (False, expected)}
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(["river"])).all()
-
-
-def test_an_up_to_date_encoder_is_kept_and_other_options_are_refused(
-    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
-    plan = {**PLAN, "max_steps": 1}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan)
-    before = os.stat(out / "model.safetensors").st_mtime_ns
-    train_dense(examples, output=out, model=str(tiny_bert), **plan)
-    assert notices.says("up-to-date")
-    with raises("output-differs", path="out"):
-        train_dense(examples, output=out, model=str(tiny_bert), **{**plan, "learning_rate": 0.5})
-    assert os.stat(out / "model.safetensors").st_mtime_ns == before
 
 
 def test_the_manifest_records_inputs_and_the_options_that_apply(
@@ -262,14 +230,6 @@ def test_max_steps_alone_repeats_the_examples(examples: Path, options: dict[str,
     assert len(list(islice(source.batches(plan), steps))) == steps
 
 
-@pytest.mark.parametrize(("options", "steps"), [({}, 10), ({"epochs": 1}, 5), ({"max_steps": 7}, 7)])
-def test_the_default_is_two_passes(examples: Path, options: dict[str, int], steps: int) -> None:
-    plan = TrainDense(examples, output=Path("out"), batch_size=4, **options)  # type: ignore[arg-type]
-    source = Examples(examples)
-    assert steps_of(plan, len(source)) == steps
-    assert len(list(islice(source.batches(plan), steps))) == steps
-
-
 def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None:
     source = Examples(examples)
     batch = next(source.batches(Sampling(batch_size=18)))
@@ -300,18 +260,6 @@ def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
     assert {rate_factor(constant, step, 60, 10) for step in range(60)} == {1.0}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"warmup": 0.2, "warmup_steps": 5}, refusal("option-does-not-apply", option="warmup")),
-        ({"halve_after": 2}, refusal("option-does-not-apply", option="halve_after")),
-    ],
-)
-def test_options_of_another_schedule_are_refused(options: dict[str, Any], message: str | Refusal) -> None:
-    with raises(message):
-        common.Optimization(**options)
-
-
 def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     out = train_dense(
         examples, output=tmp_path / "out", model=str(tiny_bert), keep_epochs=True, schedule="halve", **PLAN
@@ -322,15 +270,6 @@ def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_
     assert all(torch.equal(second[name], last[name]) for name in last)
     assert not all(torch.equal(first[name], last[name]) for name in last)
     assert TransformerEncoder.load(out / "epochs" / "1").contract == TransformerEncoder.load(out).contract
-
-
-def test_a_file_without_examples_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
-    file = tmp_path / "empty.parquet"
-    artifacts.open_output(file, Kind.EXAMPLES, "test", inputs={}, options={}).write([])
-    with raises("no-rows"):
-        train_dense(file, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
-    with raises("no-such-file", path="missing.parquet"):
-        train_dense(tmp_path / "missing.parquet", output=tmp_path / "out", model=str(tiny_bert), **PLAN)
 
 
 def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
@@ -362,59 +301,3 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     assert artifacts.read_manifest(by_option).options["layers"] == 1
     with raises("out-of-range", option="layers", value=3, limit=2):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "nll", "xi": 3}, refusal("option-does-not-apply", option="xi")),
-        ({"loss": "margin", "scorer_weight": 0.5}, refusal("option-does-not-apply", option="scorer_weight")),
-        ({"dynamic_ranking": "sum"}, refusal("option-does-not-apply", option="dynamic_ranking")),
-        (
-            {"loss": "nll", "dynamic_negatives": 1, "dynamic_ranking": "sum"},
-            refusal("missing-option", option="index"),
-        ),
-        (
-            {"loss": "nll", "dynamic_negatives": 1, "scorer_weight": 0.5},
-            refusal("option-does-not-apply", option="scorer_weight"),
-        ),
-        ({"loss": "nll", "scorer": "out/lambda"}, refusal("option-does-not-apply", option="scorer")),
-        ({"loss": "bpr", "in_batch": False}, refusal("option-does-not-apply", option="in_batch")),
-        (
-            {"loss": "residual-nll"},
-            refusal("missing-option", option="index"),
-        ),
-        (
-            {"loss": "residual-margin", "dynamic_negatives": 1},
-            refusal("missing-option", option="index"),
-        ),
-        (
-            {"loss": "residual-nll", "index": "out/bm25", "scorer_schedule": "learned", "scorer_weight": 0},
-            refusal("missing-option", option="scorer_weight"),
-        ),
-        ({"dev_queries": 10}, refusal("option-does-not-apply", option="dev_queries")),
-        ({"keep": "last"}, refusal("option-does-not-apply", option="keep")),
-        ({"eval_steps": 3}, refusal("option-does-not-apply", option="eval_steps")),
-        ({"index": "out/bm25"}, refusal("option-does-not-apply", option="index")),
-        ({"loss": "roc"}, refusal("missing-option", option="index")),
-        ({"loss": "nil"}, refusal("unknown-choice", option="loss")),
-        ({"learning_rate": -1}, refusal("out-of-range", option="learning_rate")),
-    ],
-)
-def test_an_option_that_does_not_apply_is_refused(options: dict[str, Any], message: Refusal) -> None:
-    with raises(message):
-        TrainDense(Path("train.parquet"), output=Path("out"), **options)
-
-
-@pytest.mark.parametrize(
-    ("option", "changes"),
-    [
-        ("task", {"task": "Find code"}), ("task", {"query_prefix": "Instruct: {task} "}),
-        ("query_prefix", {"query_prefix": "{query} in short"}),
-    ],
-)  # fmt: skip
-def test_an_instruction_without_its_placeholder_is_refused(
-    examples: Path, tiny_bert: Path, tmp_path: Path, option: str, changes: dict[str, Any]
-) -> None:
-    with raises("template-placeholder", option=option):
-        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), **{**PLAN, **changes})

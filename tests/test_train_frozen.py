@@ -110,8 +110,6 @@ def bm25(tiny_lambda: Path) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"scorer_schedule": "anneal", "dynamic_negatives": 2},
         {"scorer_schedule": "learned", "dynamic_negatives": 1, "accumulate": 2},
         {"loss": "residual-margin", "in_batch": True, "scorer_schedule": "random", "accumulate": 2},
     ],
@@ -249,15 +247,6 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     np.testing.assert_array_equal(first.scores(texts, docids), second.scores(texts, docids))
 
 
-def test_the_learned_weight_starts_at_its_value() -> None:
-    weight = ScorerWeight(0.05, "learned")
-    assert weight(3, 4).item() == pytest.approx(0.05)
-    weight(3, 4).backward()
-    assert weight.logarithm is not None
-    assert weight.logarithm.grad is not None
-    assert weight.logarithm.grad.item() == pytest.approx(50)
-
-
 class WithScalar:
     """A linear model whose gradient is the same in each step, and a scalar whose gradients are given."""
 
@@ -289,12 +278,6 @@ def test_the_gradient_of_a_scalar_does_not_change_the_steps_of_the_model() -> No
             trainer.step(iter([number]), number)
         models.append(learner.model)
     torch.testing.assert_close(models[0].weights, models[1].weights, rtol=0, atol=0)
-
-
-def test_a_scalar_does_not_decay() -> None:
-    learner = WithScalar([0.0])
-    Trainer(learner, Optimization(learning_rate=0.01, weight_decay=0.5)).step(iter([0]))
-    assert learner.model.scalar.item() == 1
 
 
 # ---------------------------------------------------------------------------------- negatives from the whole collection
@@ -337,7 +320,10 @@ def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "options", [{}, {"loss": "residual-nll", "accumulate": 2}, {"loss": "residual-margin", "scorer": "lambda"}]
+    "options",
+    [
+        {"loss": "residual-nll", "accumulate": 2},
+    ],
 )
 def test_a_killed_training_draws_from_the_stored_hits(
     examples: Path, bm25: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]

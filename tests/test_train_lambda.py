@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Refusal, hybrid, raises, refusal
+from command import raises
 from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
@@ -58,23 +58,6 @@ def options(sources: Sources, **more: Any) -> TrainLambda:
 def planned(**more: Any) -> dict[str, Any]:
     """Return `PLAN` with other options, and without hard negatives for the loss `listwise`."""
     return {**(without(PLAN, "negatives") if more.get("loss") == "listwise" else PLAN), **more}
-
-
-def test_listwise_needs_no_more_hits_than_positives(sources: Sources) -> None:
-    assert len(labelled(sources, options(sources, loss="listwise", positives=4)))
-    with raises("out-of-range", path="labels"):
-        labelled(sources, options(sources, loss="listwise", positives=5))
-
-
-def test_listwise_training_converts_no_impacts(
-    sources: Sources, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: Any) -> None:
-        raise AssertionError("impacts are ordered by document")
-
-    for name in ("by_document", "of_documents"):
-        monkeypatch.setattr(f"hybrid_cli.lexical.impacts.Impacts.{name}", refused)
-    train_lambda(output=tmp_path / "lambda", model=str(tiny_bert), **sources, **planned(loss="listwise"))
 
 
 def test_listwise_learns_the_scores_of_a_run_without_an_index(
@@ -206,15 +189,6 @@ def test_student_negatives_are_top_ranked_documents_of_the_student(sources: Sour
             assert sorted(new.docids[-2:]) == sorted(best)
 
 
-def test_the_same_seed_gives_the_same_transformer(sources: Sources, tiny_bert: Path, tmp_path: Path) -> None:
-    same = [
-        open_encoder(train_lambda(output=tmp_path / name, model=str(tiny_bert), **sources, **PLAN))
-        for name in ("one", "two")
-    ]
-    one, two = (encoder.encode_queries(["salt water"]) for encoder in same)
-    np.testing.assert_array_equal(one, two)
-
-
 def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: Path) -> None:
     output = train_lambda(output=tmp_path / "static", **{**sources, **STATIC, "max_steps": 150, "eval_steps": 10})
     values = curve(output)
@@ -248,19 +222,6 @@ def test_equal_trainings_with_equal_threads_have_equal_fingerprints_and_curves(
     assert made[0].counts["threads"] == threads
     first, second = ((tmp_path / name / "curve.parquet").read_bytes() for name in ("first", "second"))
     assert first == second
-
-
-def test_the_learning_curve_does_not_affect_the_fingerprint(sources: Sources, tmp_path: Path) -> None:
-    made = [
-        artifacts.read_manifest(
-            train_lambda(
-                static_options(sources, output=tmp_path / f"{dev}", dev=dev, keep="last", max_steps=4, eval_steps=2)
-            )
-        )
-        for dev in ("train", "test")
-    ]
-    assert curve(tmp_path / "train")["dev_MRR"] != curve(tmp_path / "test")["dev_MRR"]
-    assert made[0].fingerprint == made[1].fingerprint
 
 
 def test_the_static_students_top_ranked_documents_are_candidates(
@@ -352,78 +313,12 @@ def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_b
     assert not output.exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, refusal("missing-option", option="labels")),
-        ({"labels": "l", "loss": "listwise", "student_negatives": 1}, refusal("missing-option", option="index")),
-        ({"labels": "l", "dev": "dev"}, refusal("missing-option", option="index")),
-        ({"labels": "l", "index": "i"}, refusal("option-does-not-apply", option="index")),
-        ({"labels": "l", "student_negatives": 2}, refusal("option-does-not-apply", option="student_negatives")),
-        ({"labels": "l", "list_passages": 2}, refusal("option-does-not-apply", option="list_passages")),
-        ({"labels": "l", "temperature": 2.0}, refusal("option-does-not-apply", option="temperature")),
-        (
-            {"labels": "l", "index": "i", "loss": "listwise", "negatives": 3},
-            refusal("option-does-not-apply", option="negatives"),
-        ),
-        ({"labels": "l", "vocab_size": 10}, refusal("option-does-not-apply", option="vocab_size")),
-        ({"labels": "l", "hash_buckets": 10}, refusal("option-does-not-apply", option="hash_buckets")),
-        ({"labels": "l", "keep": "last"}, refusal("option-does-not-apply", option="keep")),
-        ({"encoder": "static"}, refusal("missing-option", option="index")),
-        (
-            {"encoder": "static", "index": "i", "text_fraction": 0.1},
-            refusal("option-does-not-apply", option="text_fraction"),
-        ),
-        *(
-            ({"encoder": "static", "index": "i", name: value}, refusal("option-does-not-apply", option=name))
-            for name, value in {
-                "model": "m", "layers": 1, "pooling": "cls", "loss": "listwise", "positives": 3, "negatives": 9,
-                "tied": True, "normalize": True, "doc_prefix": "d", "query_max_len": 9, "projection_norm": True,
-                "epochs": 2, "chunk_size": 2, "precision": "fp32", "device": "cpu",
-            }.items()
-        ),
-    ],
-)  # fmt: skip
-def test_an_option_of_another_variant_is_refused(given: dict[str, Any], message: Refusal) -> None:
-    with raises(message):
-        TrainLambda(Path("data"), output=Path("out"), **given)
-
-
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    words = "--loss listwise --encoder static --model does/notexist --pooling cls --positives 3 --negatives 9"
-    done = hybrid("train-lambda", "data", *words.split(" "), "--output", tmp_path / "no")
-    assert (done.code, done.is_problem("option-does-not-apply", option="loss")) == (2, True), done
-
-
-def test_a_static_manifest_has_no_options_of_a_transformer(sources: Sources, tmp_path: Path) -> None:
-    output = train_lambda(output=tmp_path / "static", **{**sources, **STATIC, "max_steps": 1})
-    recorded = artifacts.read_manifest(output).options
-    assert {"dim": 4, "warmup": 0.0, "weight_decay": 0.0, "vocab_size": 200_000}.items() <= recorded.items()
-    assert not {"pooling", "loss", "positives", "precision", "epochs", "layers", "model"} & set(recorded)
-
-
 @pytest.mark.parametrize("texts", [["The moon pulls the oceans."], ["The moon pulls the oceans.", ""]])
 def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts: list[str]) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", texts)
     index = index_bm25(corpus, output=tmp_path / "bm25")
     output = train_lambda(corpus, index=index, output=tmp_path / "static", **{**STATIC, "max_steps": 3})
     assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()
-
-
-@pytest.mark.parametrize("change", [{"warmup": 0.9}, {"clip": 1e-3}, {"accumulate": 2}])
-@pytest.mark.parametrize("kind", ["static", "transformer"])
-def test_the_options_of_the_optimizer_change_the_weights(
-    sources: Sources, tiny_bert: Path, tmp_path: Path, kind: str, change: dict[str, Any]
-) -> None:
-    plan = {**without(sources, "dev", "dev_queries", "eval_steps", "labels"), **STATIC, "max_steps": 3}
-    if kind == "transformer":
-        plan = {"collection": sources["collection"], "labels": sources["labels"], "model": str(tiny_bert), **PLAN}
-        plan |= {"max_steps": 3}
-    folders = [train_lambda(output=tmp_path / str(len(more)), **plan, **more) for more in ({}, change)]
-    one, two = (open_encoder(folder).encode_queries(["salt water"]) for folder in folders)
-    assert not np.array_equal(one, two)
-    assert artifacts.read_manifest(folders[1]).counts["steps"] == 3
-    assert change.items() <= artifacts.read_manifest(folders[1]).options.items()
 
 
 def test_unseen_terms_match_themselves(sources: Sources, tmp_path: Path) -> None:

@@ -70,7 +70,14 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
-@pytest.mark.parametrize("loss", ["nll", "margin", "residual-margin", "residual-nll", "roc", "bpr"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "nll",
+        "residual-nll",
+        "bpr",
+    ],
+)
 def test_all_losses_choose_the_checkpoint_by_the_sum_with_bm25(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path, loss: str
 ) -> None:
@@ -194,23 +201,6 @@ def test_the_control_changes_the_orthogonality_alone(
     train_dense(examples, output=tmp_path / "one", **{**plan, "batch_size": 1}, ortho_control=True)
     with raises("missing-option", option="ortho_weight"):
         train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll", "index": None}, ortho_control=True)
-
-
-def test_orthogonality_without_an_index_is_refused(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("missing-option", option="index"):
-        train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **ROC)
-
-
-def test_a_start_model_with_another_projection_is_refused(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    plan = {**ROC, "max_steps": 1, "index": index}
-    first = train_dense(examples, output=tmp_path / "first", model=str(tiny_bert), **plan)
-    with raises("other-projection", path="first"):
-        train_dense(examples, output=tmp_path / "narrow", model=str(first), **plan, dim=8)
-    assert not (tmp_path / "narrow").exists()
-    train_dense(examples, output=tmp_path / "same", model=str(first), **plan)
-    train_dense(examples, output=tmp_path / "without", model=str(first), **NLL, dim=8, max_steps=1)
 
 
 def test_an_index_of_another_corpus_is_refused(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -55,14 +55,6 @@ def test_options_without_their_effect_are_named(
     assert all(notices.says(code, **fields) for code, fields in warned.items())
 
 
-def test_more_dynamic_negatives_than_documents_are_named(
-    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
-    plan = {**PLAN, "max_steps": 1, "loss": "nll", "dynamic_negatives": 300}
-    train_dense(examples, output=tmp_path / "x", model=str(tiny_bert), **plan)
-    assert notices.says("small-pool", count=300)
-
-
 def test_dev_queries_of_the_training_are_counted(
     examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
@@ -147,16 +139,15 @@ def test_checkpoints_may_be_stored_more_often_unless_negatives_are_mined_at_them
         train_dense(examples, **{**plan, "checkpoint_steps": 1})
 
 
-def test_overwrite_discards_a_checkpoint_of_another_call(
-    examples: Path, interrupted: tuple[Path, dict[str, Any]]
-) -> None:
-    output, options = interrupted
-    train_dense(examples, **{**options, "max_steps": 1, "overwrite": True})
-    assert (output / "model.safetensors").is_file()
-
-
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("name", [layout.WEIGHTS, layout.OPTIMIZER, layout.STATE, layout.CHECKSUM])
+@pytest.mark.parametrize(
+    "name",
+    [
+        layout.WEIGHTS,
+        layout.OPTIMIZER,
+        layout.CHECKSUM,
+    ],
+)
 def test_a_damaged_checkpoint_is_not_resumed(
     examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], name: str, cut: bool
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 from command import Refusal, raises, refusal
-from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.collections.readers.given import given_negatives
@@ -19,8 +18,6 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import Examples
-
-TEXTS = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
 
 
 def changed_copy(tiny: Path, folder: Path) -> Path:
@@ -86,20 +83,13 @@ def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_
     [
         ({"sources": "random:1"}, refusal("invalid-name")),
         ({"sources": "run:a.parquet:1"}, refusal("conflicting-options", option="sources")),
-        ({"sources": "given:train.json:1"}, refusal("number-of-values", option="sources")),
         ({"sources": "given:a.json:1,given:b.json:2"}, refusal("number-of-values", option="sources")),
-        ({"sources": "random:1", "queries": "q"}, refusal("conflicting-options", option="queries")),
         ({"index": ["a", "b", "c"]}, refusal("number-of-values", option="index")),
     ],
 )
 def test_ambiguous_training_sets_are_refused(options: dict[str, Any], message: str | Refusal) -> None:
     with raises(message):
         MineNegatives([Path("a/tiny"), Path("b/tiny")], output=Path("x.parquet"), **options)
-
-
-def test_a_set_whose_name_could_be_part_of_an_id_is_refused(tmp_path: Path) -> None:
-    with raises("invalid-name"):
-        MineNegatives([tmp_path / "a", tmp_path / "a:b"], sources="random:1", output=tmp_path / "x")
 
 
 GIVEN: dict[str, str] = {

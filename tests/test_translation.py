@@ -10,14 +10,11 @@ import polars as pl
 import pytest
 import sentencepiece
 import torch
-from command import raises
 from tiny_collection import TINY_DOCUMENTS
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from hybrid_cli import artifacts
-from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations import translation
-from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.storage import Kind
 
@@ -100,11 +97,6 @@ def test_queries_are_translated_to_another_language_and_back(
     assert manifest.counts["changed"] == sum(found[qid] != text for qid, text in queries.items()) > 0
 
 
-def test_the_language_changes_the_result(tiny: Path, tmp_path: Path, models: tuple[Path, Path]) -> None:
-    french = attacked(tiny, tmp_path / "b.parquet", models, ">>fr<<")
-    assert attacked(tiny, tmp_path / "a.parquet", models) != french
-
-
 def test_the_order_of_the_queries_does_not_change_the_result(
     tiny: Path, tmp_path: Path, models: tuple[Path, Path]
 ) -> None:
@@ -125,25 +117,3 @@ def test_a_query_with_an_empty_translation_is_kept(tiny: Path, tmp_path: Path, m
     found = attacked(tiny, tmp_path / "a.parquet", (models[0], silent))
     assert found == dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
     assert artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES).counts["unchanged_rate"] == 1
-
-
-def test_bad_models_are_refused(tiny: Path, tmp_path: Path, tiny_bert: Path, models: tuple[Path, Path]) -> None:
-    output = tmp_path / "a.parquet"
-    with raises("unknown-choice", option="translation_prefix"):
-        attacked(tiny, output, models, "")
-    with pytest.raises(InputError) as caught:
-        attacked(tiny, output, (tiny_bert, models[1]))
-    assert (caught.value.code, caught.value.fields) == (
-        "architecture-unsupported",
-        {"path": tiny_bert, "value": "bert"},
-    )
-    (tmp_path / "pickled").mkdir()
-    with raises("no-weights"):
-        attacked(tiny, output, (tmp_path / "pickled", models[1]))
-    with raises("no-such-file", path="nothing"):
-        attacked(tiny, output, (tmp_path / "nothing", models[1]))
-    with raises("missing-resource", MissingResource, attack=ATTACK):
-        perturb(tiny, split="test", attacks=[ATTACK], output=output)
-    with raises("option-does-not-apply", option="translation"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=output, translation=models)
-    assert not output.exists()

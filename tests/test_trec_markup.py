@@ -241,12 +241,6 @@ def test_damaged_documents_are_refused(tmp_path: Path, content: str, problem: st
     assert (caught.value.code, caught.value.fields["path"]) == (problem, tmp_path / "docs")
 
 
-def test_words_outside_of_documents_are_counted(tmp_path: Path) -> None:
-    row, left = document(tmp_path, f"lost words here\n{WSJ}\n")
-    assert row[0] == "WSJ1"
-    assert 3 in left["words"].values()
-
-
 def test_what_describes_a_disk_is_no_document(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()

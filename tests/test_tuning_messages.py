@@ -52,22 +52,6 @@ def test_single_runs_are_measured_at_the_depth_of_the_fusion(here: Path) -> None
         assert content["alone"] == {"good": 1.0, "late": 0.0}
 
 
-def test_a_weak_run_of_the_same_documents_is_not_warned_about(here: Path) -> None:
-    _, done = tune("good.trec", "late.trec", measure="MRR@10")
-    assert not {"no-judged-hit", "no-common-document"} & set(done.warnings)
-    assert "late: " not in done.err
-
-
-def test_the_score_without_tuning_is_shown(here: Path) -> None:
-    content, done = tune("good.trec", "late.trec")
-    trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
-    assert content["untuned"]["score"] == trials[0.5, 0.5]
-    assert "untuned" in done.out
-    content, done = tune("good.trec", "late.trec", method="rrf")
-    assert content["untuned"] is None
-    assert "untuned" not in done.out
-
-
 def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:
     """`search` has no --method that could be omitted."""
     runs = [made / "bm25.parquet", made / "dense.parquet"]

@@ -13,12 +13,11 @@ import pytest
 from command import hybrid
 from transformers import AutoTokenizer
 
-from hybrid_cli import artifacts, words
+from hybrid_cli import words
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
-from hybrid_cli.evaluation.buckets import query_length
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.compare import Marker
 from hybrid_cli.reporting.snippets import cells, match_words, snippet, wrap_lines
@@ -56,13 +55,6 @@ def test_passages_have_the_requested_words_and_together_the_text() -> None:
         assert [words.count(passage) for passage in own[:-1]] == [100] * (len(own) - 1)
         assert len(own) > 3
         assert "".join("".join(own).split()) == "".join((text * 12).split())
-
-
-@pytest.mark.usefixtures("files")
-def test_long_documents_are_named() -> None:
-    done = hybrid("prepare", "files", "docs.jsonl", "--output", "made")
-    assert done.says("problem", problem="documents of over 512 words", count=2, examples=["zh", "ja"])
-    assert done.says("long-documents", option="split_passages")
 
 
 @pytest.mark.parametrize("kind", ["first-sentence", "sentence"])
@@ -144,21 +136,9 @@ def test_answers_are_found_inside_clauses() -> None:
     assert not matcher(["PT 4"])(passage_form("使用GPT 4模型"))
 
 
-def test_queries_are_grouped_by_their_words() -> None:
-    queries = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["倒排索引", "倒排索引是什么", "two words"]})
-    assert query_length(queries).queries["bucket"].to_list() == ["up to 4", "5-8", "up to 4"]
-
-
 def test_words_to_mask_end_within_a_clause() -> None:
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     (found,) = pieces(tokenizer, ["のにはとした retrieval"])
     tokens = tokenizer.convert_ids_to_tokens(found.ids.tolist())
     assert tokens == ["の", "##に", "##は", "##と", "##し", "##た", "retrieval"]
     assert found.starts.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.usefixtures("files")
-def test_the_manifest_names_the_words_of_a_passage() -> None:
-    hybrid("prepare", "files", "docs.jsonl", "--split-passages", 50, "--output", "made")
-    manifest = artifacts.read_manifest(Path("made"))
-    assert (manifest.options["split_passages"], manifest.counts["whole_documents"]) == (50, 3)

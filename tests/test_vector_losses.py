@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from hybrid_cli.training.losses import (
     LossInputs,
-    Objective,
     bpr,
     distillation,
     matryoshka,
@@ -21,10 +20,8 @@ from hybrid_cli.training.losses import (
     orthogonality,
     query_distillation,
     relaxed_signs,
-    residual_margin,
     span_contrast,
     squared_cosine,
-    sum_objectives,
     with_distillation,
 )
 
@@ -78,19 +75,6 @@ def test_no_gradient_reaches_the_lexical_vectors() -> None:
     assert vectors.lexical_documents.grad is None
 
 
-@pytest.mark.parametrize("objective", [nll, residual_margin])
-def test_losses_add_up(objective: Objective) -> None:
-    vectors = random_vectors(1)
-    both = sum_objectives(objective, orthogonality)(vectors)
-    assert both == {**objective(vectors), **orthogonality(vectors)}
-
-
-def test_orthogonality_needs_lexical_vectors() -> None:
-    vectors = replace(random_vectors(0), lexical_queries=None)
-    with pytest.raises(ValueError, match="lexical"):
-        orthogonality(vectors)
-
-
 @given(st.integers(1, 5), st.integers(0, 1000))
 def test_span_contrast_is_the_mean_over_spans(documents: int, seed: int) -> None:
     vectors = torch.randn(2 * documents, 3, generator=torch.Generator().manual_seed(seed))
@@ -108,10 +92,6 @@ def test_span_contrast_is_invariant_under_the_order_of_documents_and_of_their_sp
     vectors = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     moved = [vectors[2 * i + (place ^ swap)] for i, swap in zip(order, swapped, strict=True) for place in (0, 1)]
     torch.testing.assert_close(span_contrast(torch.stack(moved)), span_contrast(vectors))
-
-
-def test_span_contrast_of_one_document_is_zero() -> None:
-    assert span_contrast(torch.randn(2, 3))["span_contrast"] == 0
 
 
 @given(st.integers(0, 1000))
@@ -133,12 +113,6 @@ def test_bpr_of_the_golden_codes() -> None:
     assert terms["candidates"].item() == pytest.approx(0.091401, abs=3e-6)
     reranked = functional.cross_entropy(query @ torch.tanh(documents[0]).T, torch.tensor([0]))
     assert terms["rerank"].item() == pytest.approx(reranked.item())
-
-
-@pytest.mark.parametrize(("step", "factor"), [(0, 1.0), (1000, 10.0499), (10000, 31.6386)])
-def test_codes_sharpen_with_the_steps(step: int, factor: float) -> None:
-    values = torch.tensor([-0.02, 0.0, 0.03])
-    assert relaxed_signs(values, step).tolist() == pytest.approx(torch.tanh(values * factor).tolist(), abs=1e-5)
 
 
 def test_relaxed_codes_of_unit_vectors_approach_the_signs() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import raises
 from transformers import AutoTokenizer
 
 from hybrid_cli.encoders.models import resolve
@@ -78,25 +77,6 @@ def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: An
     np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
 
 
-def test_the_same_seed_gives_the_same_masks(tokenizer: Any, span: Pieces) -> None:
-    for one, other in zip(masked(tokenizer, span, 5), masked(tokenizer, span, 5), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert (masked(tokenizer, span, 5)[1] != masked(tokenizer, span, 6)[1]).any()
-
-
-def test_at_least_one_word_is_predicted(tokenizer: Any) -> None:
-    (short,) = pieces(tokenizer, ["unsqueezed arrays"])
-    labels = masked(tokenizer, short, 0)[1]
-    assert (labels != IGNORED).any()
-
-
 def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
     (nothing,) = pieces(tokenizer, ["[SEP] [UNK]"])
     assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()
-
-
-def test_a_tokenizer_without_mask_token_is_refused() -> None:
-    other = AutoTokenizer.from_pretrained(resolve("minilm"))
-    other.mask_token = None
-    with raises("tokenizer-without-mask"):
-        WholeWordMasking(other, 0.15)

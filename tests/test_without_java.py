@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import hybrid, raises, refused
+from command import hybrid, raises
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import search
 
 # Hides the packages that contain Java or start it, then runs the program.
 _PROGRAM = """
@@ -76,17 +75,6 @@ def test_auto_runs(tmp_path: Path) -> None:
     done = without_java("auto", tmp_path / "docs.jsonl", "--layers", 1, "--max-steps", 2, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.rglob("lucene"))
-
-
-def test_a_search_by_lucene_names_the_way_to_its_index(tiny: Path, index: Path) -> None:
-    with raises("no-lucene-index", option="engine", path=index):
-        search(tiny, index=index, query="salt", engine="lucene")
-
-
-def test_polish_lengths_are_known_to_lucene_only(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("--no-lucene", "--language", "pl", "--output", tmp_path / "bm25")
-    refused("index-bm25", tiny, *words, problem="option-does-not-apply", option="lucene")
 
 
 def test_an_index_without_lucene_is_changed_and_inspected(tiny: Path, index: Path, tmp_path: Path) -> None:

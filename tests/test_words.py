@@ -95,13 +95,6 @@ def test_a_head_is_short_and_whole_characters(text: str, most: int) -> None:
     assert head == text or text.isspace() or head or not text[: most + 1].strip()
 
 
-def test_heads_end_between_words() -> None:
-    assert words.head("plain english words", 12) == "plain ..."
-    assert words.head("东京 很长的文字，没有空格", 8) == "东京 很长的文 ..."
-    assert words.head("ที่ที่ที่ที่", 7, "") == "ที่ที่"
-    assert words.head("x" * 9, 4) == "xxxx ..."
-
-
 @pytest.mark.parametrize(
     ("query", "text", "expected"),
     [
