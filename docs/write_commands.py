@@ -5,7 +5,6 @@ python docs/write_commands.py FOLDER
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -66,7 +65,7 @@ def _contents() -> str:
 
 
 def _help(kind: type[Settings]) -> str:
-    return inspect.getdoc(kind) or ""
+    return kind.description()
 
 
 def _page(kind: type[Settings]) -> Iterator[str]:

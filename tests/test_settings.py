@@ -30,24 +30,38 @@ from hybrid_cli.stages import stage
 
 @dataclass(frozen=True)
 class Brew(Writes):
-    """Brew coffee."""
+    """Brew coffee.
 
-    beans: Sequence[str] = argument(REQUIRED, "Kinds of beans.")
+    Attributes:
+        beans: Kinds of beans.
+        method: Brewing method.
+        pressure: Pressure in bar.
+        water: Liters of water.
+        cups: Number of cups.
+        sizes: Cup sizes.
+        filters: Filters.
+        pair: Two cups.
+        memory: Memory.
+        milk: Milk.
+        foam: Foam the milk.
+        grinder: Grinder.
+        spout: Spout.
+    """
+
+    beans: Sequence[str] = argument(REQUIRED)
     _: KW_ONLY
-    method: Literal["filter", "espresso"] = option("filter", "Brewing method.")
-    pressure: float = option(9.0, "Pressure in bar.", above=0, maximum=15, applies=when(method="espresso"))
-    water: float = option(By("method", {"espresso": 0.04}, 0.25), "Liters of water.")
-    cups: int = option(1, "Number of cups.", "--cups", "-c", minimum=1)
-    sizes: Sequence[int] = option((), "Cup sizes.")
-    filters: Mapping[str, Path] = option({}, "Filters.", metavar="SIZE=FILE", applies=when(method="filter"))
-    pair: tuple[str, str] | None = option(None, "Two cups.")
-    memory: int | None = option(None, "Memory.", parse=byte_count)
-    milk: str | None = option(None, "Milk.")
-    foam: bool = option(False, "Foam the milk.", applies=when(milk=GIVEN))
-    grinder: str | None = option(None, "Grinder.", applies=when(machine="built-in"))
-    spout: Path | None = option(
-        None, "Spout.", needed=when(milk="condensed"), excluded=when(sizes=GIVEN, cups=POSITIVE)
-    )
+    method: Literal["filter", "espresso"] = option("filter")
+    pressure: float = option(9.0, above=0, maximum=15, applies=when(method="espresso"))
+    water: float = option(By("method", {"espresso": 0.04}, 0.25))
+    cups: int = option(1, "--cups", "-c", minimum=1)
+    sizes: Sequence[int] = option(())
+    filters: Mapping[str, Path] = option({}, metavar="SIZE=FILE", applies=when(method="filter"))
+    pair: tuple[str, str] | None = option(None)
+    memory: int | None = option(None, parse=byte_count)
+    milk: str | None = option(None)
+    foam: bool = option(False, applies=when(milk=GIVEN))
+    grinder: str | None = option(None, applies=when(machine="built-in"))
+    spout: Path | None = option(None, needed=when(milk="condensed"), excluded=when(sizes=GIVEN, cups=POSITIVE))
 
 
 def brew(**values: Any) -> Brew:
@@ -243,7 +257,7 @@ def read_names() -> set[str]:
 class TestEveryCommand:
     def test_has_help_a_panel_and_examples_that_can_be_pasted(self, kind: type[Settings]) -> None:
         assert kind.panel
-        summary = (inspect.getdoc(kind) or "").partition("\n\n")[0]
+        summary = kind.description().partition("\n\n")[0]
         assert summary.endswith(".")
         assert kind.examples
         assert all(example.startswith(f"hybrid {kind.command}") for example in kind.examples)

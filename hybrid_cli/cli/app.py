@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -87,7 +86,7 @@ class _Group(TyperGroup):
 
     def _built(self, name: str, kind: type[Settings]) -> Any:
         if self.listing:
-            return TyperCommand(name, help=inspect.getdoc(kind), rich_help_panel=kind.panel)
+            return TyperCommand(name, help=kind.description(), rich_help_panel=kind.panel)
         single = typer.Typer(rich_markup_mode=app.rich_markup_mode, add_completion=False)
         add_command(single, kind, run, name)
         return typer.main.get_command(single)

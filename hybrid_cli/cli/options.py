@@ -189,7 +189,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = inspect.getdoc(kind)
+    command.__doc__ = kind.description()
     shaped = type(f"{kind.__name__}Command", (_Command,), {"settings": kind})
     app.command(name, cls=shaped, rich_help_panel=kind.panel)(command)
 

@@ -37,10 +37,10 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, op
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Engine = Literal[  # search engines, in `exports.engines`
     "opensearch", "elasticsearch", "vespa", "qdrant", "milvus", "lancedb", "parquet"
-]  # fmt: skip
+]
 ExportFormat = Literal[
     "trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder", Engine
-]  # fmt: skip
+]
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -51,60 +51,54 @@ _measure_option = partial(option, panel=MEASURED)
 
 @settings()
 class Comparison(Budgeted, Seeded):
-    """Options that `evaluate` and `report` share: inputs, measures, significance tests."""
+    """Options that `evaluate` and `report` share: inputs, measures, significance tests.
 
-    inputs: Sequence[NameOrPath] = argument(
-        (),
-        "A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers. The "
-        "default collection is that of the runs.",
-    )
+    Attributes:
+        inputs: A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers.
+            The default collection is that of the runs.
+        retriever: Retrievers: each is searched for the queries of the collection, and its run is measured with the
+            others.
+        split: Split of the collection.
+        qrels: Qrels; replaces the collection among the inputs.
+        measures: Measures in the spelling of trec_eval or ir_measures.
+        relevance_level: Lowest grade that counts as relevant.
+        remove_query: Remove hits whose docid is the qid (BEIR: ArguAna, Quora).
+        residual_qrels: Qrels of an earlier round: remove these documents of each query from runs and judgments before
+            measuring (residual collection; TREC-COVID).
+        answer_match: acc@k: matching of answers.
+        queries: Texts and answers of the queries, if not those of the collection or of the runs.
+        corpus: Texts of the documents, if not those of the collection or of the runs.
+        baseline: Runs that the others are tested against.
+        test: Significance test: paired t-test, or sign-flip permutation test.
+        correction: Correction over the comparisons of one measure.
+        complement: Two runs, by name or path, to compare: shows the queries that only one of them answers.
+        show_queries: Number of queries shown that a run hurts most, and that it helps most.
+    """
+
+    inputs: Sequence[NameOrPath] = argument(())
     _: KW_ONLY
-    retriever: Sequence[Path] = option(
-        (), "Retrievers: each is searched for the queries of the collection, and its run is measured with the others.",
-        recorded=False
-    )  # fmt: skip
-    split: str | None = option(None, "Split of the collection.")
-    qrels: Path | None = option(None, "Qrels; replaces the collection among the inputs.")
-    measures: Sequence[str] = _measure_option(
-        MEASURES, "Measures in the spelling of trec_eval or ir_measures.", "--measures", "-m", parse=MEASURE
-    )
-    relevance_level: int = _measure_option(
-        LEVEL, "Lowest grade that counts as relevant.", "--relevance-level", "-l", minimum=1
-    )
+    scopes = scope(when(measured=ACC), "answer_match") + scope(when(compared=SEVERAL_RUNS), "test", "correction")
+
+    retriever: Sequence[Path] = option((), recorded=False)
+    split: str | None = option(None)
+    qrels: Path | None = option(None)
+    measures: Sequence[str] = _measure_option(MEASURES, "--measures", "-m", parse=MEASURE)
+    relevance_level: int = _measure_option(LEVEL, "--relevance-level", "-l", minimum=1)
     remove_query: bool | None = _measure_option(
-        None, "Remove hits whose docid is the qid (BEIR: ArguAna, Quora).", "--remove-query/--keep-query",
-        shown="remove them if the queries of the collection are documents of its corpus", recorded=False
-    )  # fmt: skip
-    residual_qrels: Path | None = _measure_option(
         None,
-        "Qrels of an earlier round: remove these documents of each query from runs and judgments before measuring "
-        "(residual collection; TREC-COVID).",
+        "--remove-query/--keep-query",
+        shown="remove them if the queries of the collection are documents of its corpus",
+        recorded=False,
     )
-    answer_match: AnswerMatch = _measure_option(ANSWER_MATCH, "acc@k: matching of answers.", applies=when(measured=ACC))
-    queries: Path | None = _measure_option(
-        None, "Texts and answers of the queries, if not those of the collection or of the runs."
-    )
-    corpus: Path | None = _measure_option(
-        None, "Texts of the documents, if not those of the collection or of the runs."
-    )
-    baseline: Sequence[str] = option(
-        (), "Runs that the others are tested against.", panel=TESTS, shown="the runs of --complement, or the first run"
-    )
-    test: SignificanceTest = option(
-        Significance.test, "Significance test: paired t-test, or sign-flip permutation test.", panel=TESTS,
-        applies=when(compared=SEVERAL_RUNS)
-    )  # fmt: skip
-    correction: Correction = option(
-        Significance.correction, "Correction over the comparisons of one measure.", panel=TESTS,
-        applies=when(compared=SEVERAL_RUNS)
-    )  # fmt: skip
-    complement: tuple[str, str] | None = option(
-        None, "Two runs, by name or path, to compare: shows the queries that only one of them answers.",
-        metavar="DENSE SPARSE", panel=COMPLEMENT
-    )  # fmt: skip
-    show_queries: int = option(
-        5, "Number of queries shown that a run hurts most, and that it helps most.", minimum=0, panel=COMPLEMENT
-    )
+    residual_qrels: Path | None = _measure_option(None)
+    answer_match: AnswerMatch = _measure_option(ANSWER_MATCH)
+    queries: Path | None = _measure_option(None)
+    corpus: Path | None = _measure_option(None)
+    baseline: Sequence[str] = option((), panel=TESTS, shown="the runs of --complement, or the first run")
+    test: SignificanceTest = option(Significance.test, panel=TESTS)
+    correction: Correction = option(Significance.correction, panel=TESTS)
+    complement: tuple[str, str] | None = option(None, metavar="DENSE SPARSE", panel=COMPLEMENT)
+    show_queries: int = option(5, minimum=0, panel=COMPLEMENT)
 
     def check(self) -> None:
         """Refuse a command without runs."""
@@ -112,8 +106,9 @@ class Comparison(Budgeted, Seeded):
         if not self.inputs and not self.retriever:
             raise InputError(
                 "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever",
-                code="missing-option", option="inputs",
-            )  # fmt: skip
+                code="missing-option",
+                option="inputs",
+            )
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether there are several runs, which can be tested."""
@@ -126,10 +121,7 @@ class Comparison(Budgeted, Seeded):
 
 _SINGLE = when(aggregate=False, agreement=False)  # one collection
 _MEANS = when(aggregate=False, agreement=False, machine=None, answerable=False)  # means of runs, which are compared
-_DRAWS = (
-    when(**_MEANS.allowed, over_seeds=False),
-    when(**_MEANS.allowed, baseline=GIVEN),
-)
+_DRAWS = (when(**_MEANS.allowed, over_seeds=False), when(**_MEANS.allowed, baseline=GIVEN))
 _TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
 _TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
 
@@ -147,6 +139,24 @@ class Evaluate(MayWrite, Comparison):
     `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
     over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
     `--answerable` measures queries without an answer.
+
+    Attributes:
+        seed: Random seed of the bootstrap and of the permutation test.
+        condensed: Remove documents without a judgment from the lists before measuring (condensed lists).
+        overlap_with: Run, by name or path: adds the rank-biased overlap of each run with this run.
+        robustness: Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.
+        over_seeds: Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds.
+            --baseline then names rows; its default is none.
+        aggregate: Inputs are files of `--output`, `name=file` for each collection; parts of one (COLLECTION/PART) are
+            averaged first.
+        agreement: Inputs are judgments of several people: prints the agreement of every two, and their conflicts.
+        machine: Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that
+            these correct.
+        answerable: Print the risk of wrong first hits at every coverage, and the false hits of queries without a
+            relevant document.
+        roc_against: Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.
+        form: Format of the printed result.
+        output: Parquet file for the values of all queries.
     """
 
     command = "evaluate"
@@ -164,68 +174,49 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
-    scopes = scope(_SINGLE, Comparison)
+    scopes = (
+        scope(_SINGLE, Comparison, "retriever", "output")
+        + scope(when(answerable=False), "measures")
+        + scope(_MEANS, "baseline", "overlap_with")
+        + scope(_TESTED, "test", "correction")
+        + scope(_DRAWS, "seed")
+        + scope(_TEXTS, "queries", "corpus")
+        + scope(when(robustness=False, over_seeds=False, aggregate=False, agreement=False), "complement")
+        + scope(when(complement=GIVEN, form=("table", "json", "markdown")), "show_queries")
+        + scope(when(complement=None, aggregate=False, agreement=False, answerable=False), "condensed")
+        + scope(when(over_seeds=False, complement=None, aggregate=False, agreement=False), "robustness")
+        + scope(when(robustness=False, complement=None, aggregate=False, agreement=False), "over_seeds")
+        + scope(
+            when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None),
+            "machine",
+        )
+        + scope(
+            when(
+                robustness=False,
+                over_seeds=False,
+                complement=None,
+                aggregate=False,
+                agreement=False,
+                machine=None,
+                output=None,
+            ),
+            "answerable",
+        )
+        + scope(when(over_seeds=True), "roc_against")
+    )
 
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
-    measures: Sequence[str] = inherited(applies=when(answerable=False))
-    baseline: Sequence[str] = inherited(applies=_MEANS)
-    test: SignificanceTest = inherited(applies=_TESTED)
-    correction: Correction = inherited(applies=_TESTED)
-    seed: int = inherited("Random seed of the bootstrap and of the permutation test.", applies=_DRAWS)
-    queries: Path | None = inherited(applies=_TEXTS)
-    corpus: Path | None = inherited(applies=_TEXTS)
-    complement: tuple[str, str] | None = inherited(
-        applies=when(robustness=False, over_seeds=False, aggregate=False, agreement=False)
-    )
-    show_queries: int = inherited(applies=when(complement=GIVEN, form=("table", "json", "markdown")))
-    condensed: bool = _measure_option(
-        False, "Remove documents without a judgment from the lists before measuring (condensed lists).",
-        applies=when(complement=None, aggregate=False, agreement=False, answerable=False)
-    )  # fmt: skip
-    retriever: Sequence[Path] = inherited(applies=_SINGLE)
-    overlap_with: str | None = option(
-        None, "Run, by name or path: adds the rank-biased overlap of each run with this run.", panel=COMPLEMENT,
-        applies=_MEANS, recorded=False
-    )  # fmt: skip
-    robustness: bool = option(
-        False, "Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.", panel=STUDIES,
-        applies=when(over_seeds=False, complement=None, aggregate=False, agreement=False)
-    )  # fmt: skip
-    over_seeds: bool = option(
-        False, "Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds. "
-        "--baseline then names rows; its default is none.", panel=STUDIES,
-        applies=when(robustness=False, complement=None, aggregate=False, agreement=False)
-    )  # fmt: skip
-    aggregate: bool = option(
-        False,
-        "Inputs are files of `--output`, `name=file` for each collection; parts of one (COLLECTION/PART) are averaged "
-        "first.",
-        panel=STUDIES, recorded=False
-    )  # fmt: skip
-    agreement: bool = option(
-        False, "Inputs are judgments of several people: prints the agreement of every two, and their conflicts.",
-        panel=STUDIES, recorded=False, excluded=when(aggregate=True)
-    )  # fmt: skip
-    machine: Path | None = option(
-        None, "Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that "
-        "these correct.", panel=STUDIES,
-        applies=when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None)
-    )  # fmt: skip
-    answerable: bool = option(
-        False, "Print the risk of wrong first hits at every coverage, and the false hits of queries without a relevant "
-        "document.", panel=STUDIES,
-        applies=when(
-            robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, machine=None,
-            output=None
-        )
-    )  # fmt: skip
-    roc_against: str | None = option(
-        None, "Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.",
-        panel=STUDIES, applies=when(over_seeds=True)
-    )  # fmt: skip
-    form: Format = option("table", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = inherited("Parquet file for the values of all queries.", applies=_SINGLE)
+    condensed: bool = _measure_option(False)
+    overlap_with: str | None = option(None, panel=COMPLEMENT, recorded=False)
+    robustness: bool = option(False, panel=STUDIES)
+    over_seeds: bool = option(False, panel=STUDIES)
+    aggregate: bool = option(False, panel=STUDIES, recorded=False)
+    agreement: bool = option(False, panel=STUDIES, recorded=False, excluded=when(aggregate=True))
+    machine: Path | None = option(None, panel=STUDIES)
+    answerable: bool = option(False, panel=STUDIES)
+    roc_against: str | None = option(None, panel=STUDIES)
+    form: Format = option("table", "--format", recorded=False)
 
     def _has_several_runs(self) -> bool:
         return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
@@ -246,6 +237,17 @@ class Gate(ReadsFiles, Budgeted):
     beyond --max-drop is significant (one-sided sign-flip test, p < .05, Holm over the measures); the ten queries that
     lost most are printed with their hits before and after. Exit code 3: the queries or judgments are not those of the
     baseline. Exit code 0: no evidence of a drop; the smallest drop that the queries can detect is printed.
+
+    Attributes:
+        system: A retriever, the folder of `auto`, an index, or a run.
+        collection: Collection with the judgments; by default that of the indexes or the run.
+        baseline: JSON file with the values of the baseline.
+        write: Write the baseline, or renew it, and print how the means change.
+        qrels: Qrels in place of the collection.
+        measure: Measures in the spelling of trec_eval or ir_measures.
+        max_drop: Tolerance: drop of a mean that passes.
+        form: Format of the printed result.
+        summary: Markdown file that the result is appended to.
     """
 
     command = "gate"
@@ -256,26 +258,23 @@ class Gate(ReadsFiles, Budgeted):
         "hybrid gate out/run.parquet --measure nDCG@10,R@100 --baseline quality.json --format json",
     )
 
-    system: Path = argument(REQUIRED, "A retriever, the folder of `auto`, an index, or a run.")
-    collection: Path | None = argument(
-        None, "Collection with the judgments; by default that of the indexes or the run."
-    )
+    system: Path = argument(REQUIRED)
+    collection: Path | None = argument(None)
     _: KW_ONLY
-    baseline: Path = option(REQUIRED, "JSON file with the values of the baseline.")
-    write: bool = option(False, "Write the baseline, or renew it, and print how the means change.")
+    scopes = scope(when(write=False), "max_drop")
+
+    baseline: Path = option(REQUIRED)
+    write: bool = option(False)
     split: str | None = redeclare(Comparison, "split")
-    qrels: Path | None = option(None, "Qrels in place of the collection.", excluded=when(collection=GIVEN))
+    qrels: Path | None = option(None, excluded=when(collection=GIVEN))
     queries: Path | None = redeclare(Comparison, "queries")
     corpus: Path | None = redeclare(Comparison, "corpus")
     measure: Sequence[str] = _measure_option(
-        (), "Measures in the spelling of trec_eval or ir_measures.", "--measure", "-m", parse=MEASURE,
-        shown="those of the baseline, or nDCG@10"
-    )  # fmt: skip
-    max_drop: float = option(
-        0.01, "Tolerance: drop of a mean that passes.", minimum=0, maximum=1, applies=when(write=False), panel=TESTS
+        (), "--measure", "-m", parse=MEASURE, shown="those of the baseline, or nDCG@10"
     )
-    form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format")
-    summary: Path | None = option(None, "Markdown file that the result is appended to.")
+    max_drop: float = option(0.01, minimum=0, maximum=1, panel=TESTS)
+    form: Literal["text", "json"] = option("text", "--format")
+    summary: Path | None = option(None)
 
 
 @settings()
@@ -287,6 +286,13 @@ class Report(Writes, Comparison):
     queries, a comparison of any two runs query by query, means of query groups, learning curves, and index size
     against quality. Sections without data are omitted. Without --complement, the two compared runs are the only run of
     a dense index and the only run of a lexical index.
+
+    Attributes:
+        model: Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).
+        index: Index of a run whose manifest records no index; may be repeated.
+        reranked: Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits
+            (`name=folder` names it).
+        png: Folder for the figures as PNG files.
     """
 
     command = "report"
@@ -299,18 +305,10 @@ class Report(Writes, Comparison):
 
     _: KW_ONLY
     show_queries: int = inherited(default=10)
-    model: Sequence[NameOrPath] = option(
-        (), "Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).",
-        metavar="FOLDER"
-    )  # fmt: skip
-    index: Sequence[str] = option(
-        (), "Index of a run whose manifest records no index; may be repeated.", metavar="RUN=FOLDER", recorded=False
-    )
-    reranked: Sequence[NameOrPath] = option(
-        (), "Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits "
-        "(`name=folder` names it).", metavar="FOLDER"
-    )  # fmt: skip
-    png: Path | None = option(None, "Folder for the figures as PNG files.")
+    model: Sequence[NameOrPath] = option((), metavar="FOLDER")
+    index: Sequence[str] = option((), metavar="RUN=FOLDER", recorded=False)
+    reranked: Sequence[NameOrPath] = option((), metavar="FOLDER")
+    png: Path | None = option(None)
 
 
 @settings()
@@ -322,6 +320,13 @@ class Inspect(Budgeted, MayWrite):
 
     With --memory-table, prints one row per run: bytes read by a search, recall, accuracy, and latency of encoding,
     search and fusion (p50 and p95 of single queries on one thread, 100 hits).
+
+    Attributes:
+        paths: An artifact, or any file or folder. With --memory-table: runs (`name=path` names one).
+        memory_table: Compare the indexes of the runs on the queries of this collection (LITE, table 2).
+        split: Split of the collection.
+        form: Format of the printed result.
+        output: Parquet file for the memory table.
     """
 
     command = "inspect"
@@ -331,17 +336,13 @@ class Inspect(Budgeted, MayWrite):
         "hybrid inspect bm25=out/bm25.parquet dense=out/dense.parquet --memory-table data/pydocs --split test",
     )
 
-    paths: Sequence[NameOrPath] | NameOrPath = argument(
-        REQUIRED, "An artifact, or any file or folder. With --memory-table: runs (`name=path` names one)."
-    )
+    paths: Sequence[NameOrPath] | NameOrPath = argument(REQUIRED)
     _: KW_ONLY
-    memory_table: Path | None = option(
-        None, "Compare the indexes of the runs on the queries of this collection (LITE, table 2).", metavar="COLLECTION"
-    )
-    split: str | None = option(None, "Split of the collection.", applies=when(memory_table=GIVEN))
-    form: Literal["text", "json"] = option("text", "Format of the printed result.", "--format", recorded=False)
-    output: Path | None = inherited("Parquet file for the memory table.", applies=when(memory_table=GIVEN))
-    memory: int | None = inherited(applies=when(memory_table=GIVEN))
+    scopes = scope(when(memory_table=GIVEN), "split", "output", "memory")
+
+    memory_table: Path | None = option(None, metavar="COLLECTION")
+    split: str | None = option(None)
+    form: Literal["text", "json"] = option("text", "--format", recorded=False)
 
 
 @settings()
@@ -353,6 +354,14 @@ class Verify(Settings):
 
     With --engine, compares the top ten of a retriever with those of an engine into which its `hybrid export` was
     loaded. Exit code 1 if they differ although the engine computes the same formula.
+
+    Attributes:
+        paths: Artifacts, or folders that contain artifacts. With --engine: one retriever.
+        engine: Engine, and path or URL: qdrant:FOLDER, milvus:FILE.db, lancedb:FOLDER, or NAME:URL of a server, such as
+            opensearch:http://localhost:9200/documents.
+        split: Split whose queries are asked.
+        collection: Collection of the queries.
+        form: Format of the printed result.
     """
 
     command = "verify"
@@ -363,19 +372,14 @@ class Verify(Settings):
         "hybrid verify out/retriever --engine qdrant:out/qdrant-data --split test",
     )
 
-    paths: Sequence[Path] = argument(
-        REQUIRED, "Artifacts, or folders that contain artifacts. With --engine: one retriever."
-    )
+    paths: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
-    engine: str | None = option(
-        None, "Engine, and path or URL: qdrant:FOLDER, milvus:FILE.db, lancedb:FOLDER, or NAME:URL of a server, such "
-        "as opensearch:http://localhost:9200/documents.", metavar="NAME:ADDRESS"
-    )  # fmt: skip
-    split: str | None = option(None, "Split whose queries are asked.", applies=when(engine=GIVEN))
-    collection: Path | None = option(
-        None, "Collection of the queries.", applies=when(engine=GIVEN), shown="that of the indexes"
-    )
-    form: Literal["table", "json"] = option("table", "Format of the printed result.", "--format", recorded=False)
+    scopes = scope(when(engine=GIVEN), "split", "collection")
+
+    engine: str | None = option(None, metavar="NAME:ADDRESS")
+    split: str | None = option(None)
+    collection: Path | None = option(None, shown="that of the indexes")
+    form: Literal["table", "json"] = option("table", "--format", recorded=False)
 
 
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
@@ -405,6 +409,20 @@ class Export(Budgeted, Writes):
     impact search; of BM25 and DeepCT the counts, for its BM25. `folder`: a retriever with its indexes, encoders and
     texts, which opens on another machine. A retriever has the formats of its indexes too; its fusion is written to
     `fusion.json`.
+
+    Attributes:
+        path: A run, qrels, an encoder, an index or a retriever.
+        form: Format to write.
+        collection: Texts, questions and answers.
+        split: Split of the collection. For an engine, its queries are written; judged ones measure the fusion.
+        qrels: Judgments of the queries, which measure the fusion.
+        dense: Dense index of the same documents.
+        model: Query encoder; required if the encoder has moved since indexing.
+        hits: Hits written per query.
+        tag: Last column of a TREC run.
+        license: License in the model card, by its identifier on the hub: `apache-2.0`.
+        measurements: Measurements for the model card, written by `evaluate --output`.
+        push: Upload the folder to this repository of the Hugging Face hub; a new one is private.
     """
 
     command = "export"
@@ -417,43 +435,29 @@ class Export(Budgeted, Writes):
         "hybrid export out/clear --format hub --license apache-2.0 --output out/clear-hub",
     )
 
-    path: Path = argument(REQUIRED, "A run, qrels, an encoder, an index or a retriever.")
+    path: Path = argument(REQUIRED)
     _: KW_ONLY
-    form: ExportFormat = option(REQUIRED, "Format to write.", "--format")
-    collection: Path | None = option(
-        None, "Texts, questions and answers.", applies=when(form=("dpr", *ENGINES)), shown="for an index, its corpus"
+    scopes = (
+        scope(when(form=("dpr", *ENGINES)), "collection", "split")
+        + scope(when(form=ENGINES, split=GIVEN), "qrels")
+        + scope(when(form=ENGINES, artifact="a lexical index"), "dense")
+        + scope(when(form=ENGINES, dense=GIVEN, split=GIVEN), "model")
+        + scope(when(form=("trec", "msmarco", "dpr"), artifact=RUN), "hits", "memory")
+        + scope(when(form="trec", artifact=RUN), "tag")
+        + scope(_HUB, "license", "measurements", "push")
     )
-    split: str | None = option(
-        None, "Split of the collection. For an engine, its queries are written; judged ones measure the fusion.",
-        applies=when(form=("dpr", *ENGINES))
-    )  # fmt: skip
-    qrels: Path | None = option(
-        None, "Judgments of the queries, which measure the fusion.", applies=when(form=ENGINES, split=GIVEN),
-        shown="those of the split"
-    )  # fmt: skip
-    dense: Path | None = option(
-        None, "Dense index of the same documents.", applies=when(form=ENGINES, artifact="a lexical index")
-    )  # fmt: skip
-    model: str | None = option(
-        None, "Query encoder; required if the encoder has moved since indexing.",
-        applies=when(form=ENGINES, dense=GIVEN, split=GIVEN), recorded=False
-    )  # fmt: skip
-    hits: int | None = option(
-        None, "Hits written per query.", "--hits", "-k", minimum=1, shown="all",
-        applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN)
-    )  # fmt: skip
-    memory: int | None = inherited(applies=when(form=("trec", "msmarco", "dpr"), artifact=RUN))
-    tag: str = option("hybrid", "Last column of a TREC run.", applies=when(form="trec", artifact=RUN))
-    license: str | None = option(
-        None, "License in the model card, by its identifier on the hub: `apache-2.0`.", applies=_HUB
-    )
-    measurements: Path | None = option(
-        None, "Measurements for the model card, written by `evaluate --output`.", applies=_HUB
-    )
-    push: str | None = option(
-        None, "Upload the folder to this repository of the Hugging Face hub; a new one is private.",
-        metavar="OWNER/NAME", parse=_repository, applies=_HUB, recorded=False
-    )  # fmt: skip
+
+    form: ExportFormat = option(REQUIRED, "--format")
+    collection: Path | None = option(None, shown="for an index, its corpus")
+    split: str | None = option(None)
+    qrels: Path | None = option(None, shown="those of the split")
+    dense: Path | None = option(None)
+    model: str | None = option(None, recorded=False)
+    hits: int | None = option(None, "--hits", "-k", minimum=1, shown="all")
+    tag: str = option("hybrid")
+    license: str | None = option(None)
+    measurements: Path | None = option(None)
+    push: str | None = option(None, metavar="OWNER/NAME", parse=_repository, recorded=False)
 
 
 @settings()
@@ -497,6 +501,34 @@ class Judge(ReadsFiles, Budgeted, Seeded):
 
     A journal (.jsonl) keeps the answers of several people and machines, with reasons, times and changes. Every option
     that takes qrels takes it.
+
+    Attributes:
+        collection: Collection with the texts of queries and documents; with --retriever, its own by default.
+        runs: One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).
+        retriever: Retriever that is searched for the queries in place of runs: the hits of each of its indexes, and of
+            their fusion, are judged.
+        queries: Queries in place of those of the collection; they may be a text file with a query per line.
+        output: Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go to
+            OUTPUT.skipped.
+        split: Split of the collection.
+        stop_after: Number of judged queries at which the command ends.
+        depth: Hits pooled from each run.
+        order: Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`.
+        adjudicate: Judgments of several people, or their journal: only hits that they grade differently are shown.
+        rater: Name of the person, for the output.
+        llm: A model judges: base URL of a server with the OpenAI chat API (vLLM, Ollama, llama.cpp, OpenAI). A key is
+            read from HYBRID_API_KEY.
+        model: Name of the model on the server.
+        guidelines: Text file with further rules for the model.
+        timeout: Seconds to wait for an answer of the server or command.
+        concurrency: Calls at a time.
+        max_calls: Most calls of the server, retries included.
+        reranker: A reranker judges: name or folder. Its scores become grades that are as frequent as those of --qrels.
+        qrels: Judgments of people for queries of the collection.
+        program: A command judges: it reads a JSON line with id, query, title and text per hit, and writes one:
+            {"grade": 2}.
+        measure: Measure that chooses the weight shown with two runs.
+        seed: Random seed of the order of queries and hits.
     """
 
     command = "judge"
@@ -509,76 +541,41 @@ class Judge(ReadsFiles, Budgeted, Seeded):
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
-    collection: Path | None = argument(
-        None, "Collection with the texts of queries and documents; with --retriever, its own by default.",
-        needed=when(retriever=None)
-    )  # fmt: skip
+    collection: Path | None = argument(None, needed=when(retriever=None))
     runs: Sequence[NameOrPath] = argument(
-        (), "One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).",
-        needed=when(retriever=None, adjudicate=None),
-        excluded=when(retriever=GIVEN)
-    )  # fmt: skip
+        (), needed=when(retriever=None, adjudicate=None), excluded=when(retriever=GIVEN)
+    )
     _: KW_ONLY
-    retriever: Path | None = option(
-        None, "Retriever that is searched for the queries in place of runs: the hits of each of its indexes, and of "
-        "their fusion, are judged."
-    )  # fmt: skip
-    queries: Path | None = option(
-        None, "Queries in place of those of the collection; they may be a text file with a query per line."
+    scopes = (
+        scope(when(judge=PERSON), "stop_after", "adjudicate", "rater")
+        + scope(when(llm=GIVEN), "model", "guidelines", "timeout", "concurrency", "max_calls")
+        + scope(when(program=GIVEN), "timeout")
+        + scope(when(reranker=GIVEN), "qrels")
+        + scope(when(compared=TWO_RUNS), "measure")
     )
-    output: Path = option(
-        REQUIRED, "Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go "
-        "to OUTPUT.skipped.", "--output", "-o"
-    )  # fmt: skip
-    split: str | None = option(None, "Split of the collection.")
-    stop_after: int = option(
-        20, "Number of judged queries at which the command ends.", minimum=1, applies=when(judge=PERSON)
-    )
-    depth: int = option(5, "Hits pooled from each run.", minimum=1)
-    order: Literal["disagreement", "random"] = option(
-        "disagreement", "Order of the queries; `random` gives an unbiased sample for the scores of `hybrid evaluate`."
-    )
+
+    retriever: Path | None = option(None)
+    queries: Path | None = option(None)
+    output: Path = option(REQUIRED, "--output", "-o")
+    split: str | None = option(None)
+    stop_after: int = option(20, minimum=1)
+    depth: int = option(5, minimum=1)
+    order: Literal["disagreement", "random"] = option("disagreement")
     adjudicate: Sequence[Path] | None = option(
-        None, "Judgments of several people, or their journal: only hits that they grade differently are shown.",
-        metavar="FILE,...",
-        recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN)), applies=when(judge=PERSON)
-    )  # fmt: skip
-    rater: str | None = option(None, "Name of the person, for the output.", parse=_rater, applies=when(judge=PERSON))
-    llm: str | None = _machine_option(
-        None, "A model judges: base URL of a server with the OpenAI chat API (vLLM, Ollama, llama.cpp, OpenAI). A key "
-        "is read from HYBRID_API_KEY.", metavar="URL", excluded=when(reranker=GIVEN)
-    )  # fmt: skip
-    model: str | None = _machine_option(
-        None, "Name of the model on the server.", applies=when(llm=GIVEN), needed=when(llm=GIVEN)
+        None, metavar="FILE,...", recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN))
     )
-    guidelines: Path | None = _machine_option(
-        None, "Text file with further rules for the model.", applies=when(llm=GIVEN)
-    )
-    timeout: float = _machine_option(
-        TIMEOUT, "Seconds to wait for an answer of the server or command.", above=0,
-        applies=(when(llm=GIVEN), when(program=GIVEN))
-    )  # fmt: skip
-    concurrency: int = _machine_option(4, "Calls at a time.", minimum=1, maximum=256, applies=when(llm=GIVEN))
-    max_calls: int | None = _machine_option(
-        None, "Most calls of the server, retries included.", minimum=1, applies=when(llm=GIVEN)
-    )
-    reranker: str | None = _machine_option(
-        None, "A reranker judges: name or folder. Its scores become grades that are as frequent as those of --qrels.",
-        excluded=when(program=GIVEN)
-    )  # fmt: skip
-    qrels: Path | None = _machine_option(
-        None, "Judgments of people for queries of the collection.", applies=when(reranker=GIVEN),
-        needed=when(reranker=GIVEN)
-    )  # fmt: skip
-    program: str | None = _machine_option(
-        None, "A command judges: it reads a JSON line with id, query, title and text per hit, and writes one: "
-        "{\"grade\": 2}.", "--command", metavar="COMMAND", excluded=when(llm=GIVEN)
-    )  # fmt: skip
-    measure: str = option(
-        "nDCG@10", "Measure that chooses the weight shown with two runs.", parse=MEASURE,
-        applies=when(compared=TWO_RUNS)
-    )  # fmt: skip
-    seed: int = inherited("Random seed of the order of queries and hits.")
+    rater: str | None = option(None, parse=_rater)
+    llm: str | None = _machine_option(None, metavar="URL", excluded=when(reranker=GIVEN))
+    model: str | None = _machine_option(None, needed=when(llm=GIVEN))
+    guidelines: Path | None = _machine_option(None)
+    timeout: float = _machine_option(TIMEOUT, above=0)
+    concurrency: int = _machine_option(4, minimum=1, maximum=256)
+    max_calls: int | None = _machine_option(None, minimum=1)
+    reranker: str | None = _machine_option(None, excluded=when(program=GIVEN))
+    qrels: Path | None = _machine_option(None, needed=when(reranker=GIVEN))
+    program: str | None = _machine_option(None, "--command", metavar="COMMAND", excluded=when(llm=GIVEN))
+    measure: str = option("nDCG@10", parse=MEASURE)
+    seed: int = inherited()
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, who judges, and whether there are, or may be, two runs with a weight."""

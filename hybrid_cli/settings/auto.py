@@ -20,7 +20,7 @@ from hybrid_cli.settings.common import (
     Writes,
 )
 from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 START = "Start"
 
@@ -39,6 +39,15 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     `--pseudo-queries` adds a report whose queries are texts of the documents. With fewer than 200, the model is trained
     only on request, on pseudo-queries, which can make it worse: `--max-steps` or `--layers` asks for it, and with
     judgments `--pseudo-queries` too.
+
+    Attributes:
+        documents: Files of documents, HTML pages, or folders of text files, as for `prepare files`.
+        output: Folder of all outputs.
+        queries: Queries: ids and texts, or a query per line.
+        qrels: Judgments of the queries.
+        max_steps: Number of training steps; 0 keeps the start model.
+        measure: Measure that the weights maximize.
+        pseudo_queries: Texts of the documents that become queries: of a report without judgments, and of a training.
     """
 
     command = "auto"
@@ -48,15 +57,13 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
         "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --max-steps 1000 --output out/mine",
     )
 
-    documents: Sequence[Path] = argument(
-        REQUIRED, "Files of documents, HTML pages, or folders of text files, as for `prepare files`."
-    )
+    documents: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
-    output: Path = inherited("Folder of all outputs.")
-    queries: Path | None = option(
-        None, "Queries: ids and texts, or a query per line.", applies=when(qrels=GIVEN), recorded=True
-    )
-    qrels: Path | None = option(None, "Judgments of the queries.", applies=when(queries=GIVEN), recorded=True)
+    scopes = scope(when(qrels=GIVEN), "queries") + scope(when(queries=GIVEN), "qrels")
+
+    output: Path = inherited()
+    queries: Path | None = option(None, recorded=True)
+    qrels: Path | None = option(None, recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
     metadata: Sequence[str] = redeclare(PrepareFiles, "metadata")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
@@ -67,22 +74,25 @@ class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
     on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
     split_passages: int | None = redeclare(
-        Prepare, "split_passages",
-        shown="whole documents; half the tokens that the encoder reads, if documents lose over half of theirs"
-    )  # fmt: skip
+        Prepare,
+        "split_passages",
+        shown="whole documents; half the tokens that the encoder reads, if documents lose over half of theirs",
+    )
     passage_stride: int | None = redeclare(Prepare, "passage_stride")
     max_steps: int | None = option(
-        None, "Number of training steps; 0 keeps the start model.", minimum=0,
-        shown="three passes over the examples, at most 300 steps; with fewer than 200 judged queries, 0"
-    )  # fmt: skip
+        None,
+        minimum=0,
+        shown="three passes over the examples, at most 300 steps; with fewer than 200 judged queries, 0",
+    )
     layers: int | None = inherited(excluded=when(max_steps=0))
     doc_max_len: int | None = redeclare(EncoderContract, "doc_max_len", panel="")
-    measure: str = option("nDCG@10", "Measure that the weights maximize.", parse=MEASURE)
+    measure: str = option("nDCG@10", parse=MEASURE)
     pseudo_queries: PseudoQueries | None = option(
-        None, "Texts of the documents that become queries: of a report without judgments, and of a training.",
-        panel=PSEUDO, shown="none; for a training title if most documents have one, else sentence, else another kind",
-        excluded=when(qrels=GIVEN, max_steps=0)
-    )  # fmt: skip
+        None,
+        panel=PSEUDO,
+        shown="none; for a training title if most documents have one, else sentence, else another kind",
+        excluded=when(qrels=GIVEN, max_steps=0),
+    )
 
     def check(self) -> None:
         """Refuse a path that `--index` would split."""

@@ -8,6 +8,8 @@ and an error names the option in one line.)
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
@@ -34,13 +36,15 @@ from hybrid_cli.settings.options import (
 )
 
 S = TypeVar("S", bound="Settings")
+ATTRIBUTES = "\n    Attributes:\n"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Settings:
     """Base of all settings classes: the constructor converts and checks values.
 
-    The class docstring is the command's help. None means that an option is not set.
+    The class docstring is the help of the command and, in its section `Attributes`, of the options. None means that an
+    option is not set.
 
     Attributes:
         given: names of the options that were set explicitly.
@@ -225,6 +229,11 @@ class Settings:
         return type(self)(**{**{name: getattr(self, name) for name in self.given}, **values})
 
     @classmethod
+    def description(cls) -> str:
+        """Return the help of the command: the docstring without the help of its options."""
+        return inspect.cleandoc((cls.__doc__ or "").partition(ATTRIBUTES)[0])
+
+    @classmethod
     def declared(cls) -> Mapping[str, Option]:
         """Return the declarations by field name."""
         return _declared(cls)  # type: ignore[arg-type]
@@ -260,7 +269,25 @@ def _is_unset(value: Any, declared: Option | None) -> bool:
 def _declared(kind: Any) -> Mapping[str, Option]:
     options, types = _applied(kind), _types(kind)
     recorded = {name: not _is_path(types[name]) if (own := options[name].recorded) is None else own for name in options}
-    return {name: replace(declared, recorded=recorded[name]) for name, declared in options.items()}
+    return {
+        name: replace(declared, recorded=recorded[name], help=_help(kind, name) or declared.help)
+        for name, declared in options.items()
+    }
+
+
+def _help(kind: type, name: str) -> str:
+    """Return the help of an option from the docstring of the class, or of the first base class that has one."""
+    texts = (attributes_of(base).get(name, "") for base in kind.__mro__)
+    text = next(filter(None, texts), "")
+    return re.sub(r"^[a-z]+(?=[ ,:;])", lambda word: word[0].capitalize(), text)
+
+
+@cache
+def attributes_of(kind: type) -> Mapping[str, str]:
+    """Return the section `Attributes` of a class docstring by name; empty without one."""
+    *_, section = (vars(kind).get("__doc__") or "").partition(ATTRIBUTES)
+    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 @cache
@@ -279,10 +306,12 @@ def _applied(kind: Any) -> Mapping[str, Option]:
 def _scoped(base: type[Settings], final: Mapping[str, Option]) -> dict[str, list[Condition]]:
     """Return name of an option -> the conditions of its scopes in a class, unless a subclass declares it again."""
     found: dict[str, list[Condition]] = {}
-    for conditions, members in vars(base).get("scopes", ()):
+    scopes: tuple[Scope, ...] = vars(base).get("scopes", ())
+    named = {member for _, members in scopes for member in members if isinstance(member, str)}
+    for conditions, members in scopes:
         for member in members:
-            declared = _in_order(base if isinstance(member, str) else member)
-            for name in [member] if isinstance(member, str) else declared:
+            declared = _in_order(base if isinstance(member, str) else member)  # type: ignore[arg-type]
+            for name in [member] if isinstance(member, str) else declared.keys() - named:
                 if final[name] is declared[name]:
                     found.setdefault(name, []).extend(conditions)
     return found

@@ -55,12 +55,15 @@ def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
 
 @settings(kw_only=True)
 class ReadsFiles(Settings):
-    """A command that reads files of other tools."""
+    """A command that reads files of other tools.
+
+    Attributes:
+        limits: Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a
+            compressed file after 256 MiB of its content (100 times).
+    """
 
     limits: Mapping[str, int] = option(
         {},
-        "Limits of an input file: `line`, bytes of a line (32Mi); `columns` of a table (1000); `expansion` of a "
-        "compressed file after 256 MiB of its content (100 times).",
         panel=GENERAL,
         minimum=1,
         parse=byte_count,
@@ -72,41 +75,59 @@ class ReadsFiles(Settings):
 
 @settings(kw_only=True)
 class Overwrites(ReadsFiles):
-    """A command that can write an artifact."""
+    """A command that can write an artifact.
 
-    overwrite: bool = option(False, "Replace an existing output.", panel=GENERAL, recorded=False)
+    Attributes:
+        overwrite: Replace an existing output.
+    """
+
+    overwrite: bool = option(False, panel=GENERAL, recorded=False)
 
 
 @settings(kw_only=True)
 class Writes(Overwrites):
-    """A command that always writes an artifact."""
+    """A command that always writes an artifact.
 
-    output: Path = option(REQUIRED, "Output path.", "--output", "-o")
+    Attributes:
+        output: Output path.
+    """
+
+    output: Path = option(REQUIRED, "--output", "-o")
 
 
 @settings(kw_only=True)
 class MayWrite(Overwrites):
-    """A command that prints its result, and writes it with `--output`."""
+    """A command that prints its result, and writes it with `--output`.
+
+    Attributes:
+        output: Output path.
+    """
 
     scopes = scope(when(output=GIVEN), "overwrite")
 
-    output: Path | None = option(None, "Output path.", "--output", "-o")
+    output: Path | None = option(None, "--output", "-o")
 
 
 @settings(kw_only=True)
 class Seeded(Settings):
-    """A command that draws random numbers."""
+    """A command that draws random numbers.
 
-    seed: int = option(42, "Random seed.", panel=GENERAL, minimum=0)
+    Attributes:
+        seed: Random seed.
+    """
+
+    seed: int = option(42, panel=GENERAL, minimum=0)
 
 
 @settings(kw_only=True)
 class Threaded(Settings):
-    """A command that computes on several CPU threads."""
+    """A command that computes on several CPU threads.
 
-    threads: int | None = option(
-        None, "CPU threads.", panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False
-    )
+    Attributes:
+        threads: CPU threads.
+    """
+
+    threads: int | None = option(None, panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False)
 
     def check(self) -> None:
         """Refuse more threads than the address space holds."""
@@ -116,28 +137,27 @@ class Threaded(Settings):
 
 @settings(kw_only=True)
 class Budgeted(Settings):
-    """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts."""
+    """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts.
+
+    Attributes:
+        memory: Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is
+            refused.
+    """
 
     memory: int | None = option(
-        None,
-        "Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is "
-        "refused.",
-        panel=GENERAL,
-        minimum=1,
-        parse=byte_count,
-        metavar="BYTES",
-        shown="the free memory",
-        recorded=False,
+        None, panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory", recorded=False
     )
 
 
 @settings(kw_only=True)
 class OnDevice(Settings):
-    """A command that runs a model."""
+    """A command that runs a model.
 
-    device: str = option(
-        encoders.DEVICE, "Device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.", panel=GENERAL, recorded=False
-    )
+    Attributes:
+        device: Device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+    """
+
+    device: str = option(encoders.DEVICE, panel=GENERAL, recorded=False)
 
 
 ENCODER = "Encoder"
@@ -148,36 +168,34 @@ ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 @settings(kw_only=True)
 class EncoderContract(encoders.EncoderContract, Settings):
-    """Encoder contract: reading of texts and form of vectors. Defaults come from the model."""
+    """Encoder contract: reading of texts and form of vectors. Defaults come from the model.
+
+    Attributes:
+        preset: Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.
+        pooling: Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number
+            of tokens, or mean weighted by the position.
+        normalize: Normalize vectors to length 1.
+        query_prefix: Text put before every query. `{task}` is replaced by `--task`; a template may end with `{query}`.
+        task: Instruction in place of `{task}` in the query prefix.
+        append_eos: End every text with the end-of-sequence token, if the tokenizer does not.
+        doc_prefix: Text put before every document.
+        title_separator: Text between title and body; DPR uses ' [SEP] '.
+        query_max_len: Maximum tokens of a query.
+        doc_max_len: Maximum tokens of a document.
+    """
 
     option_panel = ENCODER
 
-    preset: str | None = option(
-        None,
-        "Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.",
-        choices=registered("hybrid_cli.encoders.contract", "PRESETS"),
-        recorded=False,
-    )
-    pooling: Pooling | None = option(
-        None,
-        "Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number of "
-        "tokens, or mean weighted by the position.",
-        shown="the model's",
-    )
-    normalize: bool | None = option(None, "Normalize vectors to length 1.", shown="the model's")
-    query_prefix: str | None = option(
-        None,
-        "Text put before every query. `{task}` is replaced by `--task`; a template may end with `{query}`.",
-        shown="the model's",
-    )
-    task: str | None = option(None, "Instruction in place of `{task}` in the query prefix.", shown="the model's")
-    append_eos: bool | None = option(
-        None, "End every text with the end-of-sequence token, if the tokenizer does not.", shown="the model's"
-    )
-    doc_prefix: str | None = option(None, "Text put before every document.", shown="the model's")
-    title_separator: str | None = option(None, "Text between title and body; DPR uses ' [SEP] '.", shown="the model's")
-    query_max_len: int | None = option(None, "Maximum tokens of a query.", minimum=1, shown="the model's")
-    doc_max_len: int | None = option(None, "Maximum tokens of a document.", minimum=1, shown="the model's")
+    preset: str | None = option(None, choices=registered("hybrid_cli.encoders.contract", "PRESETS"), recorded=False)
+    pooling: Pooling | None = option(None, shown="the model's")
+    normalize: bool | None = option(None, shown="the model's")
+    query_prefix: str | None = option(None, shown="the model's")
+    task: str | None = option(None, shown="the model's")
+    append_eos: bool | None = option(None, shown="the model's")
+    doc_prefix: str | None = option(None, shown="the model's")
+    title_separator: str | None = option(None, shown="the model's")
+    query_max_len: int | None = option(None, minimum=1, shown="the model's")
+    doc_max_len: int | None = option(None, minimum=1, shown="the model's")
 
 
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
@@ -188,144 +206,158 @@ TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 @settings(kw_only=True)
 class Optimization(training.Optimization, Seeded):
-    """Options of the optimizer."""
+    """Options of the optimizer.
+
+    Attributes:
+        epochs: Passes over the training data.
+        max_steps: Number of steps; fewer if --epochs ends first.
+        batch_size: Queries per batch.
+        accumulate: Batches per step; in-batch negatives stay within a batch.
+        chunk_size: Texts encoded at once, with gradient caching: less memory, the same gradient.
+        learning_rate: Peak learning rate.
+        warmup: Fraction of the steps with a rising rate.
+        warmup_steps: Number of steps with a rising rate, in place of `--warmup`.
+        schedule: Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each
+            epoch after the first `--halve-after` (RoC); `constant`.
+        halve_after: Epochs before the rate is halved.
+        keep_epochs: Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.
+        weight_decay: Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.
+        clip: Maximum norm of the gradient.
+        precision: Precision of the forward pass; `auto` is bf16 where the device supports it.
+        checkpoint_steps: Steps between two checkpoints; training resumes from the last one.
+    """
 
     option_panel = OPTIMIZATION
 
     scopes = scope(when(warmup_steps=None), "warmup") + scope(when(schedule="halve"), "halve_after")
 
     seed: int = inherited()
-    epochs: int | None = option(
-        None, "Passes over the training data.", minimum=1, shown="1, or as many as --max-steps needs"
-    )
-    max_steps: int | None = option(None, "Number of steps; fewer if --epochs ends first.", minimum=1)
-    batch_size: int = inherited("Queries per batch.", minimum=1)
-    accumulate: int = inherited("Batches per step; in-batch negatives stay within a batch.", minimum=1)
-    chunk_size: int | None = option(
-        None,
-        "Texts encoded at once, with gradient caching: less memory, the same gradient.",
-        minimum=1,
-        shown="the whole batch",
-    )
-    learning_rate: float = inherited("Peak learning rate.", "--learning-rate", "--lr", minimum=0)
-    warmup: float = inherited("Fraction of the steps with a rising rate.", minimum=0, maximum=1)
-    warmup_steps: int | None = option(None, "Number of steps with a rising rate, in place of `--warmup`.", minimum=0)
-    schedule: Schedule = inherited(
-        "Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each epoch "
-        "after the first `--halve-after` (RoC); `constant`."
-    )
-    halve_after: int = inherited("Epochs before the rate is halved.", minimum=0)
-    keep_epochs: bool = option(
-        False, "Also store the model after each epoch, as epochs/1, epochs/2, ... of the output."
-    )
-    weight_decay: float = inherited(
-        "Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.", minimum=0
-    )
-    clip: float = inherited("Maximum norm of the gradient.", above=0)
-    precision: Precision = inherited("Precision of the forward pass; `auto` is bf16 where the device supports it.")
-    checkpoint_steps: int = inherited(
-        "Steps between two checkpoints; training resumes from the last one.", minimum=1, recorded=False
-    )
+    epochs: int | None = option(None, minimum=1, shown="1, or as many as --max-steps needs")
+    max_steps: int | None = option(None, minimum=1)
+    batch_size: int = inherited(minimum=1)
+    accumulate: int = inherited(minimum=1)
+    chunk_size: int | None = option(None, minimum=1, shown="the whole batch")
+    learning_rate: float = inherited("--learning-rate", "--lr", minimum=0)
+    warmup: float = inherited(minimum=0, maximum=1)
+    warmup_steps: int | None = option(None, minimum=0)
+    schedule: Schedule = inherited()
+    halve_after: int = inherited(minimum=0)
+    keep_epochs: bool = option(False)
+    weight_decay: float = inherited(minimum=0)
+    clip: float = inherited(above=0)
+    precision: Precision = inherited()
+    checkpoint_steps: int = inherited(minimum=1, recorded=False)
 
 
 @settings(kw_only=True)
 class Sampling(Optimization, training.Sampling):
-    """Optimization on mined examples."""
+    """Optimization on mined examples.
 
-    negatives: int = inherited(
-        "Hard negatives per query, drawn again in every epoch.", panel=OPTIMIZATION, minimum=1, maximum=10_000
-    )
+    Attributes:
+        negatives: Hard negatives per query, drawn again in every epoch.
+    """
+
+    negatives: int = inherited(panel=OPTIMIZATION, minimum=1, maximum=10_000)
 
 
 @settings(kw_only=True)
 class Training(Threaded, OnDevice, Optimization, Writes):
-    """A command that trains a model."""
+    """A command that trains a model.
+
+    Attributes:
+        callback: Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The
+            training calls its functions.
+        track: Write the learning curve and validations for TensorBoard or Trackio, on this machine.
+        track_dir: Folder of the tracker, which may have many runs.
+    """
 
     option_panel = WATCHING
 
     scopes = scope(when(track=GIVEN), "track_dir")
 
-    callback: Sequence[str] = option(
-        (),
-        "Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The training "
-        "calls its functions.",
-        metavar="CLASS",
-        recorded=False,
-    )
-    track: Tracker | None = option(
-        None, "Write the learning curve and validations for TensorBoard or Trackio, on this machine.", recorded=False
-    )
-    track_dir: Path | None = option(
-        None, "Folder of the tracker, which may have many runs.", shown="tracking in the output"
-    )
+    callback: Sequence[str] = option((), metavar="CLASS", recorded=False)
+    track: Tracker | None = option(None, recorded=False)
+    track_dir: Path | None = option(None, shown="tracking in the output")
 
 
 @settings(kw_only=True)
 class StartModel(training.Start, Settings):
-    """The start model of a training."""
+    """The start model of a training.
+
+    Attributes:
+        model: Start model: `minilm`, a folder, or a Hugging Face id.
+        layers: Keep the first N transformer layers of the start model.
+        gradient_checkpointing: Compute the states of layers again in the backward pass: less memory, other dropout
+            masks on a CPU.
+    """
 
     option_panel = ENCODER
 
-    model: str = option(encoders.MODEL, "Start model: `minilm`, a folder, or a Hugging Face id.", recorded=False)
-    layers: int | None = option(None, "Keep the first N transformer layers of the start model.", minimum=1, shown="all")
-    gradient_checkpointing: bool = inherited(
-        "Compute the states of layers again in the backward pass: less memory, other dropout masks on a CPU."
-    )
+    model: str = option(encoders.MODEL, recorded=False)
+    layers: int | None = option(None, minimum=1, shown="all")
+    gradient_checkpointing: bool = inherited()
 
 
 @settings(kw_only=True)
 class AdaptedModel(encoders.LoraOptions, StartModel):
-    """A start model that may get a LoRA adapter."""
+    """A start model that may get a LoRA adapter.
+
+    Attributes:
+        lora_r: Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.
+        lora_alpha: Scale of the adapter, times its rank.
+        lora_targets: Linear modules with an adapter, by name: `query,value`; `auto` is all of them.
+    """
 
     option_panel = ENCODER
 
     scopes = scope(when(lora_r=GIVEN), "lora_alpha", "lora_targets")
 
-    lora_r: int | None = option(
-        None,
-        "Train a LoRA adapter of this rank; the transformer is frozen, heads are trained.",
-        minimum=1,
-        excluded=when(layers=GIVEN),
-        shown="all weights are trained",
-    )
-    lora_alpha: int | None = option(None, "Scale of the adapter, times its rank.", minimum=1, shown="twice the rank")
-    lora_targets: Sequence[str] = inherited(
-        "Linear modules with an adapter, by name: `query,value`; `auto` is all of them."
-    )
+    lora_r: int | None = option(None, minimum=1, excluded=when(layers=GIVEN), shown="all weights are trained")
+    lora_alpha: int | None = option(None, minimum=1, shown="twice the rank")
+    lora_targets: Sequence[str] = inherited()
 
 
 @settings(kw_only=True)
 class Architecture(EncoderContract, AdaptedModel):
-    """The encoder to train; defaults come from the start model."""
+    """The encoder to train; defaults come from the start model.
+
+    Attributes:
+        tied: One tower for queries and documents, or two.
+        markers: Query and document markers: `replace` puts them in place of [CLS] (DualRM), `prepend` after [CLS]
+            (CLEAR).
+        dim: Dimensions of a linear projection.
+        projection_norm: LayerNorm after the projection.
+    """
 
     option_panel = ENCODER
 
     scopes = scope(when(dim=GIVEN), "projection_norm") + scope(when(start=PROJECTION), "projection_norm")
 
-    tied: bool | None = option(
-        None, "One tower for queries and documents, or two.", "--tied/--untied", shown="the model's"
-    )
-    markers: Markers | None = option(
-        None,
-        "Query and document markers: `replace` puts them in place of [CLS] (DualRM), `prepend` after [CLS] (CLEAR).",
-        shown="the model's",
-    )
-    dim: int | None = option(None, "Dimensions of a linear projection.", minimum=1, shown="the model's")
-    projection_norm: bool | None = option(None, "LayerNorm after the projection.", shown="the model's")
+    tied: bool | None = option(None, "--tied/--untied", shown="the model's")
+    markers: Markers | None = option(None, shown="the model's")
+    dim: int | None = option(None, minimum=1, shown="the model's")
+    projection_norm: bool | None = option(None, shown="the model's")
 
 
 @settings(kw_only=True)
 class Validation(training.Validation, Settings):
-    """Validation during training."""
+    """Validation during training.
+
+    Attributes:
+        dev: Training examples of a dev split, for validation on their corpus.
+        dev_queries: Number of dev queries: the first ones of the split.
+        eval_steps: Steps between two validations.
+        keep: Keep the weights of the best validation, or the last ones.
+    """
 
     option_panel = VALIDATION
 
     scopes = scope(when(dev=GIVEN), "dev_queries", "eval_steps", "keep")
 
-    dev: Path | str | None = option(None, "Training examples of a dev split, for validation on their corpus.")
-    dev_queries: int = inherited("Number of dev queries: the first ones of the split.", minimum=1)
-    eval_steps: int | None = option(None, "Steps between two validations.", minimum=1, shown="a tenth of all steps")
-    keep: Keep = inherited("Keep the weights of the best validation, or the last ones.")
+    dev: Path | str | None = option(None)
+    dev_queries: int = inherited(minimum=1)
+    eval_steps: int | None = option(None, minimum=1, shown="a tenth of all steps")
+    keep: Keep = inherited()
 
 
 @settings(kw_only=True)
@@ -338,14 +370,17 @@ class ExampleValidation(Validation):
 
 @settings(kw_only=True)
 class Likelihood(Settings):
-    """Options of the negative log-likelihood."""
+    """Options of the negative log-likelihood.
+
+    Attributes:
+        temperature: Divisor of the dense scores.
+        in_batch: Use the documents of the other queries in the batch as negatives.
+    """
 
     option_panel = OBJECTIVE
 
-    temperature: float | None = option(None, "Divisor of the dense scores.", above=0, shown=TEMPERATURE)
-    in_batch: bool = option(
-        True, "Use the documents of the other queries in the batch as negatives.", "--in-batch/--no-in-batch"
-    )
+    temperature: float | None = option(None, above=0, shown=TEMPERATURE)
+    in_batch: bool = option(True, "--in-batch/--no-in-batch")
 
 
 TEACHER = "Teacher"
@@ -355,24 +390,23 @@ _TAUGHT = (_DISTILLED, when(loss=TAUGHT))
 
 @settings(kw_only=True)
 class Distillation(Settings):
-    """A loss on the scores of a teacher, next to another loss."""
+    """A loss on the scores of a teacher, next to another loss.
+
+    Attributes:
+        distill: Loss on a teacher's scores that is added: `margin-mse`, of score differences, or `kl`, divergence over
+            the query's documents, or the batch's for an encoder.
+        distill_weight: Weight of `--distill`.
+        teacher_temperature: Divisor of the teacher's scores; the learning curve shows the mean margins of both,
+            `student_margin` and `teacher_margin`.
+    """
 
     option_panel = TEACHER
 
     scopes = scope(_DISTILLED, "distill_weight", "teacher_temperature")
 
-    distill: Distill | None = option(
-        None,
-        "Loss on a teacher's scores that is added: `margin-mse`, of score differences, or `kl`, divergence over the "
-        "query's documents, or the batch's for an encoder.",
-    )
-    distill_weight: float = option(1.0, "Weight of `--distill`.", above=0)
-    teacher_temperature: float = option(
-        1.0,
-        "Divisor of the teacher's scores; the learning curve shows the mean margins of both, `student_margin` and "
-        "`teacher_margin`.",
-        above=0,
-    )
+    distill: Distill | None = option(None)
+    distill_weight: float = option(1.0, above=0)
+    teacher_temperature: float = option(1.0, above=0)
 
     @property
     def is_taught(self) -> bool:
@@ -382,7 +416,11 @@ class Distillation(Settings):
 
 @settings(kw_only=True)
 class Taught(Distillation):
-    """A loss on the scores of a teacher, alone or next to another loss."""
+    """A loss on the scores of a teacher, alone or next to another loss.
+
+    Attributes:
+        teacher: Teacher: a reranker, an encoder of any kind, or a dense index, whose vectors are read.
+    """
 
     option_panel = TEACHER
 
@@ -390,17 +428,32 @@ class Taught(Distillation):
 
     distill: Distill | None = inherited(excluded=when(loss=(*TAUGHT, "bpr")))
     teacher_temperature: float = inherited(applies=_TAUGHT)
-    teacher: str | None = option(
-        None,
-        "Teacher: a reranker, an encoder of any kind, or a dense index, whose vectors are read.",
-        shown="the scores in the examples",
-        recorded=False,
-    )
+    teacher: str | None = option(None, shown="the scores in the examples", recorded=False)
 
 
 @settings(kw_only=True)
 class LossOptions(Settings):
-    """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4)."""
+    """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4).
+
+    Attributes:
+        loss: Loss.
+        loss_options: Parameters of the loss without an option of their own, such as those of a loss of a plugin.
+        xi: Margin of a pair with equal scores by the scorer.
+        scorer: Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).
+        scorer_weight: Weight of the scorer's scores in the sum (lambda_train), relative to the dense scores divided by
+            `--temperature`.
+        scorer_schedule: Weight of the scorer: `fixed` is `--scorer-weight`, `anneal` rises to it, `random` is drawn
+            below it for each batch, `learned` is trained.
+        ortho_weight: Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.
+        ortho_control: Control experiment for `--ortho-weight`: each query and document gets the BM25 vector of another
+            one, always the same, so that the orthogonality has no meaning.
+        mask_matches: Fraction of the query's words that are masked in documents during training (RoC).
+        index: Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer
+            bm25`, and RoC in the learning curve with `--dev`.
+        matryoshka_dims: Lengths of vector prefixes that are trained in addition: `32,64,128`.
+        boost: Encoder or ensemble to extend by one learner. Mine the training examples with this encoder or ensemble,
+            so that the learner is trained on its errors.
+    """
 
     option_panel = OBJECTIVE
 
@@ -410,30 +463,17 @@ class LossOptions(Settings):
         + scope(when(loss=(*MARGINS, "nll", "roc", "residual-nll")), "in_batch")
     )
 
-    loss: str = option(training.LOSS, "Loss.", choices=LOSSES)
-    loss_options: Mapping[str, str] = option(
-        {},
-        "Parameters of the loss without an option of their own, such as those of a loss of a plugin.",
-        "--loss-option",
-        metavar="NAME=VALUE",
-    )
-    xi: float = option(training.XI, "Margin of a pair with equal scores by the scorer.")
-    scorer: str = option(
-        BM25, "Frozen scorer that the model complements: `bm25`, or an encoder (a Lambda, an ensemble).", recorded=False
-    )
+    loss: str = option(training.LOSS, choices=LOSSES)
+    loss_options: Mapping[str, str] = option({}, "--loss-option", metavar="NAME=VALUE")
+    xi: float = option(training.XI)
+    scorer: str = option(BM25, recorded=False)
     scorer_weight: float = option(
         By("scorer", {BM25: 0.1}, 1.0),
-        "Weight of the scorer's scores in the sum (lambda_train), relative to the dense scores divided by "
-        "`--temperature`.",
         minimum=0,
         shown="0.1 for `bm25`; 1 for an encoder",
         needed=when(scorer_schedule="learned"),
     )
-    scorer_schedule: ScorerSchedule = option(
-        "fixed",
-        "Weight of the scorer: `fixed` is `--scorer-weight`, `anneal` rises to it, `random` is drawn below it for each "
-        "batch, `learned` is trained.",
-    )
+    scorer_schedule: ScorerSchedule = option("fixed")
     temperature: float | None = redeclare(
         Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
@@ -443,42 +483,12 @@ class LossOptions(Settings):
         default=By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
         shown="`in-batch`; `no-in-batch` for margin, residual-margin",
     )
-    ortho_weight: float = option(
-        By("loss", {"roc": 1.0}, 0.0),
-        "Weight of the orthogonality to BM25's vectors (RoC); needs `--index`.",
-        minimum=0,
-        needed=when(ortho_control=True),
-    )
-    ortho_control: bool = option(
-        False,
-        "Control experiment for `--ortho-weight`: each query and document gets the BM25 vector of another one, always "
-        "the same, so that the orthogonality has no meaning.",
-    )
-    mask_matches: float = option(
-        By("loss", {"roc": 0.15}, 0.0),
-        "Fraction of the query's words that are masked in documents during training (RoC).",
-        minimum=0,
-        maximum=1,
-    )
-    index: Path | None = option(
-        None,
-        "Lexical index: BM25's vectors for the orthogonality, its scores of all documents of a batch for `--scorer "
-        "bm25`, and RoC in the learning curve with `--dev`.",
-        needed=when(ortho_weight=POSITIVE),
-    )
-    matryoshka_dims: Sequence[int] = option(
-        (),
-        "Lengths of vector prefixes that are trained in addition: `32,64,128`.",
-        minimum=1,
-        excluded=when(ortho_weight=POSITIVE),
-    )
-    boost: str | None = option(
-        None,
-        "Encoder or ensemble to extend by one learner. Mine the training examples with this encoder or ensemble, so "
-        "that the learner is trained on its errors.",
-        panel=BOOSTING,
-        recorded=False,
-    )
+    ortho_weight: float = option(By("loss", {"roc": 1.0}, 0.0), minimum=0, needed=when(ortho_control=True))
+    ortho_control: bool = option(False)
+    mask_matches: float = option(By("loss", {"roc": 0.15}, 0.0), minimum=0, maximum=1)
+    index: Path | None = option(None, needed=when(ortho_weight=POSITIVE))
+    matryoshka_dims: Sequence[int] = option((), minimum=1, excluded=when(ortho_weight=POSITIVE))
+    boost: str | None = option(None, panel=BOOSTING, recorded=False)
 
     def parameters(self) -> dict[str, Any]:
         """Return the options that apply, by name: the keyword arguments of a loss are among them."""
@@ -487,33 +497,32 @@ class LossOptions(Settings):
 
 @settings(kw_only=True)
 class OnCluster(Settings, Workers):
-    """A command that can compute on a Ray cluster."""
+    """A command that can compute on a Ray cluster.
+
+    Attributes:
+        ray_address: Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or `local`
+            (start one).
+        ray_workers: Blocks in progress on the Ray cluster at a time. Each block uses one core.
+    """
 
     option_panel = GENERAL
 
     scopes = scope(when(ray_address=GIVEN), "ray_workers")
 
-    ray_address: str | None = inherited(
-        "Compute on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or `local` "
-        "(start one).",
-        recorded=False,
-    )
-    ray_workers: int = inherited(
-        "Blocks in progress on the Ray cluster at a time. Each block uses one core.",
-        minimum=1,
-        maximum=65536,
-        recorded=False,
-    )
+    ray_address: str | None = inherited(recorded=False)
+    ray_workers: int = inherited(minimum=1, maximum=65536, recorded=False)
 
 
 @settings(kw_only=True)
 class ThreadedOnCluster(OnCluster, Threaded):
-    """A command that can compute on a Ray cluster, with several threads for each block."""
+    """A command that can compute on a Ray cluster, with several threads for each block.
 
-    ray_workers: int = inherited(
-        "Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core without "
-        "`--threads`."
-    )
+    Attributes:
+        ray_workers: Blocks in progress on the Ray cluster at a time. Each block uses `--threads` cores, or one core
+            without `--threads`.
+    """
+
+    ray_workers: int = inherited()
 
     @property
     def cores(self) -> int:

@@ -25,6 +25,23 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
     of its standard deviation over the collection: .3 for lexical indexes, .7 for dense ones. `--tune` chooses the
     fusion on judged queries.
+
+    Attributes:
+        indexes: Lexical and dense indexes of one corpus.
+        method: Fusion method; see `hybrid fuse`.
+        weights: One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations;
+            or `@FILE` written by `fuse --tune`.
+        missing: A document that an index does not return; see `hybrid fuse`.
+        depth: Hits of each index that are fused.
+        reranker: Reranker of the first fused hits: a folder, or a Hugging Face id.
+        rerank_depth: Hits per query that the reranker rescores.
+        queries: Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.
+        split: Split of the collection in `--queries` or `--qrels`.
+        seed: Random seed of the sentences and folds.
+        tune: Search the queries of `--qrels`, and choose method and weights on them.
+        calibrate: Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.
+        qrels: Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.
+        measure: Measure to maximize.
     """
 
     command = "compose"
@@ -37,7 +54,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         "hybrid compose out/bm25 out/dense --calibrate --qrels data/mine --split dev --output out/retriever",
     )
 
-    indexes: Sequence[Path] = argument(REQUIRED, "Lexical and dense indexes of one corpus.")
+    indexes: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(method=GIVEN), "normalize", "missing")
@@ -50,57 +67,30 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     )
 
     method: str | None = redeclare(
-        Fuse,
-        "method",
-        default=None,
-        help="Fusion method; see `hybrid fuse`.",
-        shown="the sum of exact scores in units of their deviations",
+        Fuse, "method", default=None, shown="the sum of exact scores in units of their deviations"
     )
     weights: str | Sequence[float] | None = option(
-        None,
-        "One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations; or "
-        "`@FILE` written by `fuse --tune`.",
-        parse=str,
-        shown="0.3 for lexical, 0.7 for dense indexes; else equal",
+        None, parse=str, shown="0.3 for lexical, 0.7 for dense indexes; else equal"
     )
     normalize: Normalization | None = redeclare(Fuse, "normalize")
     rrf_k: float = redeclare(Fuse, "rrf_k", applies=when(method="rrf"))
-    missing: Missing | None = redeclare(
-        Fuse, "missing", help="A document that an index does not return; see `hybrid fuse`.", panel=""
-    )
-    depth: int = option(HITS, "Hits of each index that are fused.", minimum=1)
+    missing: Missing | None = redeclare(Fuse, "missing", panel="")
+    depth: int = option(HITS, minimum=1)
     group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)
-    reranker: str | None = option(
-        None, "Reranker of the first fused hits: a folder, or a Hugging Face id.", panel=RERANK
-    )
-    rerank_depth: int = option(50, "Hits per query that the reranker rescores.", panel=RERANK, minimum=1)
+    reranker: str | None = option(None, panel=RERANK)
+    rerank_depth: int = option(50, panel=RERANK, minimum=1)
     queries: Path | None = option(
         None,
-        "Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.",
         panel=SCALE,
         shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
     )
-    split: str | None = option(None, "Split of the collection in `--queries` or `--qrels`.", recorded=False)
-    seed: int = inherited("Random seed of the sentences and folds.")
-    tune: bool = option(
-        False,
-        "Search the queries of `--qrels`, and choose method and weights on them.",
-        panel=TUNING,
-        excluded=(when(weights=GIVEN), when(method=GIVEN)),
-    )
-    calibrate: bool = option(
-        False,
-        "Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.",
-        panel=TUNING,
-    )
-    qrels: Path | None = option(
-        None,
-        "Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.",
-        panel=TUNING,
-        needed=(when(tune=True), when(calibrate=True)),
-    )
+    split: str | None = option(None, recorded=False)
+    seed: int = inherited()
+    tune: bool = option(False, panel=TUNING, excluded=(when(weights=GIVEN), when(method=GIVEN)))
+    calibrate: bool = option(False, panel=TUNING)
+    qrels: Path | None = option(None, panel=TUNING, needed=(when(tune=True), when(calibrate=True)))
     machine: Path | None = redeclare(Fuse, "machine")
-    measure: str = option("nDCG@10", "Measure to maximize.", panel=TUNING, parse=MEASURE)
+    measure: str = option("nDCG@10", panel=TUNING, parse=MEASURE)
 
     def check(self) -> None:
         """Refuse an index that is listed twice."""
@@ -117,21 +107,23 @@ class Update(OnDevice, Threaded, ReadsFiles):
     ones are analyzed and encoded. New generations of collection and indexes (`bm25.2`, `dense.2`) are written next to
     the old ones, and the retriever is switched last: open searches, and a killed update, keep the old state. Weights
     and scales are kept.
+
+    Attributes:
+        retriever: Retriever, or the folder of `auto`.
+        documents: All documents in their present state: files or folders as for `prepare files`, or a collection.
+        dry_run: Print what has changed, and write nothing.
+        allow_shrink: Delete over half of the documents, if so many are gone.
+        prune: Remove earlier generations that no retriever next to this one names.
     """
 
     command = "update"
     panel = FUSION
-    examples = (
-        "hybrid update out/mine docs/",
-        "hybrid update out/retriever docs.jsonl --prune",
-    )
+    examples = ("hybrid update out/mine docs/", "hybrid update out/retriever docs.jsonl --prune")
 
-    retriever: Path = argument(REQUIRED, "Retriever, or the folder of `auto`.")
-    documents: Sequence[Path] = argument(
-        REQUIRED, "All documents in their present state: files or folders as for `prepare files`, or a collection."
-    )
+    retriever: Path = argument(REQUIRED)
+    documents: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
-    dry_run: bool = option(False, "Print what has changed, and write nothing.", recorded=False)
-    allow_shrink: bool = option(False, "Delete over half of the documents, if so many are gone.", recorded=False)
-    prune: bool = option(False, "Remove earlier generations that no retriever next to this one names.", recorded=False)
+    dry_run: bool = option(False, recorded=False)
+    allow_shrink: bool = option(False, recorded=False)
+    prune: bool = option(False, recorded=False)
     java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")

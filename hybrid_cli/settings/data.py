@@ -54,6 +54,17 @@ class Prepare(Seeded, Writes, options.Import):
 
     Attributes:
         reader: reader of a plugin, a function of its own options; None for ours, which are in `collections/readers`.
+        sample: Keep a random sample of N documents that includes all documents judged relevant for the queries;
+            judgments of documents outside of the sample are dropped.
+        sample_queries: Keep at most N random queries of a split.
+        split_passages: Split documents into passages of N words, named DOCID#0, DOCID#1, ...; judgments hold for all
+            passages of a document. See `concat-runs --max-per`.
+        passage_stride: Words between the starts of two passages.
+        pseudo_queries: Take a query out of every document: its title, first sentence, a random sentence or heading.
+            Queries of the source are omitted.
+        pseudo_train: Maximum number of training queries.
+        pseudo_dev: Maximum number of dev queries; with training queries, at most a fifth of all.
+        seed: Random seed of the sample and of the pseudo-queries.
     """
 
     reader: ClassVar[Callable[..., Any] | None] = None
@@ -65,22 +76,10 @@ class Prepare(Seeded, Writes, options.Import):
         + scope(when(sample_queries=GIVEN), "seed")
     )
 
-    sample: int | None = option(
-        None,
-        "Keep a random sample of N documents that includes all documents judged relevant for the queries; judgments of "
-        "documents outside of the sample are dropped.",
-        metavar="N",
-        panel=SAMPLE,
-        minimum=1,
-        shown="all documents",
-    )
-    sample_queries: Mapping[str, int] = option(
-        {}, "Keep at most N random queries of a split.", metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries"
-    )
+    sample: int | None = option(None, metavar="N", panel=SAMPLE, minimum=1, shown="all documents")
+    sample_queries: Mapping[str, int] = option({}, metavar="SPLIT=N", panel=SAMPLE, minimum=1, shown="all queries")
     split_passages: int | None = option(
         None,
-        "Split documents into passages of N words, named DOCID#0, DOCID#1, ...; judgments hold for all passages of a "
-        "document. See `concat-runs --max-per`.",
         metavar="N",
         panel=PASSAGES,
         minimum=1,
@@ -89,54 +88,43 @@ class Prepare(Seeded, Writes, options.Import):
         excluded=when(on_duplicate=("first", "last")),
     )
     passage_stride: int | None = option(
-        None,
-        "Words between the starts of two passages.",
-        metavar="N",
-        panel=PASSAGES,
-        minimum=1,
-        shown="their length, without overlap",
-        recorded=False,
+        None, metavar="N", panel=PASSAGES, minimum=1, shown="their length, without overlap", recorded=False
     )
     pseudo_queries: PseudoQueries | None = option(
-        None,
-        "Take a query out of every document: its title, first sentence, a random sentence or heading. Queries of the "
-        "source are omitted.",
-        panel=PSEUDO,
-        recorded=False,
-        excluded=when(on_duplicate="last"),
+        None, panel=PSEUDO, recorded=False, excluded=when(on_duplicate="last")
     )
-    pseudo_train: int = inherited("Maximum number of training queries.", panel=PSEUDO, minimum=0)
-    pseudo_dev: int = inherited(
-        "Maximum number of dev queries; with training queries, at most a fifth of all.", panel=PSEUDO, minimum=1
-    )
-    seed: int = inherited(
-        "Random seed of the sample and of the pseudo-queries.",
-    )
+    pseudo_train: int = inherited(panel=PSEUDO, minimum=0)
+    pseudo_dev: int = inherited(panel=PSEUDO, minimum=1)
+    seed: int = inherited()
 
 
 @settings(kw_only=True)
 class PrepareRows(Prepare, options.Rows):
-    """A source whose rows may repeat or contradict each other."""
+    """A source whose rows may repeat or contradict each other.
+
+    Attributes:
+        on_duplicate: Rows with the same id: stop with an error, keep the first row, or keep the last row.
+        on_dangling: Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.
+    """
 
     scopes = scope(when(pseudo_queries=None), "on_dangling")
 
-    on_duplicate: OnDuplicate = inherited(
-        "Rows with the same id: stop with an error, keep the first row, or keep the last row."
-    )
-    on_dangling: OnDangling = inherited(
-        "Judgments of unknown documents or queries: stop with an error, drop the judgments, or keep them.",
-    )
+    on_duplicate: OnDuplicate = inherited()
+    on_dangling: OnDangling = inherited()
 
 
 @settings(kw_only=True)
 class PrepareDocumentFiles(OnCluster, PrepareRows):
-    """A source that may have its documents in several files."""
+    """A source that may have its documents in several files.
 
-    ray_address: str | None = inherited(
-        "Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this machine), or "
-        "`local` (start one)."
-    )
-    ray_workers: int = inherited("Files read on the Ray cluster at a time, each on one core and in memory.")
+    Attributes:
+        ray_address: Read the files of documents on the Ray cluster at this address: `10.0.0.1:6379`, `auto` (on this
+            machine), or `local` (start one).
+        ray_workers: Files read on the Ray cluster at a time, each on one core and in memory.
+    """
+
+    ray_address: str | None = inherited()
+    ray_workers: int = inherited()
 
 
 @settings(kw_only=True)
@@ -145,6 +133,11 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
 
     A query is the first paragraph of a docstring; the document with the rest of the docstring is relevant. The source
     files of numpy, scipy, sklearn and pandas are parsed, never imported. Queries are split into train, dev and test.
+
+    Attributes:
+        package: Additional packages, named as in `import`.
+        only: Read the packages of `--package` only.
+        seed: Random seed of the splits, the sample and the pseudo-queries.
     """
 
     command = "prepare python-docs"
@@ -156,9 +149,9 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
 
     scopes = scope(when(package=GIVEN), "only")
 
-    package: Sequence[str] = option((), "Additional packages, named as in `import`.", recorded=False)
-    only: bool = option(False, "Read the packages of `--package` only.", recorded=False)
-    seed: int = inherited("Random seed of the splits, the sample and the pseudo-queries.", applies=())
+    package: Sequence[str] = option((), recorded=False)
+    only: bool = option(False, recorded=False)
+    seed: int = inherited(applies=())
 
 
 @settings()
@@ -178,6 +171,20 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
     queries belong to the splits with their judgments, other judgments to the split of the queries if there is one file
     of each, else to the split `test`.
+
+    Attributes:
+        documents: Files of documents, HTML pages, or folders of text files (.txt, .md, .rst, .html), a document each.
+        queries: Files of queries.
+        qrels: Files of judgments.
+        document_columns: Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25
+            --fields`.
+        metadata: Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.
+        query_columns: Columns of queries: `id`, `text`, `answers`.
+        qrels_columns: Columns of judgments: `qid`, `docid`, `relevance`.
+        header: The first row of TSV and CSV files names the columns.
+        quoted: Fields of TSV and CSV files may be in double quotes.
+        on_error: Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip
+            them.
     """
 
     command = "prepare files"
@@ -189,9 +196,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         "--qrels dev=judgments.csv --output data/articles",
     )
 
-    documents: Sequence[Path] = argument(
-        REQUIRED, "Files of documents, HTML pages, or folders of text files (.txt, .md, .rst, .html), a document each."
-    )
+    documents: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(queries=GIVEN), "query_columns")
@@ -201,41 +206,19 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         + scope(when(documents_form=TEXT_FILES), "on_error")
     )
 
-    queries: Sequence[str] = option((), "Files of queries.", metavar="[SPLIT=]FILE", recorded=False)
-    qrels: Sequence[str] = option((), "Files of judgments.", metavar="[SPLIT=]FILE", recorded=False)
-    document_columns: Mapping[str, str] = option(
-        {},
-        "Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25 --fields`.",
-        metavar="FIELD=COLUMN",
-        shown="by their names",
-    )
-    metadata: Sequence[str] = option(
-        (),
-        "Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.",
-        metavar="COLUMN,...",
-        recorded=False,
-    )
+    queries: Sequence[str] = option((), metavar="[SPLIT=]FILE", recorded=False)
+    qrels: Sequence[str] = option((), metavar="[SPLIT=]FILE", recorded=False)
+    document_columns: Mapping[str, str] = option({}, metavar="FIELD=COLUMN", shown="by their names")
+    metadata: Sequence[str] = option((), metavar="COLUMN,...", recorded=False)
     query_columns: Mapping[str, str] = option(
-        {},
-        "Columns of queries: `id`, `text`, `answers`.",
-        metavar="FIELD=COLUMN",
-        shown="by their names",
-        choices=("id", "text", "answers"),
+        {}, metavar="FIELD=COLUMN", shown="by their names", choices=("id", "text", "answers")
     )
     qrels_columns: Mapping[str, str] = option(
-        {},
-        "Columns of judgments: `qid`, `docid`, `relevance`.",
-        metavar="FIELD=COLUMN",
-        shown="by their names",
-        choices=("qid", "docid", "relevance"),
+        {}, metavar="FIELD=COLUMN", shown="by their names", choices=("qid", "docid", "relevance")
     )
-    header: bool | None = option(
-        None, "The first row of TSV and CSV files names the columns.", shown="if it contains a usual name"
-    )
-    quoted: bool | None = option(None, "Fields of TSV and CSV files may be in double quotes.", shown="CSV files only")
-    on_error: OnError = inherited(
-        "Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip them."
-    )
+    header: bool | None = option(None, shown="if it contains a usual name")
+    quoted: bool | None = option(None, shown="CSV files only")
+    on_error: OnError = inherited()
 
     def check(self) -> None:
         """Refuse files of queries as documents, and names that `index-bm25 --fields` cannot take."""
@@ -262,6 +245,9 @@ class PrepareBeir(PrepareRows, options.Beir):
     """Import a BEIR folder.
 
     Each file in `qrels/` is a split. Queries without judgments form the split `unjudged`.
+
+    Attributes:
+        folder: Folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
     """
 
     command = "prepare beir"
@@ -271,7 +257,7 @@ class PrepareBeir(PrepareRows, options.Beir):
         "hybrid prepare beir nq --sample 100000 --output data/nq-100k",
     )
 
-    folder: Path = argument(REQUIRED, "Folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.")
+    folder: Path = argument(REQUIRED)
 
 
 @settings()
@@ -280,6 +266,12 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
 
     Version 2 has JSON lines in a folder of files: passages are imported with their id `pid`, documents with title and
     body.
+
+    Attributes:
+        corpus: collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.
+        queries: Query ids and texts of each split.
+        qrels: Judgments of each split.
+        triples: Ids of a query, a relevant document and another document; the relevant ones become judgments.
     """
 
     command = "prepare msmarco"
@@ -291,17 +283,13 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
         "dev=passv2_dev_qrels.tsv --output data/msmarco-v2",
     )
 
-    corpus: Path = argument(REQUIRED, "collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.")
+    corpus: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(_QRELS, "on_dangling") + scope(when(triples=GIVEN, pseudo_queries=None), "on_dangling")
 
-    queries: Mapping[str, Path] = option({}, "Query ids and texts of each split.", metavar="SPLIT=FILE")
-    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
-    triples: Mapping[str, Path] = option(
-        {},
-        "Ids of a query, a relevant document and another document; the relevant ones become judgments.",
-        metavar="SPLIT=FILE",
-    )
+    queries: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    triples: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
 
 
 @settings()
@@ -309,6 +297,13 @@ class PrepareDpr(PrepareRows, options.Dpr):
     """Import the passages, questions and training files of DPR.
 
     Questions get the numbers 0, 1, 2, ... in each split as ids.
+
+    Attributes:
+        corpus: psgs_w100.tsv, plain or gzipped.
+        questions: Questions and answers of each split (.csv with tabs, .jsonl or .json).
+        training: Training JSON of each split: questions, answers and positive passages.
+        sample_from: Documents of a sample besides the relevant ones: `random`, or first the hard negatives of
+            `--training`.
     """
 
     command = "prepare dpr"
@@ -318,23 +313,13 @@ class PrepareDpr(PrepareRows, options.Dpr):
         "--output data/nq",
     )
 
-    corpus: Path = argument(REQUIRED, "psgs_w100.tsv, plain or gzipped.")
+    corpus: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(training=GIVEN, pseudo_queries=None), "on_dangling") + scope(when(sample=GIVEN), "sample_from")
 
-    questions: Mapping[str, Path] = option(
-        {}, "Questions and answers of each split (.csv with tabs, .jsonl or .json).", metavar="SPLIT=FILE"
-    )
-    training: Mapping[str, Path] = option(
-        {},
-        "Training JSON of each split: questions, answers and positive passages.",
-        metavar="SPLIT=FILE",
-        needed=when(sample_from="contexts"),
-    )
-    sample_from: SampleFrom = inherited(
-        "Documents of a sample besides the relevant ones: `random`, or first the hard negatives of `--training`.",
-        panel=SAMPLE,
-    )
+    questions: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
+    sample_from: SampleFrom = inherited(panel=SAMPLE)
 
 
 @settings()
@@ -347,20 +332,35 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
 
     Without `--corpus`, the documents are the passages of the files. `mine-negatives --sources given:FILE` draws from
     their negatives.
+
+    Attributes:
+        training: Training file of each split.
+        corpus: JSON lines of docid, title and text; needed for ids.
     """
 
     command = "prepare tevatron"
     panel = DATA
     examples = ("hybrid prepare tevatron train=train.jsonl dev=dev.jsonl --corpus corpus.jsonl --output data/msmarco",)
 
-    training: Mapping[str, Path] = argument(REQUIRED, "Training file of each split.", metavar="SPLIT=FILE...")
+    training: Mapping[str, Path] = argument(REQUIRED, metavar="SPLIT=FILE...")
     _: KW_ONLY
-    corpus: Path | None = option(None, "JSON lines of docid, title and text; needed for ids.")
+    corpus: Path | None = option(None)
 
 
 @settings()
 class PrepareTrec(PrepareDocumentFiles, options.Trec):
-    """Import TREC documents, topics and judgments."""
+    """Import TREC documents, topics and judgments.
+
+    Attributes:
+        corpus: Documents in SGML or JSON lines: a file, or a folder of files.
+        topics: Topics of each split.
+        qrels: Judgments of each split.
+        topic_fields: Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other
+            tags, such as `disease,gene`.
+        text_fields: More fields of SGML documents that become text, such as `byline,subject`; `all` for all. A note
+            counts the words of other fields.
+        encoding: Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.
+    """
 
     command = "prepare trec"
     panel = DATA
@@ -369,7 +369,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
         "--encoding latin-1 --output data/robust04",
     )
 
-    corpus: Path = argument(REQUIRED, "Documents in SGML or JSON lines: a file, or a folder of files.")
+    corpus: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(_QRELS, "on_dangling")
@@ -378,21 +378,11 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
         + scope(when(inputs=SGML), "encoding")
     )
 
-    topics: Mapping[str, Path] = option({}, "Topics of each split.", "--topics", "--queries", metavar="SPLIT=FILE")
-    qrels: Mapping[str, Path] = option({}, "Judgments of each split.", metavar="SPLIT=FILE")
-    topic_fields: Sequence[str] = inherited(
-        "Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other tags, such "
-        "as `disease,gene`."
-    )
-    text_fields: Sequence[str] = option(
-        (),
-        "More fields of SGML documents that become text, such as `byline,subject`; `all` for all. A note counts the "
-        "words of other fields.",
-    )
-    encoding: str = inherited(
-        "Encoding of SGML and XML files, an extension of ASCII; the older TREC disks need `latin-1`.",
-        parse=text_encoding,
-    )
+    topics: Mapping[str, Path] = option({}, "--topics", "--queries", metavar="SPLIT=FILE")
+    qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    topic_fields: Sequence[str] = inherited()
+    text_fields: Sequence[str] = option(())
+    encoding: str = inherited(parse=text_encoding)
 
 
 @settings()
@@ -400,17 +390,16 @@ class PrepareIrds(PrepareRows, options.Irds):
     """Import datasets of ir_datasets, which downloads missing files.
 
     Needs the extra `irds`.
+
+    Attributes:
+        ids: Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.
     """
 
     command = "prepare irds"
     panel = DATA
     examples = ("hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco",)
 
-    ids: Sequence[str] = argument(
-        REQUIRED,
-        "Dataset ids over one corpus; without SPLIT=, the last part of the id names the split.",
-        metavar="[SPLIT=]ID...",
-    )
+    ids: Sequence[str] = argument(REQUIRED, metavar="[SPLIT=]ID...")
 
 
 def prepare_with(name: str, added: Any) -> type[Prepare]:
@@ -454,22 +443,26 @@ class Split(Seeded, Writes):
     queries. One index serves all folds.
 
     With `--no-dev`, `train-i` contains all queries outside of fold i: 200 of 250 with five folds (RoC on Robust04).
+
+    Attributes:
+        collection: Collection with judgments.
+        folds: Number of folds; with `--folds-file`, the number of folds required in the file.
+        folds_file: Predefined folds: a JSON list of lists of query ids, or lines of query id and fold.
+        splits: Splits whose queries are divided, or `all`.
+        dev: Use the fold after the test fold as dev split; else it is part of the training split.
+        seed: Random seed of the folds.
     """
 
     command = "split"
     panel = DATA
     examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
 
-    collection: Path = argument(REQUIRED, "Collection with judgments.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(folds_file=None), "seed")
 
-    folds: int = option(5, "Number of folds; with `--folds-file`, the number of folds required in the file.", minimum=2)
-    folds_file: Path | None = option(
-        None, "Predefined folds: a JSON list of lists of query ids, or lines of query id and fold."
-    )
-    splits: Sequence[str] = option(
-        (), "Splits whose queries are divided, or `all`.", "--split", shown="the only split", recorded=False
-    )
-    dev: bool = option(True, "Use the fold after the test fold as dev split; else it is part of the training split.")
-    seed: int = inherited("Random seed of the folds.")
+    folds: int = option(5, minimum=2)
+    folds_file: Path | None = option(None)
+    splits: Sequence[str] = option((), "--split", shown="the only split", recorded=False)
+    dev: bool = option(True)
+    seed: int = inherited()

@@ -32,7 +32,7 @@ from hybrid_cli.settings.common import (
     as_names,
 )
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
-from hybrid_cli.settings.retrieval import FAISS_DEVICE, RETRIEVAL, IndexBm25, SearchOptions
+from hybrid_cli.settings.retrieval import RETRIEVAL, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
 HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
@@ -52,61 +52,64 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 @settings(kw_only=True)
 class VectorIndex(Budgeted, Seeded, options.VectorIndex):
-    """Type and parameters of a FAISS index."""
+    """Type and parameters of a FAISS index.
+
+    Attributes:
+        index_type: Index type: exact (`flat`), codes, graphs (`hnsw`), lists (`ivf`), or `auto`: the smallest with
+            enough recall. Table: docs/indexes.md.
+        factory: Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.
+        m: Links per vector of an HNSW graph.
+        ef_construction: Size of the candidate list during the construction of an HNSW graph.
+        ef_search: Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.
+        nlist: Number of inverted lists.
+        nprobe: Number of inverted lists searched per query; `search --nprobe` overrides it.
+        pq_bytes: Bytes of a product code.
+        memory: Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work
+            that does not fit is refused.
+        min_recall: Minimum recall of the exact top 100 hits.
+        seed: Random seed of training samples and recall checks.
+        faiss_device: Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers:
+            `0,1`.
+    """
 
     option_panel = INDEX
 
     index_type: str | None = option(
-        None,
-        "Index type: exact (`flat`), codes, graphs (`hnsw`), lists (`ivf`), or `auto`: the smallest with enough "
-        "recall. "
-        "Table: docs/indexes.md.",
-        choices=INDEX_TYPES,
-        applies=_DOCUMENTS,
-        shown="flat; binary for a model trained with --loss bpr",
+        None, choices=INDEX_TYPES, applies=_DOCUMENTS, shown="flat; binary for a model trained with --loss bpr"
     )
     factory: str | None = option(
-        None, "Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.",
-        applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE)
+        None, applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE)
     )  # fmt: skip
-    m: int = inherited(
-        "Links per vector of an HNSW graph.", "--M", minimum=2, maximum=1024, applies=when(index_type=HNSW)
-    )
+    m: int = inherited("--M", minimum=2, maximum=1024, applies=when(index_type=HNSW))
     ef_construction: int = inherited(
-        "Size of the candidate list during the construction of an HNSW graph.", minimum=1,
+        minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
     )  # fmt: skip
     ef_search: int = inherited(
-        "Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.", minimum=1,
+        minimum=1,
         applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
     )  # fmt: skip
     nlist: int | None = option(
-        None, "Number of inverted lists.", minimum=1, applies=when(index_type="ivf"),
+        None, minimum=1, applies=when(index_type="ivf"),
         shown="4 times the square root of the documents"
     )  # fmt: skip
     nprobe: int = inherited(
-        "Number of inverted lists searched per query; `search --nprobe` overrides it.", minimum=1,
+        minimum=1,
         applies=(when(index_type="ivf"), when(lists=IVF_FACTORY))
     )  # fmt: skip
     pq_bytes: int | None = option(
-        None, "Bytes of a product code.", minimum=1, applies=when(index_type=("pq", "opq", "auto")),
+        None, minimum=1, applies=when(index_type=("pq", "opq", "auto")),
         shown="a quarter of the dimensions"
     )  # fmt: skip
     memory: int | None = inherited(
-        "Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work "
-        "that does not fit is refused.", applies=when(encoder=OF_DENSE), recorded=True
+        applies=when(encoder=OF_DENSE), recorded=True
     )  # fmt: skip
-    min_recall: float = inherited(
-        "Minimum recall of the exact top 100 hits.", minimum=0, maximum=1, applies=when(index_type="auto")
-    )
+    min_recall: float = inherited(minimum=0, maximum=1, applies=when(index_type="auto"))
     faiss_device: str = redeclare(
-        SearchOptions, "faiss_device", help=FAISS_DEVICE,
+        SearchOptions, "faiss_device",
         panel=INDEX, applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)), recorded=False
     )  # fmt: skip
-    seed: int = inherited(
-        "Random seed of training samples and recall checks.",
-        applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)),
-    )
+    seed: int = inherited(applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)))
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, the structures in the factory string, and whether the index is approximate."""
@@ -134,6 +137,18 @@ class Combine(Budgeted, OnDevice, Writes):
 
     Vectors are concatenated or added, the second encoder with a weight on the query side. An index of the combination
     serves every weight. With `--tune`, the weight is selected on the judged queries of a collection.
+
+    Attributes:
+        models: Two encoders: `minilm`, a folder, or a Hugging Face id.
+        combine: Concatenate the vectors, or add them.
+        weight: Weight of the second encoder, on the query side.
+        tune: Collection with judged queries, which select the weight.
+        split: Split of the collection in `--tune`.
+        index: Index of the same two models, built by `encode` with any weight.
+        measure: Measure to maximize.
+        depth: Top-ranked documents of each encoder alone; both encoders score all of them.
+        grid: Candidate weights: `scaled` by the deviations of the scores (the middle of the best is selected),
+            `reciprocal` (SPAR) or `log` (the best).
     """
 
     command = "combine"
@@ -143,29 +158,17 @@ class Combine(Budgeted, OnDevice, Writes):
         "hybrid combine out/dense out/lambda --tune data/pydocs --index out/spar-index --output out/spar-tuned",
     )
 
-    models: Sequence[NameOrPath] = argument(REQUIRED, "Two encoders: `minilm`, a folder, or a Hugging Face id.")
+    models: Sequence[NameOrPath] = argument(REQUIRED)
     _: KW_ONLY
-    combine: CombineMode = option(Combining.combine, "Concatenate the vectors, or add them.")
-    weight: float = option(
-        Combining.weight, "Weight of the second encoder, on the query side.", applies=when(tune=None)
-    )
-    tune: Path | None = option(None, "Collection with judged queries, which select the weight.", panel=TUNING)
-    split: str | None = redeclare(
-        IndexBm25, "split", help="Split of the collection in `--tune`.", applies=when(tune=GIVEN)
-    )
-    index: Path | None = _tuning_option(
-        None, "Index of the same two models, built by `encode` with any weight.", needed=when(tune=GIVEN)
-    )
-    measure: str = _tuning_option("R@100", "Measure to maximize.", parse=MEASURE)
-    depth: int = _tuning_option(
-        100, "Top-ranked documents of each encoder alone; both encoders score all of them.", minimum=1
-    )
+    combine: CombineMode = option(Combining.combine)
+    weight: float = option(Combining.weight, applies=when(tune=None))
+    tune: Path | None = option(None, panel=TUNING)
+    split: str | None = redeclare(IndexBm25, "split", applies=when(tune=GIVEN))
+    index: Path | None = _tuning_option(None, needed=when(tune=GIVEN))
+    measure: str = _tuning_option("R@100", parse=MEASURE)
+    depth: int = _tuning_option(100, minimum=1)
     memory: int | None = inherited(applies=when(tune=GIVEN))
-    grid: Literal["scaled", "reciprocal", "log"] = _tuning_option(
-        "scaled",
-        "Candidate weights: `scaled` by the deviations of the scores (the middle of the best is selected), "
-        "`reciprocal` (SPAR) or `log` (the best).",
-    )
+    grid: Literal["scaled", "reciprocal", "log"] = _tuning_option("scaled")
 
     def check(self) -> None:
         """Require two models."""
@@ -183,6 +186,26 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those
     of a second index (`--concat-with`); no text is encoded. An interrupted command resumes with the first missing
     shard.
+
+    Attributes:
+        collection: A collection or corpus, or a dense index to rebuild with another index type.
+        model: Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.
+        queries: File of queries to encode, in place of a corpus.
+        split: Encode the queries of this split of the collection.
+        from_vectors: Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products.
+            Name their model with `--model`.
+        ids: Ids of the vectors, one per line.
+        concat_with: Second dense index of the same corpus; both are combined without encoding.
+        weight: Weight of the second encoder, on the query side; `search --weight` overrides it.
+        truncate_dim: Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.
+        devices: Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those
+            of one device.
+        recall_check: Measure and store the recall of an approximate index against exact search.
+        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8` is for
+            CPUs without bf16.
+        vector_dtype: Type of the stored vectors.
+        shard_size: Texts per shard; an interruption loses at most one shard.
+        batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
     """
 
     command = "encode"
@@ -195,41 +218,31 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         "hybrid encode data/pydocs --from-vectors documents.npy --ids docids.txt --output out/mine-index",
     )
 
-    collection: Path | None = argument(
-        None, "A collection or corpus, or a dense index to rebuild with another index type.", needed=when(queries=None)
-    )
+    collection: Path | None = argument(None, needed=when(queries=None))
     _: KW_ONLY
     model: Sequence[NameOrPath] | NameOrPath = option(
-        (StartModel.model,), "Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.",
-        applies=when(input=TEXTS)
+        (StartModel.model,), applies=when(input=TEXTS)
     )  # fmt: skip
-    queries: Path | None = option(
-        None, "File of queries to encode, in place of a corpus.", applies=when(collection=None)
-    )
-    split: str | None = option(
-        None, "Encode the queries of this split of the collection.", applies=when(input=TEXTS), recorded=False
-    )
+    queries: Path | None = option(None, applies=when(collection=None))
+    split: str | None = option(None, applies=when(input=TEXTS), recorded=False)
     from_vectors: Path | None = option(
         None,
-        "Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products. Name their "
-        "model with `--model`.", panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
+        panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
     )  # fmt: skip
     ids: Path | None = option(
-        None, "Ids of the vectors, one per line.", panel=IMPORTED, applies=when(from_vectors=GIVEN),
+        None, panel=IMPORTED, applies=when(from_vectors=GIVEN),
         shown="in the order of the documents or queries"
     )  # fmt: skip
     concat_with: Path | None = option(
-        None, "Second dense index of the same corpus; both are combined without encoding.", panel=COMBINED,
+        None, panel=COMBINED,
         applies=when(input=DENSE_INDEX)
     )  # fmt: skip
     combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED, applies=_COMBINED)
     weight: float = redeclare(
-        Combine, "weight", help="Weight of the second encoder, on the query side; `search --weight` overrides it.",
-        panel=COMBINED, applies=_COMBINED
+        Combine, "weight", panel=COMBINED, applies=_COMBINED
     )  # fmt: skip
     truncate_dim: int | None = option(
-        None, "Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.",
-        panel=ENCODER, minimum=1,
+        None, panel=ENCODER, minimum=1,
         applies=when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None), shown="all"
     )  # fmt: skip
     device: str = inherited(
@@ -241,13 +254,12 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     )  # fmt: skip
     devices: Sequence[str] = option(
         (),
-        "Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those of one "
-        "device.", panel=COMPUTATION,
+        panel=COMPUTATION,
         applies=when(input=TEXTS, from_vectors=None, ray_address=None), recorded=False
     )  # fmt: skip
     ray_address: str | None = inherited(applies=when(input=TEXTS, from_vectors=None))
     recall_check: bool = option(
-        False, "Measure and store the recall of an approximate index against exact search.", panel=INDEX,
+        False, panel=INDEX,
         applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE), recorded=False
     )  # fmt: skip
     preset: str | None = inherited(applies=_CONTRACT)
@@ -260,23 +272,17 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
     title_separator: str | None = inherited(applies=_CONTRACT)
     query_max_len: int | None = inherited(applies=_CONTRACT)
     doc_max_len: int | None = inherited(applies=_CONTRACT)
-    dtype: EncodingPrecision = option(
-        "auto",
-        "Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8` is for "
-        "CPUs without bf16.",
-        panel=COMPUTATION,
-        applies=when(input=TEXTS, encoder=OF_TRANSFORMER),
-    )
+    dtype: EncodingPrecision = option("auto", panel=COMPUTATION, applies=when(input=TEXTS, encoder=OF_TRANSFORMER))
     vector_dtype: VectorType = inherited(
-        "Type of the stored vectors.", panel=COMPUTATION,
+        panel=COMPUTATION,
         applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN))
     )  # fmt: skip
     shard_size: int = inherited(
-        "Texts per shard; an interruption loses at most one shard.", panel=COMPUTATION, minimum=1,
+        panel=COMPUTATION, minimum=1,
         applies=(when(input=TEXTS), when(concat_with=GIVEN))
     )  # fmt: skip
     batch_tokens: int | None = option(
-        None, "Tokens per batch, padding included; changes vectors by rounding only.", panel=COMPUTATION, minimum=1,
+        None, panel=COMPUTATION, minimum=1,
         applies=when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None), shown="1024 on a CPU, 65536 on a GPU",
         recorded=False
     )  # fmt: skip
@@ -312,6 +318,15 @@ class ConvertCheckpoint(Overwrites):
 
     Pickled weights (`pytorch_model.bin`, `.ckpt`) are read in a separate process, tensors only; a file with other
     objects is refused. Configuration and tokenizer are copied from the folder of the checkpoint.
+
+    Attributes:
+        checkpoint: Pickled file, model folder, or Hugging Face id.
+        output: Folder of the converted checkpoint.
+        documents: Document encoder, if CHECKPOINT is the query encoder of two published checkpoints.
+        learners: Further learners of an ensemble with CHECKPOINT as its first, each with both towers; their vectors are
+            concatenated (DrBoost).
+        merge: Add the LoRA adapter of CHECKPOINT to its base model; writes an encoder without adapter.
+        base: Model with configuration and tokenizer, for a file without config.json next to it.
     """
 
     command = "convert-checkpoint"
@@ -324,20 +339,14 @@ class ConvertCheckpoint(Overwrites):
         "--base google-bert/bert-base-uncased",
     )
 
-    checkpoint: NameOrPath = argument(REQUIRED, "Pickled file, model folder, or Hugging Face id.")
-    output: Path = argument(REQUIRED, "Folder of the converted checkpoint.")
+    checkpoint: NameOrPath = argument(REQUIRED)
+    output: Path = argument(REQUIRED)
     _: KW_ONLY
-    documents: NameOrPath | None = option(
-        None, "Document encoder, if CHECKPOINT is the query encoder of two published checkpoints."
-    )
+    documents: NameOrPath | None = option(None)
     learners: Sequence[NameOrPath] = option(
-        (), "Further learners of an ensemble with CHECKPOINT as its first, each with both towers; their vectors are "
-        "concatenated (DrBoost).", applies=when(documents=None)
+        (), applies=when(documents=None)
     )  # fmt: skip
     merge: bool = option(
-        False, "Add the LoRA adapter of CHECKPOINT to its base model; writes an encoder without adapter.",
-        applies=when(documents=None, learners=None), excluded=when(base=GIVEN)
+        False, applies=when(documents=None, learners=None), excluded=when(base=GIVEN)
     )  # fmt: skip
-    base: NameOrPath | None = option(
-        None, "Model with configuration and tokenizer, for a file without config.json next to it."
-    )
+    base: NameOrPath | None = option(None)

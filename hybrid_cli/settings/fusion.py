@@ -24,7 +24,19 @@ _NO_METHOD = "no --method"  # fact
 
 @settings(kw_only=True)
 class WeightTuning(Seeded):
-    """Options of tuning a fusion, with `--tune`."""
+    """Options of tuning a fusion, with `--tune`.
+
+    Attributes:
+        methods: Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.
+        grid: Weights that are tried: `linear`, `scaled` by the deviations of the scores, `log`, `reciprocal`, or those
+            of a paper: `clear`, `roc`, `spar`.
+        step: Distance between weights of the grids `linear` and `scaled`.
+        folds: Folds of the queries for the held-out score.
+        prior_queries: Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores
+            these curves.
+        machine: Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct.
+        seed: Random seed of the folds.
+    """
 
     option_panel = TUNING
 
@@ -34,30 +46,13 @@ class WeightTuning(Seeded):
         + scope(when(tune=GIVEN, grid=("auto", "linear", "scaled")), "step")
     )
 
-    methods: Sequence[str] = option(
-        Tuning.methods,
-        "Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.",
-    )
-    grid: Grid | Literal["auto"] = option(
-        Tuning.grid,
-        "Weights that are tried: `linear`, `scaled` by the deviations of the scores, `log`, `reciprocal`, or "
-        "those of a "
-        "paper: `clear`, `roc`, `spar`.",
-    )
-    step: float = option(
-        Tuning.step, "Distance between weights of the grids `linear` and `scaled`.", above=0, maximum=1
-    )
-    folds: int = option(Tuning.folds, "Folds of the queries for the held-out score.", minimum=2)
-    prior_queries: float = option(
-        Tuning.prior_queries,
-        "Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores these "
-        "curves.",
-        minimum=0,
-    )
-    machine: Path | None = option(
-        None, "Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct."
-    )
-    seed: int = inherited("Random seed of the folds.")
+    methods: Sequence[str] = option(Tuning.methods)
+    grid: Grid | Literal["auto"] = option(Tuning.grid)
+    step: float = option(Tuning.step, above=0, maximum=1)
+    folds: int = option(Tuning.folds, minimum=2)
+    prior_queries: float = option(Tuning.prior_queries, minimum=0)
+    machine: Path | None = option(None)
+    seed: int = inherited()
 
 
 @settings()
@@ -67,6 +62,24 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
     them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
     run are printed.
+
+    Attributes:
+        runs: Two or more runs (Parquet, TREC or MS MARCO; `name=path` names one).
+        method: Fusion method; names of ranx are also accepted.
+        weights: One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`,
+            with the method and its parameters.
+        normalize: Normalization of each list; overrides the method's.
+        rrf_k: Constant k in 1 / (k + rank).
+        depth: Hits read from each run.
+        hits: Hits kept per query.
+        missing: A document that a list lacks: `exact` score of `--index`, `min` of the list, `zero`, `ignore` the list,
+            or `drop` the document.
+        index: Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.
+        queries: Queries or collection; overrides the paths recorded in the runs.
+        qrels: Qrels or collection; prints the score of each run.
+        split: Split of the collection in `--qrels` or `--queries`.
+        measure: Measure of the comparison and tuning.
+        tune: Tune method and weights on `--qrels` and write them as JSON.
     """
 
     command = "fuse"
@@ -79,9 +92,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
         "--output out/weights.json",
     )
 
-    runs: Sequence[NameOrPath] = argument(
-        REQUIRED, "Two or more runs (Parquet, TREC or MS MARCO; `name=path` names one)."
-    )
+    runs: Sequence[NameOrPath] = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(tune=False), "weights")
@@ -95,45 +106,23 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
 
     method: str = option(
         METHOD,
-        "Fusion method; names of ranx are also accepted.",
         choices=registered("hybrid_cli.fusion.methods", "METHODS"),
         parse=parsed_by("hybrid_cli.fusion.methods", "method_name"),
     )
-    weights: str | Sequence[float] | None = option(
-        None,
-        "One weight per run, in order: `0.5,1`; by name: `bm25=0.5,dense=1`; or `@FILE` written by `--tune`, with "
-        "the method and its parameters.",
-        parse=str,
-        shown="equal",
-    )
-    normalize: Normalization | None = option(
-        None, "Normalization of each list; overrides the method's.", shown="the method's"
-    )
-    rrf_k: float = option(RRF_K, "Constant k in 1 / (k + rank).", above=-1, maximum=MOST_K)
-    depth: int = option(HITS, "Hits read from each run.", minimum=1)
-    hits: int = option(HITS, "Hits kept per query.", "--hits", "-k", minimum=1)
-    missing: Missing | None = option(
-        None,
-        "A document that a list lacks: `exact` score of `--index`, `min` of the list, `zero`, `ignore` the list, or "
-        "`drop` the document.",
-        panel=ABSENT,
-        shown="the method's",
-    )
-    index: Sequence[Path] = option(
-        (), "Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.", panel=ABSENT
-    )
-    queries: Path | None = option(
-        None, "Queries or collection; overrides the paths recorded in the runs.", panel=ABSENT
-    )
+    weights: str | Sequence[float] | None = option(None, parse=str, shown="equal")
+    normalize: Normalization | None = option(None, shown="the method's")
+    rrf_k: float = option(RRF_K, above=-1, maximum=MOST_K)
+    depth: int = option(HITS, minimum=1)
+    hits: int = option(HITS, "--hits", "-k", minimum=1)
+    missing: Missing | None = option(None, panel=ABSENT, shown="the method's")
+    index: Sequence[Path] = option((), panel=ABSENT)
+    queries: Path | None = option(None, panel=ABSENT)
     qrels: Path | None = option(
-        None,
-        "Qrels or collection; prints the score of each run.",
-        panel=COMPARED,
-        shown="with --tune, those of the split that the runs were searched on",
+        None, panel=COMPARED, shown="with --tune, those of the split that the runs were searched on"
     )
-    split: str | None = option(None, "Split of the collection in `--qrels` or `--queries`.", panel=COMPARED)
-    measure: str = option("MRR@10", "Measure of the comparison and tuning.", panel=COMPARED, parse=MEASURE)
-    tune: bool = option(False, "Tune method and weights on `--qrels` and write them as JSON.", panel=TUNING)
+    split: str | None = option(None, panel=COMPARED)
+    measure: str = option("MRR@10", panel=COMPARED, parse=MEASURE)
+    tune: bool = option(False, panel=TUNING)
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether `method` was set."""
@@ -146,6 +135,10 @@ class ConcatRuns(Budgeted, Writes):
 
     For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--max-per doc`, a
     document has the score of its best passage, of a collection made with `prepare --split-passages`.
+
+    Attributes:
+        runs: Two or more runs without a common query; with `--max-per`, one or more.
+        max_per: Replace the passages DOCID#NUMBER of a document by the document, with their highest score.
     """
 
     command = "concat-runs"
@@ -155,8 +148,6 @@ class ConcatRuns(Budgeted, Writes):
         "hybrid concat-runs out/passages.parquet --max-per doc --output out/documents.parquet",
     )
 
-    runs: Sequence[Path] = argument(REQUIRED, "Two or more runs without a common query; with `--max-per`, one or more.")
+    runs: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
-    max_per: Literal["doc"] | None = option(
-        None, "Replace the passages DOCID#NUMBER of a document by the document, with their highest score."
-    )
+    max_per: Literal["doc"] | None = option(None)

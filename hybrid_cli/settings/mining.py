@@ -37,6 +37,29 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     Several collections become one training set (DPR-multi). Query ids are prefixed with the name of their collection;
     so are document ids, unless all collections have the same corpus.
+
+    Attributes:
+        collection: Collections with corpus, queries and qrels.
+        split: Split of the collection.
+        queries: Queries file; replaces the collection's.
+        qrels: Qrels file; replaces the collection's.
+        sources: `bm25`, `random`, `run:PATH`, or `given:PATH` (negatives of a training file); several with numbers:
+            `bm25:6,random:2`.
+        index: Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one
+            each. Or a retriever, whose hits are the source.
+        scores: Run with a teacher's scores, which the examples store. Documents that it lacks are left out.
+        positives: Relevant documents of a query that become examples: all, or the first of the judgments (DPR's gold
+            passage).
+        depth: Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000
+            documents, 1,000 from 9 million on.
+        skip_top: Number of top ranks to skip; they often hold unjudged positives.
+        num_negatives: Negatives per example.
+        prob: Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random
+            negatives.
+        exclude_same_text: Drop candidates with the same text as a positive, ignoring white space.
+        answer_filter: Drop candidates whose text contains an answer to the query.
+        relative_margin: Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.
+        max_score: Drop candidates with a score above this value.
     """
 
     command = "mine-negatives"
@@ -52,77 +75,35 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         "--output out/dpr.parquet",
     )
 
-    collection: Sequence[Path] | Path = argument(REQUIRED, "Collections with corpus, queries and qrels.")
+    collection: Sequence[Path] | Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(_RANKED, "depth", "skip_top", "prob", "relative_margin", "max_score")
 
-    split: str | None = option(None, "Split of the collection.", recorded=False, excluded=REPLACED)
-    queries: Path | None = option(None, "Queries file; replaces the collection's.")
-    qrels: Path | None = option(None, "Qrels file; replaces the collection's.")
-    sources: Sequence[str] = option(
-        (BM25,),
-        "`bm25`, `random`, `run:PATH`, or `given:PATH` (negatives of a training file); several with numbers: "
-        "`bm25:6,random:2`.",
-        panel=SOURCES,
-        metavar="SOURCE,...",
-    )
-    index: Sequence[Path] | Path | None = option(
-        (),
-        "Lexical index: for the source `bm25`, and for exact lexical scores; several collections need one, or one "
-        "each. Or a retriever, whose hits are the source.",
-        panel=SOURCES,
-    )
-    scores: Path | None = option(
-        None,
-        "Run with a teacher's scores, which the examples store. Documents that it lacks are left out.",
-        panel=SOURCES,
-    )
-    positives: Literal["all", "first"] = option(
-        "all",
-        "Relevant documents of a query that become examples: all, or the first of the judgments (DPR's gold passage).",
-    )
+    split: str | None = option(None, recorded=False, excluded=REPLACED)
+    queries: Path | None = option(None)
+    qrels: Path | None = option(None)
+    sources: Sequence[str] = option((BM25,), panel=SOURCES, metavar="SOURCE,...")
+    index: Sequence[Path] | Path | None = option((), panel=SOURCES)
+    scores: Path | None = option(None, panel=SOURCES)
+    positives: Literal["all", "first"] = option("all")
     depth: int | None = option(
         None,
-        "Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000 "
-        "documents, 1,000 from 9 million on.",
         panel=SOURCES,
         minimum=1,
         metavar="INT|auto",
         shown="auto: sqrt(documents) / 3, from 20 to 1,000, counted after the skipped ranks",
         automatic="auto",
     )
-    skip_top: int = inherited(
-        "Number of top ranks to skip; they often hold unjudged positives.", panel=SOURCES, minimum=0
-    )
+    skip_top: int = inherited(panel=SOURCES, minimum=0)
     num_negatives: int | None = option(
-        None,
-        "Negatives per example.",
-        panel=SOURCES,
-        minimum=1,
-        shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}",
-        recorded=False,
+        None, panel=SOURCES, minimum=1, shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}", recorded=False
     )
-    prob: float = inherited(
-        "Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random "
-        "negatives.",
-        panel=SOURCES,
-        minimum=0,
-        maximum=1,
-    )
+    prob: float = inherited(panel=SOURCES, minimum=0, maximum=1)
     seed: int = inherited()
-    exclude_same_text: bool = inherited(
-        "Drop candidates with the same text as a positive, ignoring white space.",
-        "--exclude-same-text/--keep-same-text",
-        panel=FILTERS,
-    )
-    answer_filter: bool = inherited("Drop candidates whose text contains an answer to the query.", panel=FILTERS)
-    relative_margin: float | None = option(
-        None,
-        "Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.",
-        panel=FILTERS,
-        above=0,
-    )
-    max_score: float | None = option(None, "Drop candidates with a score above this value.", panel=FILTERS)
+    exclude_same_text: bool = inherited("--exclude-same-text/--keep-same-text", panel=FILTERS)
+    answer_filter: bool = inherited(panel=FILTERS)
+    relative_margin: float | None = option(None, panel=FILTERS, above=0)
+    max_score: float | None = option(None, panel=FILTERS)
 
     @property
     def collections(self) -> tuple[Path, ...]:
@@ -260,6 +241,20 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are
     dropped and counted. After an interruption, the same command resumes with the first missing shard.
+
+    Attributes:
+        collection: Collection; its corpus provides the sentences and the passages.
+        index: BM25: a lexical index of the collection; or a retriever.
+        run: Another ranking: a run of the given queries.
+        queries_from: `all` sentences of three words or more, `sampled` ones as in SPAR (appendix A), or `cropped`:
+            sampled, cut to the length of queries.
+        split: Split of the collection, whose queries replace the sentences.
+        queries: Queries file or collection, whose queries replace the sentences.
+        max_queries: Number of queries, drawn uniformly from all.
+        depth: Hits kept per query.
+        keep_own: Keep the passage of a sentence among the hits of the sentence.
+        keep_same_text: Keep passages whose whole text is the query.
+        seed: Random seed of the sample.
     """
 
     command = "label"
@@ -270,7 +265,7 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
         "hybrid label data/pydocs --run out/splade.parquet --split train --output out/labels",
     )
 
-    collection: Path = argument(REQUIRED, "Collection; its corpus provides the sentences and the passages.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(split=GIVEN), "run")
@@ -280,35 +275,13 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
         + scope(when(queries_from=("sampled", "cropped"), split=None, queries=None), "seed")
     )
 
-    index: Path | None = option(
-        None,
-        "BM25: a lexical index of the collection; or a retriever.",
-        panel=TEACHER,
-        needed=when(run=None),
-        excluded=when(run=GIVEN),
-    )
-    run: Path | None = option(None, "Another ranking: a run of the given queries.", panel=TEACHER)
-    queries_from: QueriesFrom = inherited(
-        "`all` sentences of three words or more, `sampled` ones as in SPAR (appendix A), or `cropped`: sampled, cut to "
-        "the length of queries.",
-        panel=QUERIES,
-    )
-    split: str | None = option(
-        None, "Split of the collection, whose queries replace the sentences.", panel=QUERIES, recorded=False
-    )
-    queries: Path | None = option(
-        None, "Queries file or collection, whose queries replace the sentences.", panel=QUERIES
-    )
-    max_queries: int | None = option(
-        None, "Number of queries, drawn uniformly from all.", panel=QUERIES, minimum=1, shown="all"
-    )
-    depth: int = inherited("Hits kept per query.", panel=HITS, minimum=1)
-    keep_own: bool = inherited(
-        "Keep the passage of a sentence among the hits of the sentence.", "--keep-own/--drop-own", panel=HITS
-    )
-    keep_same_text: bool = inherited(
-        "Keep passages whose whole text is the query.", "--keep-same-text/--drop-same-text", panel=HITS
-    )
-    seed: int = inherited(
-        "Random seed of the sample.",
-    )
+    index: Path | None = option(None, panel=TEACHER, needed=when(run=None), excluded=when(run=GIVEN))
+    run: Path | None = option(None, panel=TEACHER)
+    queries_from: QueriesFrom = inherited(panel=QUERIES)
+    split: str | None = option(None, panel=QUERIES, recorded=False)
+    queries: Path | None = option(None, panel=QUERIES)
+    max_queries: int | None = option(None, panel=QUERIES, minimum=1, shown="all")
+    depth: int = inherited(panel=HITS, minimum=1)
+    keep_own: bool = inherited("--keep-own/--drop-own", panel=HITS)
+    keep_same_text: bool = inherited("--keep-same-text/--drop-same-text", panel=HITS)
+    seed: int = inherited()

@@ -84,7 +84,8 @@ def scope(condition: Condition | Sequence[Condition], *members: str | type) -> t
 
     Args:
         condition: one or several conditions.
-        members: names of options, or settings classes, for the options that these declare.
+        members: names of options, or settings classes, for the options that these declare, except for those that a
+            scope names.
 
     Returns:
         One scope; `+` joins several.
@@ -109,7 +110,7 @@ class Option:
 
     Attributes:
         default: value, `By`, or REQUIRED.
-        help: one line: a complete sentence.
+        help: one or two lines; by default the text of the section `Attributes` of the class docstring.
         names: spellings on the command line, if different from `--field-name`; `--tied/--untied` for a flag.
         panel: group in the help.
         minimum, maximum: inclusive range of a number.
@@ -128,7 +129,7 @@ class Option:
     """
 
     default: Any
-    help: str
+    help: str = ""
     names: tuple[str, ...] = ()
     panel: str = ""
     minimum: float | None = None
@@ -150,23 +151,35 @@ class Option:
         return self.choices() if callable(self.choices) else self.choices
 
 
-def option(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Declare an option as the default of a dataclass field; see `Option`. One condition needs no tuple."""
-    return declare(Option(default, help, names, **in_tuples(more)))
+def option(default: Any, *names: str, **more: Any) -> Any:
+    """Declare an option as the default of a dataclass field; see `Option`. One condition needs no tuple.
+
+    The class docstring has its help, in the section `Attributes`.
+
+    Args:
+        default: value, `By`, or REQUIRED.
+        names: spellings on the command line, if different from `--field-name`.
+        more: attributes of `Option`.
+
+    Raises:
+        TypeError: a name does not start with `-`; a help is no argument.
+    """
+    if wrong := [name for name in names if not name.startswith("-")]:
+        raise TypeError(f"option({default!r}, {wrong[0]!r}): the help belongs in the docstring of the class")
+    return declare(Option(default, names=names, **in_tuples(more)))
 
 
-def argument(default: Any, help: str, **more: Any) -> Any:
-    """Declare a positional argument as the default of a dataclass field; see `Option`."""
-    return declare(Option(default, help, positional=True, recorded=False, **in_tuples(more)))
+def argument(default: Any, **more: Any) -> Any:
+    """Declare a positional argument as the default of a dataclass field; see `option`."""
+    return declare(Option(default, positional=True, recorded=False, **in_tuples(more)))
 
 
-def inherited(help: str = "", *names: str, **changes: Any) -> Any:
+def inherited(*names: str, **changes: Any) -> Any:
     """Declare an option of a base class again, with some other attributes.
 
     An option of a dataclass of the library has its default there.
     """
-    more = {**({"help": help} if help else {}), **({"names": names} if names else {}), **in_tuples(changes)}
-    return field(metadata={KEY: more})  # completed by `Settings`, which knows the base classes
+    return field(metadata={KEY: {**({"names": names} if names else {}), **in_tuples(changes)}})  # see `Settings`
 
 
 def redeclare(base: Any, name: str, **changes: Any) -> Any:

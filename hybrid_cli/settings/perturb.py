@@ -43,6 +43,19 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
 
     `synonym-adversary`: replace each word that occurs in a relevant document with a random synonym that occurs in no
     relevant document. BM25 loses its matches; the meaning stays similar.
+
+    Attributes:
+        collection: Collection; for attacks that need no documents, also a query file.
+        attacks: Attacks; `lite` selects the six attacks of LITE, `all` all eight.
+        output: Output file (Parquet); a folder for several attacks.
+        split: Split of the collection.
+        attacked_queries: Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query
+            id, tab, text.
+        word_fraction: Fraction of the words of a query to change; at least one word is changed.
+        wordnet: Folder or zip file of WordNet.
+        synonyms: Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.
+        translation: Folders of the translation models to another language and back.
+        translation_prefix: Text put before every query for the model THERE, such as `>>es<<`.
     """
 
     command = "perturb"
@@ -52,7 +65,7 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
         "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
     )
 
-    collection: Path = argument(REQUIRED, "Collection; for attacks that need no documents, also a query file.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(attacks=_OF_WORDS), "word_fraction")
@@ -65,40 +78,19 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     )
 
     attacks: Sequence[str] = option(
-        REQUIRED,
-        "Attacks; `lite` selects the six attacks of LITE, `all` all eight.",
-        "--attack",
-        choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS),
-        recorded=False,
+        REQUIRED, "--attack", choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS), recorded=False
     )
-    output: Path = inherited("Output file (Parquet); a folder for several attacks.")
-    split: str | None = option(None, "Split of the collection.", shown="the only split", recorded=False)
-    attacked_queries: Mapping[str, Path] = option(
-        {},
-        "Queries perturbed by another tool, used instead of a perturbation by hybrid: lines of query id, tab, text.",
-        metavar="ATTACK=FILE",
-    )
+    output: Path = inherited()
+    split: str | None = option(None, shown="the only split", recorded=False)
+    attacked_queries: Mapping[str, Path] = option({}, metavar="ATTACK=FILE")
     seed: int = inherited()
-    word_fraction: float = inherited(
-        "Fraction of the words of a query to change; at least one word is changed.", panel=WORDS, minimum=0, maximum=1
-    )
+    word_fraction: float = inherited(panel=WORDS, minimum=0, maximum=1)
     wordnet: Path | None = option(
-        None,
-        "Folder or zip file of WordNet.",
-        panel=SYNONYMS,
-        shown="the location of nltk or of Debian's wordnet-base, else a small table of hybrid",
+        None, panel=SYNONYMS, shown="the location of nltk or of Debian's wordnet-base, else a small table of hybrid"
     )
-    synonyms: Path | None = option(
-        None,
-        "Table of synonyms that replaces WordNet: lines of a word and its synonyms, separated by tabs.",
-        panel=SYNONYMS,
-    )
-    translation: tuple[Path, Path] | None = option(
-        None, "Folders of the translation models to another language and back.", metavar="THERE BACK", panel=TRANSLATION
-    )
-    translation_prefix: str = inherited(
-        "Text put before every query for the model THERE, such as `>>es<<`.", panel=TRANSLATION
-    )
+    synonyms: Path | None = option(None, panel=SYNONYMS)
+    translation: tuple[Path, Path] | None = option(None, metavar="THERE BACK", panel=TRANSLATION)
+    translation_prefix: str = inherited(panel=TRANSLATION)
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether an attack belongs to a plugin."""

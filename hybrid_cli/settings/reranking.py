@@ -36,22 +36,19 @@ A_RUN = "a run"  # fact about the input of `rerank`
 
 @settings(kw_only=True)
 class Pairs(encoders.Pairs, Settings):
-    """Input of a reranker: query and document. Defaults come from the model."""
+    """Input of a reranker: query and document. Defaults come from the model.
+
+    Attributes:
+        query_max_len: Maximum tokens of a query, special tokens included.
+        max_length: Maximum tokens of query and document together; longer documents are cut.
+        title_separator: Text between title and body of a document.
+    """
 
     option_panel = RERANKER
 
-    query_max_len: int | None = option(
-        None, "Maximum tokens of a query, special tokens included.", minimum=3, shown="the model's, or 64"
-    )
-    max_length: int | None = option(
-        None,
-        "Maximum tokens of query and document together; longer documents are cut.",
-        minimum=11,
-        shown="the model's, or 512",
-    )
-    title_separator: str | None = option(
-        None, "Text between title and body of a document.", shown="the model's, or a space"
-    )
+    query_max_len: int | None = option(None, minimum=3, shown="the model's, or 64")
+    max_length: int | None = option(None, minimum=11, shown="the model's, or 512")
+    title_separator: str | None = option(None, shown="the model's, or a space")
 
     def pair_input(self) -> dict[str, Any]:
         """Return the options that override fields of the reranker's input."""
@@ -64,6 +61,14 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
 
     The output is also a `CrossEncoder` of sentence-transformers. An interrupted run resumes from its last checkpoint
     and ends with the same weights.
+
+    Attributes:
+        training_examples: Training examples, written by `mine-negatives`.
+        loss: `listwise`: cross-entropy of the positive within its group of negatives (LCE); `pointwise`: binary
+            cross-entropy of each pair (monoBERT).
+        chunk_size: Pairs scored at once, with gradient caching: less memory.
+        dev: Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of each
+            query.
     """
 
     command = "train-reranker"
@@ -74,25 +79,16 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
         "--output out/reranker",
     )
 
-    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
-    loss: RerankerLoss = option(
-        "listwise",
-        "`listwise`: cross-entropy of the positive within its group of negatives (LCE); `pointwise`: binary "
-        "cross-entropy of each pair (monoBERT).",
-        panel=OBJECTIVE,
-    )
+    loss: RerankerLoss = option("listwise", panel=OBJECTIVE)
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
     model: str = inherited(panel=RERANKER)
     layers: int | None = inherited(panel=RERANKER)
     negatives: int = inherited(default=By("loss", {"listwise": 7}, Sampling.negatives))
     batch_size: int = inherited(default=By("loss", {"listwise": 8}, Optimization.batch_size))
-    chunk_size: int | None = inherited("Pairs scored at once, with gradient caching: less memory.")
-    dev: Path | None = inherited(
-        "Training examples of a dev split, for validation: ranks the judged documents and up to 50 negatives of "
-        "each query.",
-        panel=VALIDATION,
-    )
+    chunk_size: int | None = inherited()
+    dev: Path | None = inherited(panel=VALIDATION)
 
 
 @settings()
@@ -108,6 +104,18 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
 
     All documents of training examples are scored, for `train-dense --distill`; with `--collection` and `--split`, or
     `--queries`, those of these queries, and the others keep their scores.
+
+    Attributes:
+        run: A run (Parquet, TREC or MS MARCO), or training examples.
+        model: Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.
+        top_k: Hits that are rescored per query.
+        depths: Numbers of rescored hits per query; writes one run for each.
+        collection: Collection or corpus with the texts of the documents.
+        split: Split of the collection with the queries.
+        queries: Query file; overrides the path recorded in the run.
+        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
+        shard_size: Pairs per shard; an interruption loses at most one shard.
+        batch_tokens: Tokens per batch, padding included; changes scores by rounding only.
     """
 
     command = "rerank"
@@ -118,7 +126,7 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
         "hybrid rerank out/train.parquet --model out/reranker --output out/scored.parquet",
     )
 
-    run: Path = argument(REQUIRED, "A run (Parquet, TREC or MS MARCO), or training examples.")
+    run: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(depths=None, input=A_RUN), "top_k")
@@ -127,35 +135,15 @@ class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
         + scope(when(split=None), "queries")
     )
 
-    model: str = option(
-        REQUIRED,
-        "Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.",
-        panel=RERANKER,
-        recorded=False,
-    )
-    top_k: int = option(100, "Hits that are rescored per query.", "--top-k", "-k", minimum=1)
-    depths: Sequence[int] = option((), "Numbers of rescored hits per query; writes one run for each.", minimum=1)
-    collection: Path | None = option(
-        None, "Collection or corpus with the texts of the documents.", shown="the corpus recorded in the run"
-    )
-    split: str | None = option(None, "Split of the collection with the queries.", recorded=False)
-    queries: Path | None = option(None, "Query file; overrides the path recorded in the run.")
-    dtype: Precision = redeclare(
-        Encode,
-        "dtype",
-        help="Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.",
-        applies=(),
-    )
-    shard_size: int = redeclare(
-        Encode, "shard_size", help="Pairs per shard; an interruption loses at most one shard.", applies=()
-    )
-    batch_tokens: int | None = redeclare(
-        Encode,
-        "batch_tokens",
-        help="Tokens per batch, padding included; changes scores by rounding only.",
-        shown="4096 on a CPU, 65536 on a GPU",
-        applies=(),
-    )
+    model: str = option(REQUIRED, panel=RERANKER, recorded=False)
+    top_k: int = option(100, "--top-k", "-k", minimum=1)
+    depths: Sequence[int] = option((), minimum=1)
+    collection: Path | None = option(None, shown="the corpus recorded in the run")
+    split: str | None = option(None, recorded=False)
+    queries: Path | None = option(None)
+    dtype: Precision = redeclare(Encode, "dtype", applies=())
+    shard_size: int = redeclare(Encode, "shard_size", applies=())
+    batch_tokens: int | None = redeclare(Encode, "batch_tokens", shown="4096 on a CPU, 65536 on a GPU", applies=())
 
     @property
     def deepest(self) -> int:

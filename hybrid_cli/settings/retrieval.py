@@ -24,15 +24,12 @@ from hybrid_cli.settings.common import (
     ThreadedOnCluster,
     Writes,
 )
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, scope, when
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search
 
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense index"
-FAISS_DEVICE = (
-    "Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers: `0,1`."
-)
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 LEARNED = "a learned sparse index"  # fact about an index
 RETRIEVER = "a retriever"  # fact about an index
@@ -58,6 +55,25 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
 
     In an existing index, other values of `--k1` and `--b`, or `--tune`, are stored without reading the corpus again.
     `--tune` tries a grid of k1 and b on judged queries and prints the gain on held-out queries.
+
+    Attributes:
+        collection: Collection, or a corpus file.
+        k1: Saturation of term frequency; larger values saturate later.
+        b: Strength of document length normalization.
+        fields: Indexed fields of a document: title, text, and further columns of the corpus. `title=3` counts each word
+            of the title three times (BM25F).
+        expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
+        language: Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.
+        shards: Write this number of indexes of consecutive documents, with the scores of one index. Each can be
+            searched on another machine; they contain no Lucene index.
+        tune: Tune k1 and b on judged queries.
+        tune_measure: Measure to maximize.
+        split: Split of the collection.
+        queries: Query file; replaces the split's queries.
+        qrels: Qrels file; replaces the split's qrels.
+        lucene: Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English needs no
+            Java.
+        java_heap: Maximum Java heap, such as `4g`.
     """
 
     command = "index-bm25"
@@ -68,43 +84,23 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
         "hybrid index-bm25 data/cord19 --fields title=3,text,body --output out/bm25-fields",
     )
 
-    collection: Path = argument(REQUIRED, "Collection, or a corpus file.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
-    k1: float = inherited(
-        "Saturation of term frequency; larger values saturate later.", minimum=0, maximum=MAX_K1,
-        applies=when(tune=False)
-    )  # fmt: skip
-    b: float = inherited("Strength of document length normalization.", minimum=0, maximum=1, applies=when(tune=False))
-    fields: Sequence[str] = inherited(
-        "Indexed fields of a document: title, text, and further columns of the corpus. `title=3` counts each word of "
-        "the title three times (BM25F).", metavar="FIELD[=WEIGHT],...", parse=_field
-    )  # fmt: skip
-    expansion: Path | None = option(
-        None, "File of docid and text, such as queries of docT5query; the text is added to the document.",
-        applies=when(shards=None)
-    )  # fmt: skip
-    language: str = inherited("Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.")
-    shards: int | None = option(
-        None,
-        "Write this number of indexes of consecutive documents, with the scores of one index. Each can be searched on "
-        "another machine; they contain no Lucene index.", minimum=2, applies=when(tune=False), recorded=False,
-        shown="one index"
-    )  # fmt: skip
-    tune: bool = option(False, "Tune k1 and b on judged queries.", panel=TUNING)
-    tune_measure: str = _tuning_option("MRR@10", "Measure to maximize.", parse=MEASURE)
-    split: str | None = _tuning_option(
-        None, "Split of the collection.", shown="the only split, or dev", recorded=False, excluded=REPLACED
-    )
-    queries: Path | None = _tuning_option(None, "Query file; replaces the split's queries.")
-    qrels: Path | None = _tuning_option(None, "Qrels file; replaces the split's qrels.")
-    lucene: bool = option(
-        True,
-        "Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English needs no Java.",
-        applies=when(shards=None)
-    )  # fmt: skip
-    java_heap: str | None = option(
-        None, "Maximum Java heap, such as `4g`.", shown="a quarter of the memory, or half of --memory", recorded=False
-    )
+    scopes = scope(when(tune=False), "k1", "b", "shards") + scope(when(shards=None), "expansion", "lucene")
+
+    k1: float = inherited(minimum=0, maximum=MAX_K1)
+    b: float = inherited(minimum=0, maximum=1)
+    fields: Sequence[str] = inherited(metavar="FIELD[=WEIGHT],...", parse=_field)
+    expansion: Path | None = option(None)
+    language: str = inherited()
+    shards: int | None = option(None, minimum=2, recorded=False, shown="one index")
+    tune: bool = option(False, panel=TUNING)
+    tune_measure: str = _tuning_option("MRR@10", parse=MEASURE)
+    split: str | None = _tuning_option(None, shown="the only split, or dev", recorded=False, excluded=REPLACED)
+    queries: Path | None = _tuning_option(None)
+    qrels: Path | None = _tuning_option(None)
+    lucene: bool = option(True)
+    java_heap: str | None = option(None, shown="a quarter of the memory, or half of --memory", recorded=False)
 
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
@@ -123,72 +119,69 @@ _dense_option = partial(option, panel=DENSE_INDEX)
 
 @settings(kw_only=True)
 class SearchOptions(OnDevice, Threaded):
-    """Options of opening and searching indexes."""
+    """Options of opening and searching indexes.
 
-    device: str = inherited(applies=when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)))
-    exact: bool = option(
-        False,
-        "Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical index.",
-        panel=SEVERAL, recorded=False, applies=when(query=None, interactive=False)
-    )  # fmt: skip
-    weights: str | Sequence[float] | None = option(
-        None, "One weight per index, in order: `1,0.1`; or `@FILE` written by `fuse --tune`.", panel=SEVERAL,
-        parse=str, shown="equal", applies=when(exact=True)
-    )  # fmt: skip
-    group: Group | None = option(
-        None,
-        "Passages D#0, D#1, ... give document D the score of the best (`max`), the two best (`sum2`) or all of them "
-        "(`mean`), or are the hits (`none`).", shown="max for a collection made with --split-passages",
-        applies=when(exact=False), recorded=False
-    )  # fmt: skip
-    min_probability: float | None = option(
-        None, "Drop hits with a lower probability; of a retriever with `compose --calibrate`.", minimum=0, maximum=1,
-        applies=when(index_kind=RETRIEVER), shown="all hits"
-    )  # fmt: skip
-    engine: Engine = _lexical_option(
-        "matrix", "Impact matrix, or Lucene.", applies=when(index_kind="a lexical index", exact=False)
+    Attributes:
+        exact: Rank all documents by the weighted sum of scores of one or more dense indexes and at most one lexical
+            index.
+        weights: One weight per index, in order: `1,0.1`; or `@FILE` written by `fuse --tune`.
+        group: Passages D#0, D#1, ... give document D the score of the best (`max`), the two best (`sum2`) or all of
+            them (`mean`), or are the hits (`none`).
+        min_probability: Drop hits with a lower probability; of a retriever with `compose --calibrate`.
+        engine: Impact matrix, or Lucene.
+        k1: Overrides the k1 stored in the index.
+        b: Overrides the b stored in the index.
+        impact_bits: Round BM25's impacts to 8 bits for a faster search of many queries; the rounding takes a byte of
+            memory per posting.
+        rm3: Expand queries with RM3 pseudo-relevance feedback.
+        fb_terms: Feedback terms.
+        fb_docs: Feedback documents.
+        fb_weight: Weight of the original query.
+        model: Query encoder; required if the encoder has moved since indexing.
+        weight: Weight of the second encoder of a combination.
+        ef_search: Overrides the search candidates stored in the index.
+        nprobe: Overrides the number of probed lists stored in the index.
+        binary_k: Candidates by Hamming distance, rescored with the float query.
+        faiss_device: Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers:
+            `0,1`.
+    """
+
+    scopes = (
+        scope(when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)), "device")
+        + scope(when(query=None, interactive=False), "exact")
+        + scope(when(exact=True), "weights")
+        + scope(when(exact=False), "group")
+        + scope(when(index_kind=RETRIEVER), "min_probability")
+        + scope(when(index_kind="a lexical index", exact=False), "engine", "rm3")
+        + scope(_LEXICAL, "k1", "b")
+        + scope(when(index_kind="a lexical index", exact=False, engine="matrix", rm3=False), "impact_bits")
+        + scope(_FEEDBACK, "fb_terms", "fb_docs", "fb_weight")
+        + scope(_ENCODED, "model")
+        + scope(_DENSE, "weight")
+        + scope(when(index_kind="a flat index", exact=False), "faiss_device")
+        + scope(when(index_kind="an HNSW index", exact=False), "ef_search")
+        + scope(when(index_kind="an IVF index", exact=False), "nprobe")
+        + scope(when(index_kind="a binary index", exact=False), "binary_k")
     )
-    k1: float | None = _lexical_option(
-        None, "Overrides the k1 stored in the index.", minimum=0, maximum=MAX_K1, applies=_LEXICAL
-    )
-    b: float | None = _lexical_option(
-        None, "Overrides the b stored in the index.", minimum=0, maximum=1, applies=_LEXICAL
-    )
-    impact_bits: Literal["8"] | None = _lexical_option(
-        None,
-        "Round BM25's impacts to 8 bits for a faster search of many queries; the rounding takes a byte of memory per "
-        "posting.", shown="exact", applies=when(index_kind="a lexical index", exact=False, engine="matrix", rm3=False)
-    )  # fmt: skip
-    rm3: bool = _lexical_option(
-        False, "Expand queries with RM3 pseudo-relevance feedback.",
-        applies=when(index_kind="a lexical index", exact=False)
-    )  # fmt: skip
-    fb_terms: int = _lexical_option(10, "Feedback terms.", minimum=1, applies=_FEEDBACK)
-    fb_docs: int = _lexical_option(10, "Feedback documents.", minimum=1, applies=_FEEDBACK)
-    fb_weight: float = _lexical_option(0.5, "Weight of the original query.", minimum=0, maximum=1, applies=_FEEDBACK)
-    model: str | None = _dense_option(
-        None, "Query encoder; required if the encoder has moved since indexing.", applies=_ENCODED, recorded=False
-    )
-    weight: float | None = _dense_option(
-        None, "Weight of the second encoder of a combination.", shown="the combination's", applies=_DENSE
-    )
-    faiss_device: str = _dense_option(
-        VectorIndex.faiss_device,
-        FAISS_DEVICE,
-        applies=when(index_kind="a flat index", exact=False), recorded=False
-    )  # fmt: skip
-    ef_search: int | None = _dense_option(
-        None, "Overrides the search candidates stored in the index.", minimum=1,
-        applies=when(index_kind="an HNSW index", exact=False)
-    )  # fmt: skip
-    nprobe: int | None = _dense_option(
-        None, "Overrides the number of probed lists stored in the index.", minimum=1,
-        applies=when(index_kind="an IVF index", exact=False)
-    )  # fmt: skip
-    binary_k: int = _dense_option(
-        BINARY_K, "Candidates by Hamming distance, rescored with the float query.", minimum=1,
-        applies=when(index_kind="a binary index", exact=False)
-    )  # fmt: skip
+
+    exact: bool = option(False, panel=SEVERAL, recorded=False)
+    weights: str | Sequence[float] | None = option(None, panel=SEVERAL, parse=str, shown="equal")
+    group: Group | None = option(None, shown="max for a collection made with --split-passages", recorded=False)
+    min_probability: float | None = option(None, minimum=0, maximum=1, shown="all hits")
+    engine: Engine = _lexical_option("matrix")
+    k1: float | None = _lexical_option(None, minimum=0, maximum=MAX_K1)
+    b: float | None = _lexical_option(None, minimum=0, maximum=1)
+    impact_bits: Literal["8"] | None = _lexical_option(None, shown="exact")
+    rm3: bool = _lexical_option(False)
+    fb_terms: int = _lexical_option(10, minimum=1)
+    fb_docs: int = _lexical_option(10, minimum=1)
+    fb_weight: float = _lexical_option(0.5, minimum=0, maximum=1)
+    model: str | None = _dense_option(None, recorded=False)
+    weight: float | None = _dense_option(None, shown="the combination's")
+    faiss_device: str = _dense_option(VectorIndex.faiss_device, recorded=False)
+    ef_search: int | None = _dense_option(None, minimum=1)
+    nprobe: int | None = _dense_option(None, minimum=1)
+    binary_k: int = _dense_option(BINARY_K, minimum=1)
 
 
 _WRITES = when(query=None, interactive=False)
@@ -200,6 +193,26 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
     is searched with the encoder that built it; other encoders are refused.
+
+    Attributes:
+        collection: Collection of the queries (`--split`), and of the titles and texts of printed hits.
+        index: Retriever, or lexical or dense index; several indexes, for printed hits or with `--exact`: `a,b`; shards:
+            `'out/bm25/shard-*'`.
+        output: Output path.
+        split: Split of the collection: train, dev, test, ...
+        queries: Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.
+        query: Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.
+        interactive: Read queries from standard input, one per line, and print the hits of each.
+        form: Format of printed hits; `json`: one object per query, on one line.
+        hits: Hits per query.
+        filter: Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the
+            syntax of SQL: `year >= 2020 AND lang = 'de'`.
+        tune: Tune RM3 on the judged queries: each query is searched with the parameters that are best on the other
+            folds.
+        measure: Measure to maximize.
+        qrels: Qrels file; replaces the split's qrels.
+        folds: Folds of the queries.
+        seed: Random seed of the folds.
     """
 
     command = "search"
@@ -213,60 +226,40 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         "hybrid search --index out/clear-index --interactive",
     )
 
-    collection: Path | None = argument(
-        None, "Collection of the queries (`--split`), and of the titles and texts of printed hits."
-    )
+    collection: Path | None = argument(None)
     _: KW_ONLY
-    index: Sequence[Path] | Path = option(
-        REQUIRED,
-        "Retriever, or lexical or dense index; several indexes, for printed hits or with `--exact`: `a,b`; shards: "
-        "`'out/bm25/shard-*'`.",
+    scopes = (
+        scope(_WRITES, "output", "split", "overwrite")
+        + scope(when(collection=None, query=None, interactive=False), "queries")
+        + scope(when(tune=True, qrels=None), "queries")
+        + scope(when(ray_address=None), "memory")
+        + scope(when(query=None, interactive=False, tune=False), "ray_address")
+        + scope(when(query=None), "interactive")
+        + scope(when(query=GIVEN), "form")
+        + scope(when(interactive=True), "form")
+        + scope(when(engine="matrix", tune=False), "filter")
+        + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
+        + scope(_TUNED, "seed")
     )
-    output: Path | None = option(None, "Output path.", "--output", "-o", applies=_WRITES, needed=_WRITES)
-    split: str | None = option(None, "Split of the collection: train, dev, test, ...", recorded=False, applies=_WRITES)
-    queries: Path | None = option(
-        None,
-        "Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.",
-        applies=(when(collection=None, query=None, interactive=False), when(tune=True, qrels=None)),
-    )
-    overwrite: bool = inherited(applies=_WRITES)
-    memory: int | None = inherited(applies=when(ray_address=None))
-    ray_address: str | None = inherited(applies=when(query=None, interactive=False, tune=False))
-    query: str | None = option(
-        None, "Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.",
-        recorded=False
-    )  # fmt: skip
-    interactive: bool = option(
-        False, "Read queries from standard input, one per line, and print the hits of each.", recorded=False,
-        applies=when(query=None)
-    )  # fmt: skip
-    form: Literal["text", "json"] = option(
-        "text", "Format of printed hits; `json`: one object per query, on one line.", "--format", recorded=False,
-        applies=(when(query=GIVEN), when(interactive=True))
-    )  # fmt: skip
+
+    index: Sequence[Path] | Path = option(REQUIRED)
+    output: Path | None = option(None, "--output", "-o", needed=_WRITES)
+    split: str | None = option(None, recorded=False)
+    queries: Path | None = option(None)
+    query: str | None = option(None, recorded=False)
+    interactive: bool = option(False, recorded=False)
+    form: Literal["text", "json"] = option("text", "--format", recorded=False)
     weights: str | Sequence[float] | None = inherited(
         applies=(when(exact=True), when(query=GIVEN), when(interactive=True))
     )
-    hits: int = option(
-        By("prints", {True: 10}, HITS), "Hits per query.", "--hits", "-k", minimum=1, shown="1000; 10 for printed hits"
-    )
+    hits: int = option(By("prints", {True: 10}, HITS), "--hits", "-k", minimum=1, shown="1000; 10 for printed hits")
 
-    filter: str | None = option(
-        None,
-        "Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the syntax "
-        "of SQL: `year >= 2020 AND lang = 'de'`.", metavar="CONDITION", recorded=False,
-        applies=when(engine="matrix", tune=False)
-    )  # fmt: skip
-    tune: bool = option(
-        False,
-        "Tune RM3 on the judged queries: each query is searched with the parameters that are best on the other folds.",
-        panel=TUNING,
-        applies=when(rm3=True, engine="matrix", query=None, interactive=False),
-    )
-    measure: str = _tuning_option("MAP", "Measure to maximize.", parse=MEASURE)
-    qrels: Path | None = _tuning_option(None, "Qrels file; replaces the split's qrels.")
-    folds: int = _tuning_option(2, "Folds of the queries.", minimum=2)
-    seed: int = redeclare(Seeded, "seed", help="Random seed of the folds.", panel=TUNING, applies=_TUNED)
+    filter: str | None = option(None, metavar="CONDITION", recorded=False)
+    tune: bool = option(False, panel=TUNING)
+    measure: str = _tuning_option("MAP", parse=MEASURE)
+    qrels: Path | None = _tuning_option(None)
+    folds: int = _tuning_option(2, minimum=2)
+    seed: int = redeclare(Seeded, "seed", panel=TUNING)
 
     @property
     def prints(self) -> bool:
@@ -304,6 +297,13 @@ class Append(OnDevice, Threaded, Writes):
     do not change are hard-linked. Only the new documents are analyzed or encoded, with the language, fields, k1, b or
     encoder of the index. A sharded lexical index gets one more shard, and unchanged shards
     share their postings with the given index.
+
+    Attributes:
+        index: Lexical index (sharded or not), learned sparse index or dense index.
+        collection: Collection with the new documents, or a corpus file.
+        replace: Replace documents of the index that have the id of a new one.
+        model: Encoder; required if it has moved since indexing.
+        batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
     """
 
     command = "append"
@@ -313,20 +313,19 @@ class Append(OnDevice, Threaded, Writes):
         "hybrid append out/clear-index data/new --replace --output out/clear-index-2",
     )
 
-    index: Path = argument(REQUIRED, "Lexical index (sharded or not), learned sparse index or dense index.")
-    collection: Path = argument(REQUIRED, "Collection with the new documents, or a corpus file.")
+    index: Path = argument(REQUIRED)
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
-    replace: bool = option(False, "Replace documents of the index that have the id of a new one.")
-    model: str | None = option(
-        None, "Encoder; required if it has moved since indexing.", applies=when(index_kind=("a dense index", LEARNED)),
-        recorded=False
-    )  # fmt: skip
-    device: str = inherited(applies=_TRANSFORMER)
-    batch_tokens: int | None = option(
-        None, "Tokens per batch, padding included; changes vectors by rounding only.", minimum=1, applies=_TRANSFORMER,
-        shown="1024 on a CPU, 65536 on a GPU", recorded=False
-    )  # fmt: skip
-    java_heap: str | None = redeclare(IndexBm25, "java_heap", applies=_ANALYZED, shown="a quarter of the memory")
+    scopes = (
+        scope(when(index_kind=("a dense index", LEARNED)), "model")
+        + scope(_TRANSFORMER, "device", "batch_tokens")
+        + scope(_ANALYZED, "java_heap")
+    )
+
+    replace: bool = option(False)
+    model: str | None = option(None, recorded=False)
+    batch_tokens: int | None = option(None, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False)
+    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")
 
 
 @settings()
@@ -335,13 +334,19 @@ class Delete(Threaded, Writes):
 
     The output equals an index of the other documents that is built at once. The given index is not changed, and files
     that do not change are hard-linked.
+
+    Attributes:
+        index: Lexical index (sharded or not), learned sparse index or dense index.
+        ids: File with the ids of the documents, one per line.
     """
 
     command = "delete"
     panel = LEXICAL
     examples = ("hybrid delete out/bm25 --ids retracted.txt --output out/bm25-2",)
 
-    index: Path = argument(REQUIRED, "Lexical index (sharded or not), learned sparse index or dense index.")
+    index: Path = argument(REQUIRED)
     _: KW_ONLY
-    ids: Path = option(REQUIRED, "File with the ids of the documents, one per line.")
-    java_heap: str | None = redeclare(IndexBm25, "java_heap", applies=_LEXICAL, shown="a quarter of the memory")
+    scopes = scope(_LEXICAL, "java_heap")
+
+    ids: Path = option(REQUIRED)
+    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")

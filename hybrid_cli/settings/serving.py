@@ -22,6 +22,25 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     The page shows BM25, dense and hybrid hits side by side, explains every score, re-ranks while the weight is moved,
     and collects judgments. It works offline. The server listens on this machine only; with another `--host`, it asks
     for the token that is printed at the start.
+
+    Attributes:
+        retriever: Retriever, the folder of `auto`, or an index.
+        compare: Further retrievers, shown in columns next to it.
+        watch: Open the retriever again when it has changed, as after `hybrid update`.
+        collection: Collection with queries to judge and compare.
+        split: Split of the collection.
+        judgments: Journal of judgments (.jsonl), which the page and `hybrid judge` extend.
+        guidelines: Markdown file with rules for the people who judge.
+        measure: Measure of the page.
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+        open: Open the page in the browser.
+        allow_host: Further names of this server in requests, as behind a proxy.
+        timeout: Seconds until a request ends without an answer.
+        access_log: File for a JSON line per request, without texts of queries.
+        log_queries: Log the texts of queries too.
+        mcp_stdio: Serve MCP tools on standard input and output in place of the page.
+        mcp_judge: Give MCP clients a tool that stores judgments.
     """
 
     command = "serve"
@@ -34,39 +53,26 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         "hybrid serve out/retriever --mcp-stdio",
     )
 
-    retriever: Path = argument(REQUIRED, "Retriever, the folder of `auto`, or an index.")
+    retriever: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(judgments=GIVEN), "guidelines", "mcp_judge") + scope(when(access_log=GIVEN), "log_queries")
 
-    compare: Sequence[Path] = option((), "Further retrievers, shown in columns next to it.", metavar="RETRIEVER,...")
-    watch: bool = option(False, "Open the retriever again when it has changed, as after `hybrid update`.")
-    collection: Path | None = option(
-        None, "Collection with queries to judge and compare.", panel=JUDGING, shown="that of the indexes"
-    )
-    split: str | None = option(None, "Split of the collection.", panel=JUDGING)
-    judgments: Path | None = option(
-        None, "Journal of judgments (.jsonl), which the page and `hybrid judge` extend.", panel=JUDGING
-    )
-    guidelines: Path | None = option(None, "Markdown file with rules for the people who judge.", panel=JUDGING)
-    measure: str = option("nDCG@10", "Measure of the page.", parse=MEASURE, panel=JUDGING)
-    host: str = option("127.0.0.1", "Address to listen on.", panel=SAFETY)
-    port: int = option(8080, "Port; 0 for a free one.", minimum=0, maximum=65535, panel=SAFETY)
-    open: bool = option(False, "Open the page in the browser.")
-    allow_host: Sequence[str] = option(
-        (), "Further names of this server in requests, as behind a proxy.", panel=SAFETY, metavar="NAME,..."
-    )
-    timeout: float = option(30.0, "Seconds until a request ends without an answer.", above=0, panel=SAFETY)
-    access_log: Path | None = option(None, "File for a JSON line per request, without texts of queries.", panel=SAFETY)
-    log_queries: bool = option(False, "Log the texts of queries too.", panel=SAFETY)
-    mcp_stdio: bool = option(
-        False, "Serve MCP tools on standard input and output in place of the page.", panel=PROGRAMS
-    )
-    mcp_judge: bool = option(
-        False,
-        "Give MCP clients a tool that stores judgments.",
-        panel=PROGRAMS,
-        needed=(),
-    )
+    compare: Sequence[Path] = option((), metavar="RETRIEVER,...")
+    watch: bool = option(False)
+    collection: Path | None = option(None, panel=JUDGING, shown="that of the indexes")
+    split: str | None = option(None, panel=JUDGING)
+    judgments: Path | None = option(None, panel=JUDGING)
+    guidelines: Path | None = option(None, panel=JUDGING)
+    measure: str = option("nDCG@10", parse=MEASURE, panel=JUDGING)
+    host: str = option("127.0.0.1", panel=SAFETY)
+    port: int = option(8080, minimum=0, maximum=65535, panel=SAFETY)
+    open: bool = option(False)
+    allow_host: Sequence[str] = option((), panel=SAFETY, metavar="NAME,...")
+    timeout: float = option(30.0, above=0, panel=SAFETY)
+    access_log: Path | None = option(None, panel=SAFETY)
+    log_queries: bool = option(False, panel=SAFETY)
+    mcp_stdio: bool = option(False, panel=PROGRAMS)
+    mcp_judge: bool = option(False, panel=PROGRAMS, needed=())
 
     def search_options(self) -> SearchOptions:
         """Return the options of opening the retriever."""

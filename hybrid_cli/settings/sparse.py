@@ -35,9 +35,6 @@ from hybrid_cli.settings.options import (
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import Flops, SparseLoss
 
-SPARSE_HELP = (
-    "`splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`: its words; `sparterm`: gated."
-)
 SPARSE = "Learned sparse index"
 OF_SPARSE = "a learned sparse encoder"  # fact about the encoder
 _DOCUMENTS = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_vectors=None)
@@ -46,30 +43,23 @@ _WEIGHTS = when(**_DOCUMENTS.allowed, encoder=OF_SPARSE)
 
 @settings(kw_only=True)
 class SparseIndex(Settings):
-    """Options of `encode` with a sparse encoder."""
+    """Options of `encode` with a sparse encoder.
+
+    Attributes:
+        quantization: Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of
+            weight 1 is counted that many times.
+        expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
+        architecture: Read a plain checkpoint as a sparse encoder: `splade`: the whole vocabulary; `unicoil`: word
+            pieces of the text; `deepct`: its words; `sparterm`: gated.
+    """
 
     option_panel = SPARSE
 
     scopes = scope(_DOCUMENTS, "architecture") + scope(_WEIGHTS, "quantization", "expansion")
 
-    architecture: SparseArchitecture | None = option(
-        None,
-        f"Read a plain checkpoint as a sparse encoder: {SPARSE_HELP}",
-        shown="the model's",
-        recorded=False,
-    )
-    quantization: int | None = option(
-        None,
-        "Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of weight 1 is "
-        "counted that many times.",
-        minimum=1,
-        maximum=1 << 12,
-        shown="128; 100 for `deepct`",
-        recorded=False,
-    )
-    expansion: Path | None = option(
-        None, "File of docid and text, such as queries of docT5query; the text is added to the document."
-    )
+    architecture: SparseArchitecture | None = option(None, shown="the model's", recorded=False)
+    quantization: int | None = option(None, minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", recorded=False)
+    expansion: Path | None = option(None)
 
 
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
@@ -82,6 +72,16 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
     `deepct` learns the share of a passage's training queries that contain each of its words, and needs no negatives.
     The others learn to rank, with the FLOPS regularization; `sparterm` also learns a gate. An interrupted run resumes
     from its last checkpoint and ends with the same weights.
+
+    Attributes:
+        training_examples: Training examples, written by `mine-negatives`.
+        loss: Likelihood of the positive, or a loss on a teacher's scores.
+        query_flops: Weight of the FLOPS of queries.
+        doc_flops: Weight of the FLOPS of documents.
+        flops_warmup: Fraction of the steps in which both weights rise from 0, with the square of the step.
+        temperature: Divisor of the scores.
+        architecture: Weights of words: `splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`:
+            its words; `sparterm`: gated.
     """
 
     command = "train-sparse"
@@ -91,7 +91,7 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
         "hybrid train-sparse out/train.parquet --architecture splade --lr 5e-5 --output out/splade",
     )
 
-    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     scopes = (
         scope(
@@ -115,27 +115,12 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
         + scope(when(dev=GIVEN), "keep")
     )
 
-    architecture: SparseArchitecture = option(REQUIRED, f"Weights of words: {SPARSE_HELP}")
-    loss: SparseLoss = option("nll", "Likelihood of the positive, or a loss on a teacher's scores.", panel=OBJECTIVE)
-    query_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.query_flops),
-        "Weight of the FLOPS of queries.",
-        panel=OBJECTIVE,
-        minimum=0,
-    )
-    doc_flops: float = option(
-        By("architecture", {"sparterm": 0.0}, Flops.doc_flops),
-        "Weight of the FLOPS of documents.",
-        panel=OBJECTIVE,
-        minimum=0,
-    )
-    flops_warmup: float = inherited(
-        "Fraction of the steps in which both weights rise from 0, with the square of the step.",
-        panel=OBJECTIVE,
-        minimum=0,
-        maximum=1,
-    )
-    temperature: float = option(1.0, "Divisor of the scores.", panel=OBJECTIVE, above=0)
+    architecture: SparseArchitecture = option(REQUIRED)
+    loss: SparseLoss = option("nll", panel=OBJECTIVE)
+    query_flops: float = option(By("architecture", {"sparterm": 0.0}, Flops.query_flops), panel=OBJECTIVE, minimum=0)
+    doc_flops: float = option(By("architecture", {"sparterm": 0.0}, Flops.doc_flops), panel=OBJECTIVE, minimum=0)
+    flops_warmup: float = inherited(panel=OBJECTIVE, minimum=0, maximum=1)
+    temperature: float = option(1.0, panel=OBJECTIVE, above=0)
     in_batch: bool = redeclare(Likelihood, "in_batch")
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
     query_prefix: str | None = redeclare(EncoderContract, "query_prefix")

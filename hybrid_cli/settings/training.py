@@ -58,6 +58,15 @@ class Pretrain(Training, StartModel, Pretraining):
 
     The output is a start model for `train-dense --model`. An interrupted run resumes from its last checkpoint and ends
     with the same weights.
+
+    Attributes:
+        collection: Collection or corpus; queries and qrels are not read.
+        cocondenser: Add the Condenser head, and the contrastive loss between two spans of a document (coCondenser).
+        max_length: Maximum tokens of a span.
+        mlm_probability: Fraction of the tokens that are masked, in whole words.
+        skip_layer: Layer whose token states enter the Condenser head; 0 is the embeddings.
+        held_out: Documents held out for validation, at most a tenth of the corpus.
+        batch_size: Spans per batch; with `--cocondenser`, documents with two spans each.
     """
 
     option_panel = SPANS
@@ -71,28 +80,17 @@ class Pretrain(Training, StartModel, Pretraining):
 
     default_epochs: ClassVar[int] = Pretraining.default_epochs
 
-    collection: Path = argument(REQUIRED, "Collection or corpus; queries and qrels are not read.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(cocondenser=True), "skip_layer")
 
-    cocondenser: bool = inherited(
-        "Add the Condenser head, and the contrastive loss between two spans of a document (coCondenser)."
-    )
-    max_length: int = inherited("Maximum tokens of a span.", minimum=4)
-    mlm_probability: float = inherited(
-        "Fraction of the tokens that are masked, in whole words.", minimum=0.01, maximum=0.99
-    )
-    skip_layer: int | None = option(
-        None,
-        "Layer whose token states enter the Condenser head; 0 is the embeddings.",
-        minimum=0,
-        shown="the middle layer",
-    )
-    held_out: int = inherited(
-        "Documents held out for validation, at most a tenth of the corpus.", minimum=0, needed=when(eval_steps=GIVEN)
-    )
+    cocondenser: bool = inherited()
+    max_length: int = inherited(minimum=4)
+    mlm_probability: float = inherited(minimum=0.01, maximum=0.99)
+    skip_layer: int | None = option(None, minimum=0, shown="the middle layer")
+    held_out: int = inherited(minimum=0, needed=when(eval_steps=GIVEN))
     epochs: int | None = inherited(shown="8, or as many as --max-steps needs")
-    batch_size: int = inherited("Spans per batch; with `--cocondenser`, documents with two spans each.")
+    batch_size: int = inherited()
     learning_rate: float = inherited()
     weight_decay: float = inherited()
     eval_steps: int | None = redeclare(Validation, "eval_steps", applies=())
@@ -114,6 +112,16 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     The two parts of RoC, `--ortho-weight` and `--mask-matches`, combine with every loss, and so does `--distill`; with
     a residual loss, the teacher teaches the sum with the scorer. An interrupted run resumes from its last checkpoint
     and ends with the same weights.
+
+    Attributes:
+        training_examples: Training examples, written by `mine-negatives`.
+        dynamic_negatives: Additional hard negatives per query, found again at every checkpoint among the documents of
+            the examples.
+        dynamic_ranking: Ranking whose top hits become dynamic negatives: of the `model`, or of the `sum` with the
+            scores of `--scorer`.
+        refresh_negatives: Steps between two searches of the whole collection, from whose top hits the dynamic negatives
+            are drawn.
+        collection: Collection or corpus of `--refresh-negatives`.
     """
 
     option_panel = OPTIMIZATION
@@ -126,7 +134,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         "hybrid train-dense out/train.parquet --distill kl --teacher out/reranker --output out/taught",
     )
 
-    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     default_epochs: ClassVar[int] = 2  # studies/recommended.md
 
@@ -141,26 +149,13 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     )
     scorer: str = inherited(applies=_SCORED)
     scorer_weight: float = inherited(applies=_SCORED)
-    dynamic_negatives: int = option(
-        0,
-        "Additional hard negatives per query, found again at every checkpoint among the documents of the examples.",
-        minimum=0,
-        excluded=when(loss=TAUGHT),
-    )
+    dynamic_negatives: int = option(0, minimum=0, excluded=when(loss=TAUGHT))
     dynamic_ranking: DynamicRanking = option(
         By("loss", dict.fromkeys(RESIDUALS, "sum"), "model"),
-        "Ranking whose top hits become dynamic negatives: of the `model`, or of the `sum` with the scores of "
-        "`--scorer`.",
         shown="`sum` for residual-margin, residual-nll; else `model`",
     )
-    refresh_negatives: int | None = option(
-        None,
-        "Steps between two searches of the whole collection, from whose top hits the dynamic negatives are drawn.",
-        minimum=1,
-    )
-    collection: Path | None = option(
-        None, "Collection or corpus of `--refresh-negatives`.", shown="the corpus of the examples"
-    )
+    refresh_negatives: int | None = option(None, minimum=1)
+    collection: Path | None = option(None, shown="the corpus of the examples")
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -188,6 +183,30 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
 
     A transformer learns from teacher labels. A static encoder sums one vector per term: it learns from the lexical
     index in a minute, encodes without a transformer, and is independent of word order.
+
+    Attributes:
+        collection: Collection: the labeled corpus, and the dev queries.
+        encoder: Transformer, or static encoder with one vector per term.
+        index: Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all
+            documents of the batch for `--loss listwise`.
+        labels: Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.
+        loss: `contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the scores
+            in the labels, or of BM25 with `--index`.
+        base: Frozen encoder, such as a static Lambda, to which the transformer is added; the output is the sum of both.
+        positives: Top-ranked hits used as positives.
+        negatives: Bottom-ranked hits used as hard negatives.
+        list_passages: Passages drawn from the hits of each query per step, in addition to one positive.
+        student_negatives: Hard negatives per query mined with the student itself, from a pool that is re-encoded at
+            every checkpoint.
+        temperature: Divisor of the student's and the teacher's scores before the softmax.
+        dim: Dimensions of the vectors.
+        vocab_size: Number of terms with a vector of their own, the most frequent ones.
+        hash_buckets: Vectors shared by all other terms, chosen by a hash.
+        text_fraction: Fraction of labeled texts among the queries; the others are random bags of terms.
+        hard_candidates: Top-ranked documents of the teacher per query among the candidates.
+        sampled_candidates: Documents drawn from the collection as candidates, per step.
+        dev: Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.
+        epochs: Passes over the labels.
     """
 
     command = "train-lambda"
@@ -227,74 +246,35 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         + scope(when(encoder="static", labels=GIVEN), "text_fraction")
     )
 
-    collection: Path = argument(REQUIRED, "Collection: the labeled corpus, and the dev queries.")
+    collection: Path = argument(REQUIRED)
     _: KW_ONLY
-    encoder: LambdaEncoder = option("transformer", "Transformer, or static encoder with one vector per term.")
+    encoder: LambdaEncoder = option("transformer")
     index: Path | None = option(
         None,
-        "Lexical index: teacher of a static encoder and of the validation; if it made the labels, also of all "
-        "documents of the batch for `--loss listwise`.",
         panel=TEACHER,
         needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN)),
     )
-    labels: Path | None = option(
-        None,
-        "Teacher labels, written by `label`: required for a transformer; optional queries for a static encoder.",
-        panel=TEACHER,
-        needed=when(encoder="transformer"),
-    )
-    loss: LambdaLoss = inherited(
-        "`contrastive`: likelihood of a top-ranked passage in the batch; `listwise`: KL divergence from the scores in "
-        "the labels, or of BM25 with `--index`.",
-        panel=TEACHER,
-    )
-    base: str | None = option(
-        None,
-        "Frozen encoder, such as a static Lambda, to which the transformer is added; the output is the sum of both.",
-        panel=TEACHER,
-        recorded=False,
-    )
-    positives: int = inherited("Top-ranked hits used as positives.", panel=TEACHER, minimum=1)
-    negatives: int = inherited("Bottom-ranked hits used as hard negatives.", panel=TEACHER, minimum=1)
-    list_passages: int = inherited(
-        "Passages drawn from the hits of each query per step, in addition to one positive.", panel=TEACHER, minimum=1
-    )
-    student_negatives: int = inherited(
-        "Hard negatives per query mined with the student itself, from a pool that is re-encoded at every checkpoint.",
-        panel=TEACHER,
-        minimum=0,
-    )
-    temperature: float = option(
-        1.0, "Divisor of the student's and the teacher's scores before the softmax.", panel=TEACHER, above=0
-    )
+    labels: Path | None = option(None, panel=TEACHER, needed=when(encoder="transformer"))
+    loss: LambdaLoss = inherited(panel=TEACHER)
+    base: str | None = option(None, panel=TEACHER, recorded=False)
+    positives: int = inherited(panel=TEACHER, minimum=1)
+    negatives: int = inherited(panel=TEACHER, minimum=1)
+    list_passages: int = inherited(panel=TEACHER, minimum=1)
+    student_negatives: int = inherited(panel=TEACHER, minimum=0)
+    temperature: float = option(1.0, panel=TEACHER, above=0)
     matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims")
-    dim: int | None = inherited(
-        "Dimensions of the vectors.", default=By("encoder", {"static": 64}), shown="the model's; static: 64"
-    )
+    dim: int | None = inherited(default=By("encoder", {"static": 64}), shown="the model's; static: 64")
     normalize: bool | None = inherited(applies=_WITHOUT_BASE)
     projection_norm: bool | None = inherited(
         applies=(when(**_WITHOUT_BASE.allowed, dim=GIVEN), when(**_WITHOUT_BASE.allowed, start=PROJECTION))
     )
-    vocab_size: int = option(
-        200_000, "Number of terms with a vector of their own, the most frequent ones.", panel=STATIC, minimum=1
-    )
-    hash_buckets: int = option(4096, "Vectors shared by all other terms, chosen by a hash.", panel=STATIC, minimum=1)
-    text_fraction: float = inherited(
-        "Fraction of labeled texts among the queries; the others are random bags of terms.",
-        panel=STATIC,
-        minimum=0,
-        maximum=1,
-    )
-    hard_candidates: int = inherited(
-        "Top-ranked documents of the teacher per query among the candidates.", panel=STATIC, minimum=1
-    )
-    sampled_candidates: int = inherited(
-        "Documents drawn from the collection as candidates, per step.", panel=STATIC, minimum=1
-    )
-    dev: str | None = inherited(
-        "Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.", recorded=True
-    )
-    epochs: int | None = inherited("Passes over the labels.")
+    vocab_size: int = option(200_000, panel=STATIC, minimum=1)
+    hash_buckets: int = option(4096, panel=STATIC, minimum=1)
+    text_fraction: float = inherited(panel=STATIC, minimum=0, maximum=1)
+    hard_candidates: int = inherited(panel=STATIC, minimum=1)
+    sampled_candidates: int = inherited(panel=STATIC, minimum=1)
+    dev: str | None = inherited(recorded=True)
+    epochs: int | None = inherited()
     max_steps: int | None = inherited(default=By("encoder", {"static": 1200}))
     batch_size: int = inherited(default=By("encoder", {"static": 256}, Optimization.batch_size))
     learning_rate: float = inherited(default=By("encoder", {"static": 3e-3}, Optimization.learning_rate))
@@ -311,6 +291,13 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
     The student has two heads: a small head for retrieval, and a large head that matches the teacher's vectors and is
     dropped after training; `--distill` adds a loss of the small head on the scores in the examples. With
     `--queries-only`, the output is a query encoder for the teacher's indexes (DrBoost).
+
+    Attributes:
+        training_examples: Training examples, written by `mine-negatives`.
+        teacher: Encoder to distill: an ensemble or any other.
+        queries_only: Train only a query encoder for the teacher's indexes; documents keep the teacher's vectors.
+        kd_weight: Weight of the squared distances to the teacher's vectors, relative to the likelihood.
+        dim: Dimensions of the student's vectors.
     """
 
     command = "distill-lite"
@@ -334,17 +321,10 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         "title_separator",
     )
 
-    training_examples: Path = argument(REQUIRED, "Training examples, written by `mine-negatives`.", metavar="EXAMPLES")
+    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
-    teacher: str = option(REQUIRED, "Encoder to distill: an ensemble or any other.", recorded=False)
-    queries_only: bool = option(
-        False, "Train only a query encoder for the teacher's indexes; documents keep the teacher's vectors."
-    )
-    kd_weight: float = option(
-        1.0,
-        "Weight of the squared distances to the teacher's vectors, relative to the likelihood.",
-        panel=OBJECTIVE,
-        minimum=0,
-    )
-    dim: int | None = inherited("Dimensions of the student's vectors.", default=32, shown="32")
+    teacher: str = option(REQUIRED, recorded=False)
+    queries_only: bool = option(False)
+    kd_weight: float = option(1.0, panel=OBJECTIVE, minimum=0)
+    dim: int | None = inherited(default=32, shown="32")
     negatives: int = inherited(default=By("queries_only", {True: 0}, Sampling.negatives), shown="1")

@@ -14,15 +14,20 @@ from hybrid_cli.storage import Kind
 
 @dataclass(frozen=True)
 class CutRun(Writes):
-    """Keep the first hits of every query of a run."""
+    """Keep the first hits of every query of a run.
+
+    Attributes:
+        run: Run.
+        keep: Hits per query.
+    """
 
     command = "cut-run"
     panel = "Example"
     examples = ("hybrid cut-run out/bm25.parquet --keep 10 --output out/cut.parquet",)
 
-    run: Path = argument(REQUIRED, "Run.")
+    run: Path = argument(REQUIRED)
     _: KW_ONLY
-    keep: int = option(10, "Hits per query.", minimum=1)
+    keep: int = option(10, minimum=1)
 
 
 @stage(CutRun)
