@@ -74,6 +74,7 @@ hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 que
 	PYTHONPATH=build/frameworks $(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
+	$(VENV)/bin/python tests/hard/mutations.py
 
 fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)

@@ -41,7 +41,7 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_impacts", "test_nested", "test_storage", "test_index_bm25", "test_encoder", "test_api",
     "test_mine_negatives", "test_training_sets", "test_whole_words", "test_rerank", "test_paths", "test_pretraining",
     "test_perturb_several", "test_label", "test_python_docs", "test_prepare_sample", "test_pipelines",
-    "test_cross_validation", "test_damage", "test_prepare", "test_fields", "test_workers", "test_tracking", "test_hub",
+    "test_damage", "test_prepare", "test_fields", "test_workers", "test_tracking", "test_hub",
     "test_lora", "test_without_java", "test_filters", "test_verdicts", "test_tokens", "test_calibration",
     "test_passages", "test_gate", "test_few_queries", "test_exported_fusions", "test_judge_machine",
     "test_train_warnings", "test_judged", "test_padding", "test_next_command", "test_sequential",

@@ -124,18 +124,6 @@ def test_without_judgments_the_command_of_judging_is_suggested_and_works(
     assert done.code == 0, done.err
 
 
-def test_columns_are_named_as_for_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "d.csv", "url,headline,body", "a,Salt,salt in sea water", "b,Air,oxygen in the blood")
-    refused = hybrid("auto", "d.csv", "--max-steps", 0, "--output", "out")
-    assert refused.is_problem("no-such-column", path="d.csv", field="id")
-    done = hybrid(
-        "auto", "d.csv", "--document-columns", "id=url,title=headline,text=body", "--max-steps", 0, "--output", "out"
-    )
-    assert done.code == 0, done.err
-    assert "--document-columns id=url" in commands(done)[0]
-
-
 def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
     source: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -268,23 +256,6 @@ def test_options_of_late_stages_are_refused_before_the_first(
     done = auto(source, output, *words)
     assert (done.code, done.is_problem(problem)) == (2, True), done
     assert not output.exists()
-
-
-def test_a_folder_of_text_files_is_searched_by_passages(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for number in range(6):
-        words = " ".join(f"Page {number} has sentence {line} of ten." for line in range(10))
-        (tmp_path / "docs" / f"page {number}.md").write_text(f"# Page {number}\n\n{words}\n")
-    asked = ("--split-passages", 14, "--pseudo-queries", "sentence")
-    done = hybrid("auto", tmp_path / "docs", *asked, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    assert done.says("text-files", path="docs", count=6, left_out={})
-    for name in ("collection", "pseudo"):
-        documents = collection.scan(tmp_path / "out" / name).collect()
-        assert len(documents) == 30
-        assert documents["docid"][4] == "page 0.md#4"
-    found = collection.read_qrels(tmp_path / "out" / "pseudo" / "qrels.dev.parquet")
-    assert found["qid"].is_unique().all()  # a passage is relevant to its own sentence
 
 
 def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_their_best_passage(

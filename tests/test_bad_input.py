@@ -13,10 +13,7 @@ import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal, refused
 
-from hybrid_cli import artifacts
-from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError
-from hybrid_cli.storage import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -201,27 +198,6 @@ def test_a_dense_index_answers_a_query_without_words(here: Path) -> None:
     assert run["score"].is_finite().all()
 
 
-def test_mine_negatives_skips_positives_without_text(here: Path) -> None:
-    judged = pl.read_parquet("collection/qrels.test.parquet")
-    blank = judged.filter(pl.col("relevance") > 0)["docid"][0]
-
-    def without_text(corpus: pl.DataFrame, *docids: str) -> pl.DataFrame:
-        emptied = pl.col("docid").is_in(docids)
-        return corpus.with_columns(
-            pl.when(emptied).then(pl.lit(" \n")).otherwise(name).alias(name) for name in ("title", "text")
-        )
-
-    change_corpus(lambda corpus: without_text(corpus, blank))
-    command = ["mine-negatives", "changed", "--split", "test", "--sources", "random:2", "--output", "x.parquet"]
-    done = hybrid(*command)
-    assert done.code == 0
-    assert done.says("documents-without-text", path="changed", count=1, ids=[blank])
-    assert blank not in set(pl.read_parquet("x.parquet")["docid"])
-    shutil.rmtree("changed")
-    change_corpus(lambda corpus: without_text(corpus, *corpus["docid"]))
-    refused(*command, "--overwrite", problem="other-corpus", path="changed")
-
-
 # ----------------------------------------------------------------------------------------------------------------- runs
 
 
@@ -319,18 +295,6 @@ def test_a_damaged_folder_is_named_and_not_reported_as_a_bug(
     assert str(done.fields["path"]).startswith("damaged")
     assert "bug" not in done.err
     assert not Path("out.parquet").exists()
-
-
-@pytest.mark.parametrize(("name", "form"), [("dense", "pyserini"), ("encoder", "sentence-transformers")])
-def test_a_damaged_artifact_is_not_exported(here: Path, made: Path, name: str, form: str) -> None:
-    file = "index.faiss"
-    if name == "encoder":
-        file = "model.safetensors"
-        output = artifacts.open_output(Path("encoder"), Kind.ENCODER, "test", inputs={}, options={})
-        with output.folder() as (work, _):
-            TransformerEncoder.load(made / "model", device="cpu").save(work)
-    folder = damaged(Path() if name == "encoder" else made, name, file, cut=True)
-    refused("export", folder, "--format", form, "--output", "out", problem="damaged", code=1)
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])

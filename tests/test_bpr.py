@@ -19,7 +19,6 @@ from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
-from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -115,10 +114,3 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
     assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()
     assert len(nearest) < 40
-
-
-def test_a_student_of_a_binary_encoder_is_not_binary(trained: Path, tmp_path: Path) -> None:
-    start = trained / "bpr"
-    settings: dict[str, Any] = {"teacher": str(start), "model": str(start), "dim": 4, **PLAN}
-    student = distill_lite(trained / "examples.parquet", output=tmp_path / "lite", **settings)
-    assert not TransformerEncoder.load(student).contract.binary

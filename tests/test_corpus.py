@@ -119,13 +119,6 @@ def test_cocondenser_draws_two_spans_of_each_document_with_two_words(
     assert set(plain(later)) - earlier, "new spans in every epoch"
 
 
-def test_counting_stops_at_the_last_step(open_corpus: Callable[..., Corpus]) -> None:
-    corpus = open_corpus(max_steps=2)
-    assert 8 <= len(corpus) < len(open_corpus())
-    first_two = [batch for batch, _ in zip(corpus.batches(), range(2), strict=False)]
-    assert all(map(same, first_two, open_corpus().batches()))
-
-
 @pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
 def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts: list[str]) -> None:
     with raises("no-text"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import polars as pl
 import pytest
 import torch
 from command import Notices
-from processes import run
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
 from hybrid_cli import artifacts
@@ -88,15 +86,6 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
     found = set(dev.documents["docid"])
     assert found >= {hits(index, query, 1)[0] for query in dev.queries["text"].head(most)}
     assert len(found) == 12 if origin == CORPUS else len(found - set().union(*judged)) <= most
-
-
-def test_without_the_corpus_the_documents_of_the_examples_are_searched(
-    made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
-    moved = Path(shutil.copy(made / "train.parquet", tmp_path))
-    out = train_dense(moved, output=tmp_path / "out", model=str(tiny_bert), **PLAN, dev=moved)
-    assert notices.says("validation", origin=EXAMPLES)
-    assert artifacts.read_manifest(out, Kind.ENCODER).counts["dev_documents"] == EXAMPLES
 
 
 @pytest.mark.parametrize(
@@ -277,45 +266,3 @@ def test_reciprocal_ranks_by_hand() -> None:
     relevant = [np.array([1, 2]), np.array([0]), np.array([3])]
     assert reciprocal_ranks(scores, relevant).tolist() == [1 / 2, 1 / 2, 1 / 3]  # ties count against it
     assert reciprocal_ranks(scores, relevant, cut=2).tolist() == [1 / 2, 1 / 2, 0]
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    "kill",
-    [
-        pytest.param("measured == 4", id="during a validation"),
-    ],
-)
-def test_a_killed_training_resumes_with_equal_weights_curve_and_kept_step(
-    made: Path, tiny_bert: Path, tmp_path: Path, kill: str
-) -> None:
-    examples, killed, plan = made / "train.parquet", tmp_path / "killed", {**PLAN, "checkpoint_steps": 5}
-    whole = train_dense(examples, output=tmp_path / "whole", model=str(tiny_bert), **plan, dev=examples)
-    code = f"""
-import os, signal, sys
-from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.dev_set import DevRetrieval
-from hybrid_cli.training.loop import Trainer
-steps, measured, true, true_encoded = 0, 0, Trainer.step, DevRetrieval._encoded
-def step(self, batches, step=0):
-    global steps
-    steps += 1
-    if {kill}: os.kill(os.getpid(), signal.SIGKILL)
-    return true(self, batches, step)
-def encoded(self):
-    global measured
-    measured += 1
-    if {kill}: os.kill(os.getpid(), signal.SIGKILL)
-    return true_encoded(self)
-Trainer.step, DevRetrieval._encoded = step, encoded
-examples, model, output = sys.argv[1:]
-train_dense(examples, model=model, output=output, dev=examples, threads=1, **{plan!r})
-"""
-    ended = run(code, examples, tiny_bert, killed)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    train_dense(examples, output=killed, model=str(tiny_bert), **plan, dev=examples)
-    for name in ("model.safetensors", "curve.parquet"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
-    best = [artifacts.read_manifest(folder, Kind.ENCODER).counts["best_step"] for folder in (killed, whole)]
-    assert best[0] == best[1]
-    assert not [*killed.rglob(".*")]

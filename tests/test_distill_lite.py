@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import checkpoints, losses
+from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.options import Sampling
@@ -107,31 +105,6 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     assert words.grad.any()
 
 
-def test_an_interrupted_distillation_ends_with_the_same_weights(
-    examples: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    """The checkpoint includes the large heads; the teacher's vectors are stored next to it."""
-    once = partial(distill_lite, examples, teacher=str(teacher), model=str(tiny_bert), dim=4, **PLAN)
-    whole = once(output=tmp_path / "whole")
-    stored = 0
-
-    def interrupt(*arguments: Any) -> None:
-        nonlocal stored
-        save(*arguments)
-        stored += 1
-        raise KeyboardInterrupt
-
-    save = checkpoints.save_checkpoint
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybrid_cli.training.loop.save_checkpoint", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            once(output=tmp_path / "interrupted")
-    assert stored == 1
-    again = once(output=tmp_path / "interrupted")
-    one, other = (open_encoder(folder).encode_queries(TEXTS) for folder in (whole, again))
-    np.testing.assert_array_equal(one, other)
-
-
 def test_a_query_encoder_searches_the_teachers_index(
     examples: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -156,23 +129,3 @@ def test_a_query_encoder_searches_the_teachers_index(
     other = encode(tiny, model=str(tiny_bert), output=tmp_path / "other")
     with pytest.raises(InputError):
         search(tiny, split="test", index=other, model=str(query_encoder), output=tmp_path / "no.parquet")
-
-
-def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
-    examples: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    """The query encoder maps its 16 values to the 24 of the teacher; the small student drops its wide head."""
-    wide = combine([str(teacher), str(tiny_bert)], output=tmp_path / "wide")
-    settings: dict[str, Any] = {**PLAN, "teacher": str(wide), "model": str(tiny_bert)}
-    pair = distill_lite(examples, output=tmp_path / "pair", queries_only=True, **settings)
-    values = pl.read_parquet(pair / "curve.parquet").filter(name="distillation")["value"].to_list()
-    assert values[-1] < values[0]
-    assert open_encoder(pair).encode_queries(TEXTS).shape == (2, 24)
-    index = encode(tiny, model=str(wide), output=tmp_path / "index")
-    assert len(pl.read_parquet(search(tiny, split="test", index=index, model=str(pair), output=tmp_path / "r.parquet")))
-    again = distill_lite(
-        examples, output=tmp_path / "again", queries_only=True, **settings | {"model": f"{pair}/queries"}
-    )
-    assert open_encoder(again).dim == 24
-    student = distill_lite(examples, output=tmp_path / "student", **settings, dim=4)
-    assert open_encoder(student).dim == 4

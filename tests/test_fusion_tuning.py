@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import raises, refusal
 from fused_rankings import fused_run, recipe, run_of
 
 from hybrid_cli import runs
@@ -17,7 +16,6 @@ from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.selection import Choice, Trials, Values, select
-from hybrid_cli.fusion.weights import chosen_weights
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 
@@ -153,20 +151,3 @@ def test_the_methods_that_tuning_tries(options: dict[str, Any], methods: list[st
     assert names == methods
     assert {each.grid for each in families if each.recipe.method != "weighted-sum"} <= {"linear"}
     assert all(each.grid == "scaled" for each in families if each.recipe.method == "weighted-sum")
-
-
-def test_weights_may_name_the_runs_in_any_order() -> None:
-    names = ["bm25", "dense"]
-    assert chosen_weights("dense=0.7,bm25=.3", recipe("minmax"), names).weights == (0.3, 0.7)
-    odd = ["k1=0.9", "x"]
-    assert chosen_weights("k1=0.9=2,x=1", recipe("minmax"), odd).weights == (2.0, 1.0)
-    for text, words in {
-        "bm25=0.3,dens=0.7": refusal("unknown-choice", option="weights"),
-        "bm25=1": refusal("missing-value", option="weights"),
-        "bm25=1,bm25=2,dense=1": refusal("repeated-value", option="weights"),
-        "bm25=one,dense=1": refusal("not-a-number", option="weights"),
-        "bm25=nan,dense=1": refusal("out-of-range", option="weights"),
-        "bm25=1e999,dense=1": refusal("out-of-range", option="weights"),
-    }.items():
-        with raises(words):
-            chosen_weights(text, recipe("minmax"), names)

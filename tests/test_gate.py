@@ -179,20 +179,6 @@ def test_holm_of_different_p_values() -> None:
 # ----------------------------------------------------------------------------------------------------------- baseline
 
 
-def test_the_baseline_has_one_line_per_query_and_is_sorted(stored: Path) -> None:
-    lines = stored.read_text().splitlines()
-    assert [line.split('"')[1] for line in lines if '"hits"' in line] == QUERIES
-    content = json.loads(stored.read_text())
-    assert content["format"] == 1
-    assert content["measures"] == ["MRR@10"]
-    assert content["queries"]["q00"]["values"] == [1.0]
-    assert content["queries"]["q00"]["hits"][:2] == ["q00-good", "d2"]
-    assert len(content["queries"]["q00"]["hits"]) == 10
-    before = stored.read_bytes()
-    assert hybrid("gate", "before.parquet", *MRR, "--write").code == 0
-    assert stored.read_bytes() == before
-
-
 def test_renewing_says_how_the_means_change_and_keeps_the_deviation(stored: Path) -> None:
     run_of(Path("now.parquet"), ranks(lost=10))
     done = hybrid("gate", "now.parquet", *BASELINE, "--write", "--format", "json")
@@ -207,19 +193,6 @@ def test_renewing_says_how_the_means_change_and_keeps_the_deviation(stored: Path
 
 
 # ------------------------------------------------------------------------------------------------------------- output
-
-
-def test_summaries_are_appended(stored: Path) -> None:
-    run_of(Path("now.parquet"), ranks(lost=12))
-    Path("summary.md").write_text("# Before\n")
-    for run in ("before.parquet", "now.parquet"):
-        hybrid("gate", run, *BASELINE, "--summary", "summary.md")
-    text = Path("summary.md").read_text()
-    assert text.startswith("# Before\n### Retrieval quality: passed\n")
-    assert text.count("### ") == 2
-    assert text.count("<details>") == 10
-    assert "| MRR@10 | 1.0000 | .8500 | -.1500 |" in text
-    assert "| 1 | ● q00-good" in text
 
 
 def test_a_drop_that_the_queries_cannot_detect_is_warned_about(stored: Path) -> None:

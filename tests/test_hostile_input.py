@@ -20,7 +20,6 @@ from processes import HYBRID, run
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LONG = "x" * 300
-HUGE = "99999999999999999999"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -185,32 +184,22 @@ _TYPE = "sentence_transformers.models"
 MODULES = f'[{{"type": "{_TYPE}.Transformer", "path": ""}}, {{"type": "{_TYPE}.Pooling", "path": "1_Pooling"}}]'
 PARTS: list[tuple[str, str | bytes, Refusal]] = [
     ("tokenizer.json", "{}", refusal("model-unreadable", path="model")),
-    ("tokenizer.json", "[]", refusal("model-unreadable", path="model")),
-    ("tokenizer.json", "x", refusal("model-unreadable", path="model")),
-    ("tokenizer.json", b"\xff\xfe\0", refusal("model-unreadable", path="model")),
     ("tokenizer.json", DEEP, refusal("model-unreadable", path="model")),
     ("tokenizer_config.json", "[]", refusal("model-unreadable", path="model")),
     ("config.json", "[]", refusal("not-an-object", path="model/config.json")),
-    ("config.json", DEEP, refusal("not-json", path="model/config.json")),
     (
         "config.json",
         '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}',
         refusal("model-type-unknown", path="model/config.json", value="x"),
     ),
-    ("modules.json", "x", refusal("not-json", path="model/modules.json")),
     ("modules.json", DEEP, refusal("not-json", path="model/modules.json")),
     ("modules.json", "{}", refusal("modules-form", element="")),
-    ("modules.json", "[1, 2]", refusal("modules-form", element="item 1")),
-    ("modules.json", '[{"type": "a.Pooling"}]', refusal("modules-form", element="field 'path'")),
     ("modules.json", '[{"type": 1, "path": ""}]', refusal("modules-form", element="field 'type'")),
-    ("1_Pooling/config.json", "[]", refusal("not-an-object", path="model/1_Pooling/config.json")),
-    ("sentence_bert_config.json", "[]", refusal("not-an-object", path="model/sentence_bert_config.json")),
     (
         "sentence_bert_config.json",
         '{"max_seq_length": "x"}',
         refusal("length-out-of-range", path="model/sentence_bert_config.json", value="x"),
     ),
-    ("config_sentence_transformers.json", '{"prompts": ["x"]}', refusal("prompts-form", element="")),
     (
         "config_sentence_transformers.json",
         '{"prompts": {"query": 1}}',
@@ -221,21 +210,7 @@ PARTS: list[tuple[str, str | bytes, Refusal]] = [
         '{"similarity_fn_name": "manhattan"}',
         refusal("sentence-transformers-key", path="model/config_sentence_transformers.json", value="manhattan"),
     ),
-    (
-        "config_sentence_transformers.json",
-        '{"similarity_fn_name": [1]}',
-        refusal("sentence-transformers-key", path="model/config_sentence_transformers.json"),
-    ),
-    (
-        "config_sentence_transformers.json",
-        '{"prompts": {"query": "q: "}, "default_prompt_name": "search"}',
-        refusal("sentence-transformers-key", path="model/config_sentence_transformers.json", value="search"),
-    ),
     ("encoder.json", "x", refusal("not-json", path="model/encoder.json")),
-    ("encoder.json", b"\xff\xfe", refusal("not-json", path="model/encoder.json")),
-    ("encoder.json", DEEP, refusal("not-json", path="model/encoder.json")),
-    ("encoder.json", "[]", refusal("not-an-object", path="model/encoder.json")),
-    ("encoder.json", "1", refusal("not-an-object")),
     (
         "encoder.json",
         '{"kind": [1]}',
@@ -243,36 +218,11 @@ PARTS: list[tuple[str, str | bytes, Refusal]] = [
     ),
     ("encoder.json", '{"kind": "x"}', refusal("unknown-encoder", path="model", name="x")),
     ("encoder.json", '{"pooling": "median"}', refusal("json-type", element="field 'pooling'")),
-    ("encoder.json", '{"pooling": 1}', refusal("json-type", element="field 'pooling'")),
-    ("encoder.json", '{"query_max_len": "x"}', refusal("json-type", element="field 'query_max_len'")),
-    ("encoder.json", '{"query_max_len": true}', refusal("json-type", element="field 'query_max_len'")),
     ("encoder.json", '{"doc_max_len": -1}', refusal("out-of-range", path="model/encoder.json")),
-    ("encoder.json", f'{{"doc_max_len": {HUGE}}}', refusal("out-of-range", path="model/encoder.json")),
-    ("encoder.json", '{"dim": "x"}', refusal("json-type", element="field 'dim'")),
-    ("encoder.json", '{"dim": -3}', refusal("out-of-range", path="model/encoder.json")),
     ("encoder.json", '{"dim": 8}', refusal("damaged", path="model/2_Dense", missing="model.safetensors")),
-    (
-        "encoder.json",
-        '{"truncate_dim": 1.5}',
-        refusal("json-type", element="field 'truncate_dim'"),
-    ),
-    ("encoder.json", '{"tied": "no"}', refusal("json-type", element="field 'tied'")),
     ("encoder.json", '{"tied": false}', refusal("damaged", path="model")),
-    ("encoder.json", '{"query_prefix": null}', refusal("json-type", element="field 'query_prefix'")),
-    ("encoder.json", '{"doc_prefix": ["a"]}', refusal("json-type", element="field 'doc_prefix'")),
-    ("encoder.json", '{"markers": "x"}', refusal("json-type", element="field 'markers'")),
     ("encoder.json", '{"telepathy": 1}', refusal("json-unknown-field", path="model/encoder.json", element="telepathy")),
     ("encoder.json", '{"kind": "combination"}', refusal("damaged", path="model/encoder.json")),
-    (
-        "encoder.json",
-        '{"kind": "combination", "combine": "concat", "weight": 1, "changes": 1}',
-        refusal("json-type", element="field 'changes'"),
-    ),
-    (
-        "encoder.json",
-        '{"kind": "combination", "combine": "concat", "weight": NaN, "changes": [{}, {}]}',
-        refusal("json-type", element="field 'weight'"),
-    ),
     (
         "encoder.json",
         '{"kind": "combination", "combine": "concat", "weight": 1, "changes": [{}, {}]}',

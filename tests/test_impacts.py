@@ -183,16 +183,6 @@ def test_postings_keep_documents_and_frequencies(seed: int, size: int, most: int
         np.testing.assert_array_equal(rows_of(changed.matrix(None), number), documents)
 
 
-def test_a_posting_takes_three_bytes() -> None:
-    rng = np.random.default_rng(1)
-    rows = np.concatenate([np.flatnonzero(rng.random(60_000) < share) for share in (0.5, 0.1, 0.01)]).astype(np.int32)
-    ends = np.concatenate(([0], np.flatnonzero(np.diff(rows) < 0) + 1, [len(rows)]))
-    tfs = np.full(len(rows), 255, np.int32)
-    postings = Postings.of(pl.Series(["a", "b", "c"]), ends, rows, tfs, np.ones(60_000, np.int32))
-    arrays = (postings.lows, postings.starts, postings.highs, postings.tfs)
-    assert sum(array.nbytes for array in arrays) == 3 * len(rows)
-
-
 def test_a_search_refuses_the_damaged_block_of_its_terms_only(tmp_path: Path) -> None:
     """The other blocks are not read."""
     rows = np.tile(np.arange(CHECKED, dtype=np.int32), 3)

@@ -113,23 +113,6 @@ def test_different_counts_of_lucene_and_the_matrix_are_an_error(
     assert not (tmp_path / "bm25").exists()
 
 
-def test_completed_parts_survive_an_interruption(
-    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C after both parts are built: the next call builds neither of them."""
-
-    def interrupt(folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr("hybrid_cli.lexical.build.lucene.statistics", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            index_bm25(tiny, output=tmp_path / "bm25")
-    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.Writer", None)
-    monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder", None)
-    assert storage.fingerprint(index_bm25(tiny, output=tmp_path / "bm25")) == storage.fingerprint(index)
-
-
 def test_tuning_is_recorded(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, tune_measure="nDCG@10", split="test")
     recorded = json.loads((index / "bm25.json").read_text("utf-8"))

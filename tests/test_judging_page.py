@@ -324,61 +324,6 @@ def test_twenty_hits_by_keys_over_a_reload_and_a_kill(folder: Path, tmp_path: Pa
     assert desk.faults == []
 
 
-def test_skip_later_undo_list_and_change(server: Served, shared: Path, browser: Any) -> None:
-    desk = Desk(browser, server.url)
-    desk.begin("menu")
-    page, first = desk.page, desk.hit
-    page.keyboard.press("s")
-    page.wait_for_selector("dialog[open]")
-    page.keyboard.press("Escape")
-    assert desk.hit == first
-    page.keyboard.press("s")
-    desk.press("2")
-    desk.press("l")
-    later = desk.hit
-    desk.press("Backspace")
-    assert desk.hit != later
-    desk.press("1")
-    page.keyboard.press("a")
-    rows = page.locator(".list li button")
-    rows.first.wait_for()
-    assert rows.count() == 2
-    assert "text unreadable" in page.text_content(".list")
-    rows.last.click()
-    page.wait_for_selector(".earlier")
-    assert desk.hit == first
-    page.click(".grades .g3")
-    page.wait_for_selector(".earlier", state="detached")
-    changed = [row for row in rows_of(shared) if row["rater"] == "menu"]
-    assert [row.get("grade", "undo") for row in changed] == [None, None, "undo", 1, 3]
-    assert desk.faults == []
-
-
-def test_marks_guidelines_and_safe_text(server: Served, browser: Any) -> None:
-    desk = Desk(browser, server.url)
-    desk.begin("marks")
-    page = desk.page
-    background = "() => getComputedStyle(document.querySelector('.to-judge mark')).backgroundColor"
-    for _ in range(40):
-        if page.locator(".to-judge .text mark").count():
-            break
-        desk.press("0")
-    assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits, so they are off at first"
-    page.keyboard.press("m")
-    assert page.locator(".to-judge mark.current").count() == 1
-    page.keyboard.press("h")
-    assert page.evaluate(background) != "rgba(0, 0, 0, 0)"
-    assert page.text_content(".markdown h3") == "Rules"
-    assert page.locator(".markdown li").count() == 2
-    assert "<b>text</b>" in page.text_content(".markdown")
-    page.keyboard.press("g")
-    page.reload()
-    desk.wait()
-    assert not page.is_visible(".markdown")
-    assert page.evaluate(background.replace(".to-judge mark", ".judge .toggle")) != "rgba(0, 0, 0, 0)"
-    assert desk.faults == []
-
-
 def test_time_counts_only_while_someone_is_there(server: Served, shared: Path, browser: Any) -> None:
     desk = Desk(browser, server.url)
     desk.page.clock.install()

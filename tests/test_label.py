@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from command import Notices, Refusal, hybrid, raises, refusal
-from processes import run
 from small_artifacts import write_corpus, write_run
 from tiny_collection import TINY_QUERIES, write_lines
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import artifacts
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.sentences import Sentences, word_counts
+from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
@@ -25,7 +23,6 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.labels import shard_path
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
 SMALL = 3
@@ -132,16 +129,6 @@ def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
     assert artifacts.read_manifest(tmp_path / "labels").counts["without_hits"] == len(queries) - len(found)
 
 
-def test_cropped_sentences_have_the_lengths_of_training_queries(tiny: Path, index: Path, tmp_path: Path) -> None:
-    found = labels_of(tiny, tmp_path / "labels", index=index, queries_from="cropped")
-    lengths = set(word_counts(pl.Series([text for _, text in TINY_QUERIES["train"]])))
-    whole = pl.concat(Sentences(tiny, "all", 0).blocks()).select("qid", whole="text")
-    cut = found.join(whole, on="qid").filter(pl.col("text") != pl.col("whole"))
-    assert len(cut) > len(found) / 2
-    assert set(word_counts(cut["text"])) <= lengths
-    assert set(artifacts.read_manifest(tmp_path / "labels").inputs) == {"corpus", "index", "questions"}
-
-
 def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", ["", "Only one sentence here", ""])
     index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
@@ -155,7 +142,14 @@ def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- shards
 
 
-@pytest.mark.parametrize("options", [{}, {"max_queries": 7}, {"queries_from": "cropped"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_queries": 7},
+        {"queries_from": "cropped"},
+    ],
+    ids=str,
+)
 def test_the_size_of_a_shard_changes_no_label(
     tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -167,43 +161,6 @@ def test_the_size_of_a_shard_changes_no_label(
     sizes = [len(table) for table in open_labels(tmp_path / "parts").tables()]
     assert max(sizes) == SMALL
     assert len(sizes) == -(-counts_of(tmp_path / "parts")["queries"] // SMALL) > 1
-
-
-KILLED = """
-import os, signal, sys
-from hybrid_cli import storage
-from hybrid_cli.stages import label
-write = storage.write_parquet
-def die_in_the_third(path, *rest):
-    if "00002.parquet" in path.name:
-        path.write_bytes(b"half")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(path, *rest)
-storage.write_parquet = die_in_the_third
-label.QUERIES_IN_A_SHARD = 3
-label.label(sys.argv[1], output=sys.argv[3], index=sys.argv[2], threads=1)
-"""
-
-
-def test_an_interrupted_call_resumes_with_the_first_missing_shard(
-    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SHARD, SMALL)
-    plain, output = tmp_path / "plain", tmp_path / "labels"
-    labels_of(tiny, plain, index=index)
-    ended = run(KILLED, tiny, index, output)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not output.exists()
-    partial = tmp_path / ".labels.partial"
-    done = [shard_path(partial, number) for number in range(2)]
-    assert [path for path in sorted(partial.rglob("part-*.parquet")) if not path.name.startswith(".")] == done
-    written = [path.stat().st_mtime_ns for path in done]
-    labels_of(tiny, output, index=index)
-    assert [shard_path(output, number).stat().st_mtime_ns for number in range(2)] == written
-    assert storage.fingerprint(output) == storage.fingerprint(plain)
-    assert counts_of(output) == counts_of(plain)
-    names = {str(path.relative_to(plain)) for path in plain.rglob("*")}
-    assert {str(path.relative_to(output)) for path in output.rglob("*")} == names
 
 
 # --------------------------------------------------------------------------------------------------------- command line

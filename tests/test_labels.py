@@ -58,29 +58,6 @@ def test_shards_are_read_in_order(tmp_path: Path) -> None:
     assert artifacts.read_manifest(shard_path(labels.folder, 0)).counts == {"rows": 2, "hits": 4}
 
 
-def test_incomplete_labels_and_other_artifacts_are_refused(tmp_path: Path) -> None:
-    with raises("no-such-file", path="nothing"):
-        open_labels(tmp_path / "nothing")
-    with raises("other-kind", path="run.parquet"):
-        open_labels(write_run(tmp_path / "run.parquet"))
-    folder = write_labels(tmp_path / "labels", [row("a", 1)], [row("b", 1)])
-    second = shard_path(folder, 1)
-    second.write_bytes(second.read_bytes()[:-9])
-    with raises("damaged"):
-        open_labels(folder)
-    second.unlink()
-    with raises("no-such-file"):
-        open_labels(folder)
-    opened = open_labels(write_labels(tmp_path / "others", [row("a", 1)], [row("b", 1)]))
-    shard_path(opened.folder, 1).unlink()  # while a training reads them
-    with raises("no-such-file"):
-        list(opened.tables())
-    shard_path(folder, 0).rename(second)
-    pl.DataFrame({"qid": ["a"], "body": ["b"]}).write_parquet(shard_path(folder, 0))
-    with raises("no-such-column", column="text"):
-        open_labels(folder)
-
-
 # ------------------------------------------------------------------------------------------------------------- teachers
 
 

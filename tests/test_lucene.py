@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -119,14 +118,6 @@ def test_the_matrix_equals_lucene_at_other_depths_k1_and_b(
     assert_equal_runs(open_bm25(index, k1, b).search(some, 3000), lucene.search(index, some, 3000, k1=k1, b=b))
 
 
-def test_pair_scores_equal_search_scores(index: Path, questions: pl.DataFrame) -> None:
-    opened, some = open_bm25(index), questions.slice(5, 300)
-    run = opened.search(some, 20)
-    assert opened.score(run, some).equals(run["score"])
-    strangers = pl.DataFrame({"qid": some["qid"], "docid": ["empty 0"] * len(some)})
-    assert (opened.score(strangers, some) == 0).all()
-
-
 def test_unknown_ids_are_refused(index: Path) -> None:
     opened, some = open_bm25(index), as_queries(["fit"])
     with raises("unknown-id", id="nowhere"):
@@ -165,22 +156,6 @@ def words_of_all_shapes(count: int) -> list[str]:
     draws, endings = random.Random(1), ENDINGS.split()
     made = ["".join(draws.choices("aeybcdlstwz1", k=draws.randint(1, 7))) for _ in range(count)]
     return [word + "".join(draws.choices(endings, k=draws.randint(0, 2))) for word in made]
-
-
-@pytest.mark.heavy
-def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
-    """6,000 made-up words, every third docstring and its words, and unusual texts; those in other scripts need Java."""
-    lucenes, texts = Analyzer(), [" ".join(words_of_all_shapes(6_000))]
-    some = [text for *_, text in docstrings[::3]]
-    texts += some + [" ".join(re.findall("[A-Za-z]+", text)) for text in some]
-    odd = ["a\u200bb", "\u6771", "x" * 300]
-    texts += [*odd, "SHA256 of a 3-word (re)write/merge?", "e.g. one, two; three: four.", "", "?!", "The Who's o'clock"]
-    texts += ["a_b", "x,y", "1;2", "3.14", "caf\u00e9", "end.", "end.\n", "a\rb", "\x1c", "dogs' tails", "a:b 1:2 a.1"]
-    texts += ["don't use os.path's __init__ at 3.14,15", "_ __ a_ _1", "the cat\u2019s \u201cfur\u201d"]
-    own = [(text, found[0]) for text in texts if (found := english.analyze([text])) is not None]
-    assert [tokens for _, tokens in own] == lucenes.analyze([text for text, _ in own])
-    assert [english.analyze([text]) for text in odd] == [None] * 3
-    assert len(own) > 0.9 * len(texts)
 
 
 def test_english_without_java_splits_texts_as_lucene_does() -> None:

@@ -37,12 +37,6 @@ def first(grades: Grades, count: int) -> Grades:
     return {pair: grade for pair, grade in grades.items() if int(pair[0][1:]) < count}
 
 
-def wrong(grades: Grades, share: float, seed: int = 0) -> Grades:
-    """Return grades of which a share is replaced by the other one of 0 and 1."""
-    random = np.random.default_rng(seed)
-    return {pair: int(random.random() < share) ^ grade for pair, grade in grades.items()}
-
-
 def scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return relevance [queries, documents] and scores [runs, queries, documents] of a weaker and a better run."""
     random = np.random.default_rng(seed)
@@ -96,15 +90,6 @@ def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(
         artifacts.read_manifest(Path("made.json"), Kind.WEIGHTS).input_path("machine") == Path("machine.tsv").resolve()
     )
     assert "210" in capsys.readouterr().out
-
-
-def test_evidence_at_every_look_counts_the_grades_of_people_alone(truth: Grades) -> None:
-    write("machine.tsv", wrong(truth, 0.1), "machine:m")
-    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
-    looks, alone = {look["baseline"]: look for look in made["evidence"]}, few["alone"]
-    assert made["verdict"]["wins"] + made["verdict"]["losses"] < PEOPLE, "some queries have equal values"
-    assert looks["two"]["queries"] == PEOPLE
-    assert looks["one"]["difference"] - looks["two"]["difference"] == pytest.approx(alone["two"] - alone["one"])
 
 
 def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: Notices) -> None:

@@ -40,17 +40,6 @@ def precision(name: str) -> dict[str, Any]:
     return {"dtype": "fp32"} if name == "dense" else {}
 
 
-def test_an_index_records_its_truncation(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
-    for name, model in (("dense", tiny_bert), ("static_lambda", tiny_lambda)):
-        index = encode(tiny, model=str(model), truncate_dim=3, output=tmp_path / name, **precision(name))
-        assert open_dense(index).dim == 3
-        search(tiny, split="test", index=index, output=tmp_path / f"{name}.parquet")
-        assert open_encoder(model).fingerprint != open_dense(index).fingerprint
-    static_lambda, output = str(tiny_lambda), tmp_path / "no.parquet"
-    with raises("other-encoder"):
-        search(tiny, split="test", index=tmp_path / "dense", output=output, model=static_lambda)
-
-
 def test_truncating_an_index_equals_encoding_with_truncation(
     tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
@@ -80,22 +69,6 @@ def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tm
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in folders]
     assert not np.allclose(vectors[0], vectors[2], atol=1e-7)
     assert not np.allclose(vectors[1], vectors[3], atol=1e-7)
-
-
-def test_longer_prefixes_than_the_vectors_are_refused(
-    tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
-) -> None:
-    with raises("out-of-range", option="truncate_dim", value=17, limit=16, path="tiny_bert0"):
-        open_encoder(tiny_bert, overrides={"truncate_dim": 17})
-    with raises("out-of-range", option="truncate_dim", value=7, limit=6, path="lambda"):
-        open_encoder(tiny_lambda, overrides={"truncate_dim": 7})
-    bm25 = tiny_lambda.parent / "bm25"
-    static: dict[str, Any] = {"encoder": "static", "index": bm25, "max_steps": 5, "dim": 6, "matryoshka_dims": [99]}
-    with raises("out-of-range", option="matryoshka_dims", value=99, limit=6):
-        train_lambda(tiny, output=tmp_path / "no", **static)
-    examples = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "examples.parquet")
-    with raises("conflicting-options", option="matryoshka_dims"):
-        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss="roc", matryoshka_dims=[4], index=bm25)
 
 
 def test_truncation_is_kept_in_a_combination(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:

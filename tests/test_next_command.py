@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
 from pathlib import Path
 
@@ -58,28 +57,6 @@ def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.Monkey
     assert found.code == 0, found.err
 
 
-def test_the_hits_of_a_retriever_are_judged_for_queries_without_judgments(
-    searched: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retriever, indexes = searched / "retriever", [searched / "bm25", searched / "other"]
-    assert hybrid("compose", *indexes, "--method", "rrf", "--output", retriever).code == 0
-    words = ["judge", "--retriever", retriever, "--queries", searched / "q.txt"]
-    words += ["--output", searched / "judgments.tsv"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("2\n"))
-    first = hybrid(*words)
-    assert first.code == 0, first.err
-    assert "salt" in first.out
-    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
-    done = hybrid(*words)
-    assert done.notices.count("up-to-date") == 3
-    composing = next_command(done)
-    assert composing[:3] == ["compose", *map(str, indexes)]
-    composed = hybrid(*composing)
-    assert composed.code == 0, composed.err
-    tuned = json.loads((searched / "retriever-tuned/retriever.json").read_text())["tuning"]
-    assert tuned["queries"] == len({line.split("\t")[0] for line in (searched / "judgments.tsv").open()})
-
-
 def test_judging_needs_runs_or_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched)
     refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
@@ -99,12 +76,3 @@ def test_runs_without_indexes_are_fused(searched: Path) -> None:
     assert fusing[0] == "fuse"
     fused = hybrid(*fusing)
     assert fused.code == 0, fused.err
-
-
-def test_one_judged_run_is_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
-    run = searched / "bm25.parquet"
-    judged = hybrid("judge", searched / "data", run, "--split", "own", "--output", searched / "judgments.tsv")
-    measuring = next_command(judged)
-    assert measuring[0] == "evaluate"
-    assert hybrid(*measuring).code == 0

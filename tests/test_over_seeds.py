@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Notices, hybrid, raises
+from command import hybrid, raises
 from evaluated import write_run
 
 from hybrid_cli.reporting.over_seeds import OverSeeds
@@ -63,14 +63,6 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         middle, low, high = map(float, found.groups())
         assert middle == mean
         assert low < mean < high
-
-
-def test_stored_values_are_reused(inputs: list[Path], tmp_path: Path, notices: Notices) -> None:
-    output = tmp_path / "measurements.parquet"
-    evaluate(inputs, measures=["MRR@10", "Success@10"], output=output)
-    found = over_seeds(inputs, output=output)
-    assert notices.says("up-to-date")
-    assert found.rows == ["bm25", "A", "bm25+A"]
 
 
 def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path: Path) -> None:

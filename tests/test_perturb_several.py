@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.perturbations import synonyms, wordnet
-from hybrid_cli.perturbations.attack import Attack, Inputs, MissingResource, Rewrite
+from hybrid_cli.perturbations.attack import MissingResource
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.storage import MANIFEST, layout
-
-ROOT = Path(__file__).parent.parent
 
 SMALL = Path(__file__).parent / "data" / "wordnet"
 LOCAL: list[str] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
@@ -81,27 +78,6 @@ def test_without_wordnet_synonyms_come_from_our_own_table(
         assert "groups" in artifacts.read_manifest(folder / f"{name}.parquet").inputs
 
 
-def test_the_exit_status_of_a_missing_resource_is_not_that_of_a_crash(
-    tiny: Path, tmp_path: Path, bare: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = [
-        "perturb",
-        tiny,
-        "--split",
-        "test",
-        "--attack",
-        "back-translation",
-        "--output",
-        tmp_path / "a.parquet",
-    ]
-    missing = hybrid(*command).code
-    assert f"|| test $$? -eq {missing}\n" in (ROOT / "pipelines" / "robustness.mk").read_text("utf-8")
-    monkeypatch.setattr("hybrid_cli.stages.perturb.perturb", None)
-    crashed = hybrid(*command)
-    assert crashed.is_problem("bug", plugin="")
-    assert crashed.code not in (0, missing)
-
-
 def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
     first = (folder / "shuffle.parquet").read_bytes()
@@ -118,32 +94,6 @@ def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) 
     (folder / "run.parquet").write_bytes(first)
     with raises("foreign-file", path="q"):
         perturb(tiny, split="test", attacks=["shuffle"], output=folder, overwrite=True)
-
-
-def test_an_interrupted_call_leaves_no_folder_and_continues(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attacks: list[str] = ["char-swap", "shuffle"]
-    whole = perturb(tiny, split="test", attacks=attacks, output=tmp_path / "whole")
-    computed = []
-
-    def counting(name: str, attack: Attack) -> Attack:
-        def start(inputs: Inputs) -> Rewrite:
-            computed.append(name)
-            if computed == attacks:
-                raise KeyboardInterrupt
-            return attack.start(inputs)
-
-        return replace(attack, start=start)
-
-    monkeypatch.setattr("hybrid_cli.stages.perturb.ATTACKS", {name: counting(name, ATTACKS[name]) for name in attacks})
-    with pytest.raises(KeyboardInterrupt):
-        perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
-    assert not (tmp_path / "q").exists()
-    perturb(tiny, split="test", attacks=attacks, output=tmp_path / "q")
-    assert computed == ["char-swap", "shuffle", "shuffle"]
-    for name in ("char-swap.parquet", "shuffle.parquet", layout.ATTACKS):
-        assert (tmp_path / "q" / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries(tiny: Path, tmp_path: Path) -> None:

@@ -112,14 +112,6 @@ def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
     assert not [complaint(line.strip()) for line in suggested if complaint(line.strip())]
 
 
-def test_combined_encoders_are_searched_with_the_tuned_weight(tmp_path: Path) -> None:
-    calls = outputs(planned("spar", tmp_path, SEEDS="1"))
-    folder = tmp_path / "out" / "spar" / "seed-1"
-    for row in ("two", "joint", "sum", "concat", "static+dense"):
-        assert f"--index {folder}/{row}-index --model {folder}/{row}-tuned " in calls[f"{folder}/{row}.test.parquet"]
-        assert f"--combine {'sum' if row == 'sum' else 'concat'} " in calls[f"{folder}/{row}-tuned"] + " "
-
-
 def test_an_existing_index_does_not_hide_the_tuned_weight(tmp_path: Path) -> None:
     """A pipeline that was interrupted between index and tuning resumes with the tuning."""
     folder = tmp_path / "out" / "spar" / "seed-1"
@@ -144,15 +136,6 @@ def test_boosting_appends_one_learner_per_round(tmp_path: Path) -> None:
     assert f"{folder}/drboost-5" not in calls
 
 
-def test_lite_includes_the_rows_of_spar_for_equal_seeds(tmp_path: Path) -> None:
-    for seed, expected in ((1, []), (2, ["spar-1", "spar-2"])):
-        run = tmp_path / "out" / "spar" / f"seed-{seed}" / "concat.test.parquet"
-        run.parent.mkdir(parents=True)
-        run.touch()
-        done = make("lite", tmp_path, SEEDS="1 2")
-        assert sorted(set(re.findall(r"\s(spar-\d)=", done.stdout))) == expected, done.stderr
-
-
 def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path) -> None:
     lines = planned("cross-validation", tmp_path, PARTS=3)
     for fold in "123":
@@ -164,15 +147,6 @@ def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path
         assert " --loss roc --index " in trained
     joined = [line.split() for line in lines if line.startswith("hybrid concat-runs")]
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
-
-
-def test_folds_without_dev_queries_tune_on_the_training_queries(tmp_path: Path) -> None:
-    lines = planned("cross-validation", tmp_path, PARTS=2, NO_DEV=1)
-    assert [line for line in lines if " split " in line and line.split()[-1] == "--overwrite" and "--no-dev" in line]
-    splits = {line.split(" --split ")[1].split()[0] for line in lines if "/fold-1/" in line and " --split " in line}
-    assert splits == {"train-1", "test-1"}
-    (tuned,) = (line for line in lines if " --tune " in line and "/fold-1/" in line)
-    assert " --split train-1 " in tuned
 
 
 @pytest.mark.parametrize("target", PAPERS)
@@ -233,18 +207,6 @@ def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_p
     assert table.count(".parquet") == 4 * 3 + 1  # rows, each with the original and two attacks; the values
 
 
-def test_back_translation_gets_its_models_and_attacked_queries_their_file(tmp_path: Path) -> None:
-    lines = planned(
-        "robustness", tmp_path, TRANSLATION="out/there out/back", TRANSLATION_PREFIX=">>es<<",
-        ATTACKED_QUERIES="char-swap=a.tsv",
-    )  # fmt: skip
-    calls = {line.split("--attack ")[1].split()[0]: line for line in lines if " perturb " in line}
-    assert "--translation out/there out/back --translation-prefix '>>es<<'" in calls.pop("back-translation")
-    assert "--attacked-queries char-swap=a.tsv" in calls.pop("char-swap")
-    assert not [line for line in calls.values() if "--translation" in line or "--attacked-queries" in line]
-    assert len(calls) == 4
-
-
 LITE_MORE = "drboost-4 r-drboost-4 l-drboost-4 lite4-1 lite-0-untied lite-1-untied"
 LAMBDAS = "lambda lambda-cls on-static"
 
@@ -281,17 +243,6 @@ def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
         (curves,) = (line for line in plan.splitlines() if "curves.py" in line and "--output" in line)
         assert curves.endswith(f"--output {tmp_path}/out/measured/{name}-curves.csv")
         assert {f" {claim.better}-1=" in curves for claim in CLAIMS if claim.file == name and claim.curve} <= {True}
-
-
-def test_zero_shot_encodes_another_collection_without_training(tmp_path: Path) -> None:
-    (tmp_path / "models" / "lite").mkdir(parents=True)
-    (tmp_path / "models" / "lite" / "manifest.json").touch()
-    lines = planned("zero-shot", tmp_path, FROM=tmp_path / "models", MODELS="lite")
-    assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
-    assert not [line for line in lines if " train-" in line]
-    assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite " in line]
-    (table,) = (line for line in lines if " evaluate " in line)
-    assert " bm25+lite=" in table
 
 
 def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ from command import hybrid, listing, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
-from hybrid_cli.collections.collection import documents, read_queries
+from hybrid_cli.collections.collection import documents
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
-from hybrid_cli.stages.doctor import plugin_packages
 from hybrid_cli.training.losses import LossInputs
 
 PACKAGE = Path(__file__).parent / "example_plugin"
@@ -118,20 +117,6 @@ def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
     refused(
         "evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", problem="invalid-value", option="measures"
     )
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_perturbation_of_a_package_is_an_attack(folder: Path) -> None:
-    (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
-    assert "shout" in hybrid("perturb", "--help").out
-    done = hybrid("perturb", "queries.tsv", "--attack", "shout", "--seed", "3", "--output", "shout.parquet")
-    assert done.code == 0, done.err
-    assert read_queries(folder / "shout.parquet")["text"].to_list()[0].startswith("RED SALT!")
-    manifest = artifacts.read_manifest(folder / "shout.parquet")
-    assert (manifest.options["attack"], manifest.options["seed"]) == ("shout", 3)
-    assert manifest.versions["hybrid-example"] == "1.2"
-    assert hybrid("perturb", "queries.tsv", "--attack", "shout,shuffle", "--output", "several").code == 0
-    assert (folder / "several" / "shout.parquet").exists()
 
 
 @pytest.mark.usefixtures("installed")
@@ -264,21 +249,6 @@ def greet(settings: Greet) -> str:
 '''
 
 
-def test_a_file_adds_a_command(folder: Path) -> None:
-    (folder / "greet.py").write_text(COMMAND, "utf-8")
-    assert hybrid("greet", "--plugin", "greet.py").out == "hello\n"
-    assert hybrid("--plugin", "greet.py", "greet").out == "hello\n"
-    assert "greet" in hybrid("--plugin=greet.py", "--help").out
-    assert hybrid("greet").code == 2
-
-
-@pytest.mark.usefixtures("installed")
-def test_doctor_lists_the_plugins() -> None:
-    (check,) = plugin_packages()
-    assert (check.name, check.present) == ("plugin hybrid-example 1.2", True)
-    assert "cosine (losses)" in check.found
-
-
 @pytest.mark.slow
 def test_a_package_is_there_from_the_start_of_a_process(folder: Path) -> None:
     paths = os.pathsep.join([str(PACKAGE), str(PACKAGE.parent.parent)])
@@ -378,10 +348,7 @@ def mine(corpus: Path, *, rows: int = 3):
     ("code", "problem"),
     [
         (READER.replace("        rows: number of rows\n", ""), "plugin-kind"),
-        (READER.replace("rows: int = 3", "rows=3"), "plugin-kind"),
         (READER.replace("rows: int", "rows: object"), "plugin-kind"),
-        (READER.replace("rows: int", "seed: int").replace("rows:", "seed:"), "plugin-kind"),
-        (READER.replace("*, rows: int = 3", "**rows: int"), "plugin-kind"),
         (READER, "not-a-source"),
     ],
 )
@@ -425,12 +392,3 @@ def test_an_unusable_package_is_refused_where_it_is_used(folder: Path, method: s
     done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", method, problem=problem)
     assert (done.fields["plugin"], done.fields["name"]) == ("hybrid-example-bad", method)
     assert hybrid("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", "minmax").code == 0
-
-
-@pytest.mark.usefixtures("broken")
-def test_an_unusable_command_does_not_hide_the_others(folder: Path) -> None:
-    shown = hybrid("--help")
-    assert (shown.code, shown.err.count("\n")) == (0, 1)
-    assert "concat-runs" in shown.out
-    assert refused("broken", problem="plugin-import").fields["plugin"] == "hybrid-example-bad"
-    refused("evaluate", "a.trec", problem="plugin-name-taken")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -264,11 +263,3 @@ def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) ->
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-
-
-@pytest.mark.skipif("HYBRID_DATA" not in os.environ, reason="needs HYBRID_DATA, a folder with cacm")
-def test_dangling_judgments_of_cacm_are_counted_and_can_be_kept(tmp_path: Path) -> None:
-    made = prepare(PrepareBeir(Path(os.environ["HYBRID_DATA"]) / "cacm", output=tmp_path / "made", on_dangling="keep"))
-    counts = counts_of(made)
-    assert (counts["documents"], counts["queries"], counts["judgments"]) == (3204, {"test": 52}, {"test": 796})
-    assert counts["problems"]["judgments of documents that are not in the corpus"]["count"] == 55

@@ -170,26 +170,6 @@ def test_a_folder_without_documents_is_refused(
         prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data", **options))
 
 
-def test_wrong_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
-    pl.DataFrame({"id": ["1", None], "text": ["a", "b"]}).write_parquet(tmp_path / "null.parquet")
-    with raises("missing-value", row=2, column="id"):
-        documents_of(tmp_path / "null.parquet", tmp_path)
-    pl.DataFrame({"id": [1.0], "text": ["a"]}).write_parquet(tmp_path / "float.parquet")
-    with raises("not-a-text", row=1, column="id"):
-        documents_of(tmp_path / "float.parquet", tmp_path)
-    (tmp_path / "text.parquet").write_text("id,text\n1,a\n")
-    with raises("not-parquet"):
-        documents_of(tmp_path / "text.parquet", tmp_path)
-
-
-def test_fields_have_known_names() -> None:
-    with raises("unknown-choice", option="query_columns", value="words"):
-        PrepareFiles([Path("docs.csv")], queries=["q.csv"], query_columns={"words": "text"}, output=Path("made"))
-    for name in ("docid", "corpus_row", "two words", ""):
-        with raises("invalid-name", option="document_columns", value=name):
-            PrepareFiles([Path("docs.csv")], document_columns={name: "text"}, output=Path("made"))
-
-
 # -------------------------------------------------------------------------------------------------------------- splits
 
 

@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -16,9 +15,8 @@ from command import raises
 
 from hybrid_cli import console
 from hybrid_cli.collections import forecast
-from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import HybridError
-from hybrid_cli.settings import PrepareFiles, PrepareIrds
+from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 
 COUNT = 3000
@@ -78,17 +76,6 @@ def test_the_forecast_has_the_number_of_documents_and_their_size(
     assert memory == pytest.approx(130 * documents, rel=0.01)
     assert space / documents == pytest.approx((made / "corpus.parquet").stat().st_size / COUNT, rel=0.1)
     assert place is not None
-
-
-@pytest.mark.usefixtures("first")
-def test_a_registered_dataset_has_the_number_of_its_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    purposes: list[str] = []
-    monkeypatch.setattr(console, "forecast", lambda needed, purpose, *others: purposes.append(purpose))
-    read = [SimpleNamespace(doc_id=row["docid"], default_text=row["text"].strip) for row in rows()]
-    registered = SimpleNamespace(docs_iter=lambda: iter(read), docs_metadata=lambda: {"count": 8_841_823})
-    source = irds.of_datasets({"dev": registered}, {})
-    forecast.forecast(source, PrepareIrds("a/dataset", output=tmp_path / "irds"), tmp_path)
-    assert purposes == ["prepare: about 8,841,823 documents"] * 2
 
 
 def test_a_source_of_few_documents_has_no_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Notices, hybrid, raises
-from safetensors.torch import load_file
 from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
@@ -141,26 +139,8 @@ def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: P
     assert hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").is_problem("output-differs", path="out")
 
 
-@BOTH
-def test_pretraining_of_the_first_layers(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
-    plan = {**PLAN, "layers": 1, "max_steps": 1, "cocondenser": cocondenser}
-    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
-    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
-    assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]
-    assert artifacts.read_manifest(out).options["layers"] == 1
-    with raises("out-of-range", option="layers", value=3, limit=2):
-        pretrain(corpus, output=tmp_path / "no", model=str(tiny_bert), **{**plan, "layers": 3})
-
-
 def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp_path: Path) -> None:
     empty = write_corpus(tmp_path / "corpus.parquet", [])
     with raises("no-text", path="corpus.parquet"):
         pretrain(empty, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
-
-
-def test_two_towers_are_refused(corpus: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    TransformerEncoder.load(tiny_bert, tied=False).save(tmp_path / "two")
-    with raises("two-towers", path="two"):
-        pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two"), **PLAN)
-    pretrain(corpus, output=tmp_path / "out", model=str(tmp_path / "two" / "query"), **PLAN, max_steps=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -113,11 +112,6 @@ def test_docstrings_left_out_are_counted(tmp_path: Path, package: str) -> None:
     assert counts["left_out"] == {"first paragraph too short": 1, "nothing after the first paragraph": 1}
     assert counts["copies_merged"]["count"] == 1
     assert counts["queries_with_several_documents"] == 1
-
-
-def test_packages_are_never_imported(tmp_path: Path, package: str) -> None:
-    prepare(docs_of(package, tmp_path / "made"))
-    assert package not in sys.modules
 
 
 def test_reading_a_package_is_deterministic(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from command import Notices
 from evaluated import evaluate
 from tiny_collection import write_lines
 
-from hybrid_cli import artifacts
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.opening.examples import open_dev_examples, open_examples
 from hybrid_cli.opening.lexical import open_bm25
@@ -23,8 +22,6 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.split import split
-from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling
@@ -144,15 +141,6 @@ def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) 
     found = DevRetrieval(dev, bm25, Bm25Scorer(index, dev.documents["docid"])).measure()
     assert {name for name, value in found.items() if value == 1} == {"dev_MRR@10", "dev_hybrid_MRR@10"}
     assert not any(value for name, value in found.items() if "MRR" not in name)
-
-
-def test_folds_keep_the_mark(arguments: Path, tmp_path: Path) -> None:
-    data = arguments / "data"
-    run = search(data, index=arguments / "bm25", split="test", hits=50, output=tmp_path / "run.parquet", threads=1)
-    folds = split(data, folds=2, output=tmp_path / "folds")
-    counts = artifacts.read_manifest(folds, Kind.COLLECTION).counts["queries_in_corpus"]
-    assert counts["all"] == QUERIES == counts["test-1"] + counts["test-2"]
-    assert evaluate([folds, run], split="all", measures=["MRR@10"]).means["run", "MRR@10"] == measured(data, run)[0]
 
 
 def test_answers_need_no_judgments(tmp_path: Path) -> None:

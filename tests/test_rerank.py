@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from command import Notices, Refusal, hybrid, raises, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import run
 from small_artifacts import write_run
 from test_report import Page
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
@@ -98,41 +96,6 @@ def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path,
     assert corpus is not None
     assert source.path.samefile(made / "collection" / "queries.test.parquet")
     assert corpus.path.samefile(made / "collection" / "corpus.parquet")
-
-
-@pytest.mark.heavy
-def test_a_killed_call_resumes_and_writes_the_same_bytes(made: Path, reranker: Path, tmp_path: Path) -> None:
-    options = OPTIONS | {"shard_size": 4, "top_k": 5}
-    whole = rerank(made / "dense.parquet", model=str(reranker), output=tmp_path / "whole.parquet", **options)
-    code = (
-        "import os, signal, sys; from hybrid_cli.stages import rerank\n"
-        "from hybrid_cli.encoders.cross_encoder import CrossEncoder\n"
-        "scores, done = CrossEncoder.scores, []\n"
-        "def dying(*arguments):\n    len(done) == 3 and os.kill(os.getpid(), 9)\n"
-        "    done.append(1)\n    return scores(*arguments)\n"
-        "CrossEncoder.scores = dying\n"
-        f"rerank.rerank(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{options!r})"
-    )
-    out = tmp_path / "out.parquet"
-    died = run(code, made / "dense.parquet", reranker, out)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    done = pl.concat([*map(pl.read_parquet, (tmp_path / ".out.parquet.partial" / ".scores").iterdir())])
-    scored: list[float] = []
-    scores = CrossEncoder.scores
-
-    def counted(model: CrossEncoder, *arguments: Any) -> Any:
-        found = scores(model, *arguments)
-        scored.extend(found[0].tolist())
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CrossEncoder, "scores", counted)
-        rerank(made / "dense.parquet", model=str(reranker), output=out, **options)
-    assert out.read_bytes() == whole.read_bytes()
-    heads = runs.read_run(out).filter(pl.col("rank") <= 5)
-    assert sorted([*done["score"], *scored]) == pytest.approx(sorted(heads["score"]))
-    assert min(len(done), len(scored)) > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "whole.parquet"]
 
 
 def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_path: Path) -> None:

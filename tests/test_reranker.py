@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 import torch
 from command import Notices, Refusal, hybrid, raises, refusal
-from safetensors.torch import load_file, save_file
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
@@ -22,7 +21,6 @@ from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
@@ -95,27 +93,6 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
     found = DevRanking(examples, 200, CrossEncoder.load(out)).measure()["dev_MRR@10"]
     assert found == pytest.approx(max(dev))
-
-
-def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(
-    examples: Path, tiny_bert: Path, reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = checkpoints.save_checkpoint
-
-    def interrupted(*arguments: Any) -> None:
-        save(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
-    monkeypatch.setattr(loop, "save_checkpoint", save)
-    out = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
-    assert weights(out) == weights(reranker)
-    assert (out / "curve.parquet").read_bytes() == (reranker / "curve.parquet").read_bytes()
-    assert weights(train_reranker(examples, model=str(tiny_bert), output=tmp_path / "1", **PLAN, seed=1)) != weights(
-        out
-    )
 
 
 def test_gradient_caching_gives_the_same_gradients(examples: Path, tiny_bert: Path) -> None:
@@ -201,16 +178,6 @@ def changed(reranker: Path, copy: Path, **config: Any) -> Path:
     return copy
 
 
-def test_a_checkpoint_with_a_foreign_head_is_refused_with_its_keys(reranker: Path, tmp_path: Path) -> None:
-    copy = changed(reranker, tmp_path / "copy")
-    tensors = load_file(copy / "model.safetensors")
-    extra = {"embeddingHead.weight": torch.zeros(4, 4), "cls.predictions.bias": torch.zeros(4)}
-    save_file({**tensors, **extra}, copy / "model.safetensors", metadata={"format": "pt"})
-    for train in (False, True):
-        with raises("unknown-weights"):
-            CrossEncoder.load(copy, train=train)
-
-
 def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
     tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
@@ -228,17 +195,6 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (
-            {
-                "modules.json": '[{"type": "sentence_transformers.Transformer"}, '
-                '{"type": "sentence_transformers.LogitScore"}]'
-            },
-            refusal("module-unsupported", path="copy"),
-        ),
-        (
-            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'},
-            refusal("default-prompt", path="copy"),
-        ),
         ({"reranker.json": '{"max_length": 20, "query_max_len": 18}'}, refusal("out-of-range", path="reranker.json")),
         ({"reranker.json": '{"most": 20}'}, refusal("json-unknown-field", path="reranker.json")),
     ],

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from command import raises, refused
 from evaluated import write_run
-from typer.testing import CliRunner
 
-from hybrid_cli.cli.app import app
 from hybrid_cli.reporting.evaluate import text
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.stages.evaluate import evaluate
@@ -79,17 +77,6 @@ def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines
     assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
     other = robustness(paths, qrels=qrels, measures=["R@1"], baseline=["both"])
     assert other.drops.comparisons["run"].to_list() == ["bm25"]
-
-
-def test_the_printed_table(qrels: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["evaluate", *map(str, paths), "--qrels", str(qrels), "-m", "R@1", "--robustness"]
-    printed = CliRunner().invoke(app, command).stdout
-    rows = [line.split() for line in printed.splitlines()]
-    assert ["system", "original", "char-swap", "word-order-swap", "mine", "mean", "drop"] in rows
-    bm25 = next(row for row in rows if row[:1] == ["bm25"])
-    assert bm25[1:-1] == ["(a)", ".8000", ".4000*", ".8000", ".6000*", ".2000"]
-    both = next(row for row in rows if row[:1] == ["both"])
-    assert both[1:-1] == [".9000", ".8500", ".9000", ".8750", ".0250↓ᵃ"]
 
 
 def test_json_csv_and_markdown_have_the_same_figures(qrels: Path, paths: list[Path]) -> None:

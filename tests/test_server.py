@@ -14,11 +14,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid
 from served import TOKEN, Answer, Served
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import open_index, open_retriever
+from hybrid_cli import open_retriever
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.stages.compose import compose
 
@@ -58,15 +57,6 @@ def test_hits_are_those_of_python(server: Served, folder: Path) -> None:
         assert [each["ranks"][side] for each in answer["candidates"]] == hits[f"{side}_rank"].to_list()
     assert answer["candidates"][0]["doc"]["title"] == hits["title"][0]
     assert answer["took"] > 0
-
-
-def test_columns_are_indexes_fusion_and_other_retrievers(server: Served, folder: Path) -> None:
-    assert server.get("/api/info").json["systems"] == ["bm25", "dense", "hybrid", "shallow"]
-    bm25 = server.get("/api/search", query=QUERY, system="bm25", k=3).json["candidates"]
-    assert [each["docid"] for each in bm25] == open_index(folder / "made" / "bm25").search(QUERY, 3)["docid"].to_list()
-    shallow = server.get("/api/search", query=QUERY, system="shallow", k=3).json["candidates"]
-    expected = open_retriever(folder / "shallow").search(QUERY, 3)
-    assert [each["docid"] for each in shallow] == expected["docid"].to_list()
 
 
 def test_several_queries_are_answered_as_one_by_one(server: Served) -> None:
@@ -116,13 +106,6 @@ def test_candidates_have_the_scores_of_every_side(server: Served, folder: Path) 
     assert any(is_term for each in answer["documents"] for _, is_term in each["snippet"] or ())
 
 
-def test_documents_and_snippets(server: Served) -> None:
-    assert server.get("/api/documents/salt").json["title"] == "Table salt"
-    assert server.get("/api/documents/moon%20landing").json["docid"] == "moon landing"
-    lifted = server.ask("POST", "/api/snippets", {"query": QUERY, "docids": ["NA", "日本"]}).json["documents"]
-    assert [each["docid"] for each in lifted] == ["NA", "日本"]
-
-
 def test_figures_name_no_query(server: Served, folder: Path) -> None:
     server.get("/api/search", query="a secret question", k=1)
     figures = server.get("/metrics").body.decode()
@@ -132,21 +115,6 @@ def test_figures_name_no_query(server: Served, folder: Path) -> None:
     assert "secret" not in (folder / "access.log").read_text()
     assert server.get("/health").json["status"] == "ok"
     assert b"/api/search" in server.get("/openapi.yaml").body
-
-
-def test_hits_without_texts_are_served(folder: Path, tmp_path: Path) -> None:
-    for name in ("bm25", "dense", "model"):
-        shutil.copytree(folder / "made" / name, tmp_path / name)
-    compose(
-        [tmp_path / "bm25", tmp_path / "dense"], weights="1,1", method="weighted-sum", output=tmp_path / "retriever"
-    )
-    with Served(tmp_path / "retriever") as alone:
-        hit = alone.get("/api/search", query=QUERY, k=1).json["candidates"][0]
-        assert hit["doc"] == {"title": None, "text": None}
-        assert alone.get("/api/explain", query=QUERY, docid=hit["docid"]).json["doc"] == {"title": [], "text": []}
-        assert alone.get("/api/columns", query=QUERY).json["columns"]["hybrid"][0]["docid"] == hit["docid"]
-        assert alone.get("/api/info").json["metadata"] == []
-        refused(alone.get("/api/documents/salt"), 404, "no-such-document")
 
 
 def test_one_index_is_served_alone(folder: Path) -> None:
@@ -265,20 +233,6 @@ def test_beyond_this_machine_everything_needs_the_token(folder: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- many, slow
 
 
-def test_two_hundred_connections_are_answered(server: Served) -> None:
-    statuses: list[int] = []
-
-    def ask(number: int) -> None:
-        statuses.append(server.get("/api/search", query=f"salt {number % 7}", k=2).status)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert statuses == [200] * 200
-
-
 def test_a_slow_client_holds_nobody_up(server: Served) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         head = "POST /api/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 99"
@@ -315,11 +269,6 @@ def test_equal_queries_in_flight_are_answered_once() -> None:
 
 
 # --------------------------------------------------------------------------------------------------- start, watch, end
-
-
-def test_a_port_in_use_is_refused(folder: Path, server: Served) -> None:
-    done = hybrid("serve", folder / "retriever", "--port", server.port)
-    assert done.is_problem("port-in-use", option="port")
 
 
 def test_a_stopped_server_finishes_its_requests(folder: Path) -> None:

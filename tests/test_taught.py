@@ -16,7 +16,7 @@ from command import Notices, hybrid, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from test_train_dense import write_examples
 
-from hybrid_cli import artifacts, runs, storage
+from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.runs import read_run
@@ -31,7 +31,6 @@ from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.in_memory import train
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.scoring import ScoredExamples
@@ -243,23 +242,6 @@ def test_mined_examples_store_the_scores_of_a_run(made: Path, run: Path, tmp_pat
     assert not documents_of(plain)["teacher_score"].count()
 
 
-def test_unusable_scores_are_refused(made: Path, run: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"split": "train", "sources": "random:2", "output": tmp_path / "no.parquet"}
-    with raises("other-queries", path="bm25.parquet"):
-        mine_negatives(made / "collection", scores=made / "bm25.parquet", **how)
-    positives = pl.read_parquet(made / "train.parquet").select("qid", "docid")
-    negatives = read_run(run).join(positives, on=["qid", "docid"], how="anti")
-    ranked = runs.ranked(negatives.select("qid", "docid", "score"), 100)
-    ranked.write_parquet(tmp_path / "negatives.parquet")
-    with raises("no-scores", path="negatives.parquet"):
-        mine_negatives(made / "collection", scores=tmp_path / "negatives.parquet", **how)
-    read_run(run).with_columns(docid="other-" + pl.col("docid")).write_parquet(tmp_path / "other.parquet")
-    with raises("no-scores", path="other.parquet"):
-        mine_negatives(made / "collection", scores=tmp_path / "other.parquet", **how)
-    with raises("conflicting-options", option="scores"):
-        mine_negatives([made / "collection", tmp_path / "b"], scores=run, **how)
-
-
 # ------------------------------------------------------------------------------------------------------------- training
 
 
@@ -366,16 +348,6 @@ def test_sparse_encoders_and_small_students_are_taught(
         distill_lite(scored, output=tmp_path / "no", teacher=str(reranker), **plan)
 
 
-def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
-    documents = [{"text": "salt water", "teacher_score": 3.0}, {"text": "a river", "teacher_score": 1.0}]
-    examples = [{"query": "sea", "positive": documents[0], "negatives": documents[1:]}]
-    plan = Sampling(max_steps=2, batch_size=1, precision="fp32")
-    train(examples, tiny_bert, loss="margin-mse", options=plan)
-    train(examples, tiny_bert, options=plan, distill="kl", distill_weight=0.5)
-    with raises("missing-score"):
-        train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)
-
-
 def test_examples_without_the_column_are_read_and_scored(examples: Path, reranker: Path, tmp_path: Path) -> None:
     kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
     rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
@@ -395,12 +367,6 @@ def test_examples_without_the_column_are_read_and_scored(examples: Path, reranke
         .drop("teacher_score", "negatives")
         .equals(rows.drop("negatives"))
     )
-
-
-@pytest.mark.parametrize("loss", ["nll", "residual-margin"])
-def test_examples_without_scores_need_a_teacher(examples: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
-    with raises("no-scores", path="train.parquet"):
-        train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), loss=loss, distill="kl")
 
 
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, hybrid, refused
+from command import Done, hybrid
 from processes import HYBRID, run
 from test_plugins import PACKAGE, on_path
 from test_train_dense import write_examples
@@ -173,18 +173,6 @@ def test_a_callback_of_another_form_is_refused(folder: Path, tiny_bert: Path, na
     assert not (folder / "model").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("seen.py:Absent", "plugin-import"),
-        ("absent_module:Seen", "plugin-import"),
-        ("seen", "unknown-choice"),
-    ],
-)
-def test_a_callback_that_does_not_exist_is_refused(folder: Path, tiny_bert: Path, name: str, problem: str) -> None:
-    assert train(tiny_bert, "model", "--callback", name).problem == problem
-
-
 def test_a_callback_of_a_package_has_a_name(folder: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = on_path(PACKAGE, monkeypatch)
     next(installed)
@@ -192,14 +180,3 @@ def test_a_callback_of_a_package_has_a_name(folder: Path, tiny_bert: Path, monke
     assert train(tiny_bert, "model", "--callback", "counted,hybrid_example.callbacks:Counted").code == 0
     assert sys.modules["hybrid_example.callbacks"].Counted.steps == 12
     assert list(installed) == []
-
-
-@pytest.mark.parametrize("tracker", READERS)
-def test_a_tracker_that_is_not_installed_names_its_extra(
-    folder: Path, tiny_bert: Path, tracker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callbacks, "find_spec", lambda name: None)
-    done = train(tiny_bert, "model", "--track", tracker)
-    assert done.is_problem("missing-package", option="track", package=tracker)
-    assert f"hybrid_cli[{tracker}]" in done.err
-    refused("train-dense", "train.parquet", "--track-dir", "x", "--output", "y", problem="option-does-not-apply")

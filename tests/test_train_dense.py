@@ -172,7 +172,13 @@ def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, 
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "fp32",
+        "bf16",
+    ],
+)
 def test_training_and_validation_have_the_same_precision(
     examples: Path, tiny_bert: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

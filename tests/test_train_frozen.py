@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,6 @@ import polars as pl
 import pytest
 import torch
 from command import raises
-from processes import run
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.contract import Encoder
@@ -80,17 +78,6 @@ def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda:
     assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
 
 
-def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(examples: Path, bm25: Path) -> None:
-    groups = next(Examples(examples).batches(Sampling(batch_size=7)))
-    docids = [docid for group in groups for docid in group.docids]
-    scorer = Bm25Scorer(open_bm25(bm25), Examples(examples).docids())
-    scores = scorer.scores([group.query for group in groups], docids)
-    assert scores.shape == (7, 14)
-    for row, group in enumerate(groups):
-        assert scores[row, 2 * row : 2 * row + 2] == pytest.approx(group.lexical, abs=1e-4)
-    assert (scores > 0).sum() > np.count_nonzero([group.lexical for group in groups])  # documents of other queries too
-
-
 def test_the_schedules_of_the_weight() -> None:
     fixed, anneal, random = (ScorerWeight(0.4, name, 11) for name in ("fixed", "anneal", "random"))  # type: ignore[arg-type]
     assert [fixed(step, step).item() for step in (0, 10)] == pytest.approx([0.4, 0.4])
@@ -104,46 +91,6 @@ def test_the_schedules_of_the_weight() -> None:
 @pytest.fixture(scope="module")
 def bm25(tiny_lambda: Path) -> Path:
     return tiny_lambda.parent / "bm25"
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"scorer_schedule": "learned", "dynamic_negatives": 1, "accumulate": 2},
-        {"loss": "residual-margin", "in_batch": True, "scorer_schedule": "random", "accumulate": 2},
-    ],
-)
-def test_a_killed_residual_training_ends_with_the_same_bytes(
-    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    """SIGKILL in step 9, with the last checkpoint after step 6."""
-    plan = {**PLAN, "loss": "residual-nll", "max_steps": 14, "epochs": 14, "index": str(bm25), "threads": 1, **options}
-    whole, resumed = tmp_path / "whole", tmp_path / "killed"
-    train_dense(examples, output=whole, model=str(tiny_bert), **plan)
-    ended = run(KILLED.format(plan), examples, tiny_bert, resumed)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not resumed.exists()
-    assert (tmp_path / ".killed.partial" / layout.CHECKPOINT).exists()
-    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
-    for name in ("model.safetensors", "curve.parquet"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-    weights = curve(whole, "scorer_weight")
-    assert len(weights) == 14
-    assert (len(set(weights)) == 1) == ("scorer_schedule" not in options)
-
-
-KILLED = """
-import os, signal, sys
-from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training.loop import Trainer
-true = Trainer.step
-def step(self, batches, step=0):
-    if step == 8: os.kill(os.getpid(), signal.SIGKILL)
-    return true(self, batches, step)
-Trainer.step = step
-train_dense(sys.argv[1], model=sys.argv[2], output=sys.argv[3], **{!r})
-"""
 
 
 def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Path, tiny_bert: Path, tiny: Path) -> None:
@@ -174,24 +121,6 @@ def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Pat
             assert after.docids[2:] == others["docid"].gather(np.argsort(-fused, kind="stable")[:2]).to_list()
             assert after.texts[2:] == [texts.filter(docid=docid)["text"].item() for docid in after.docids[2:]]
     assert tops[0] != tops[1]
-
-
-def test_the_ranking_of_dynamic_negatives_does_not_depend_on_the_loss(
-    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    """With weight 0 the sum ranks as the model; a residual loss may use the model's own ranking."""
-
-    def trained(name: str, **options: Any) -> bytes:
-        plan = {**PLAN, "max_steps": 2, "dynamic_negatives": 1, "model": str(tiny_bert), **options}
-        return (train_dense(examples, output=tmp_path / name, **plan) / "model.safetensors").read_bytes()
-
-    nll = {"loss": "nll", "in_batch": False}
-    by_sum = {**nll, "dynamic_ranking": "sum", "index": str(bm25)}
-    alone = trained("model", **nll)
-    assert trained("sum-0", **by_sum, scorer_weight=0.0) == alone
-    assert trained("sum", **by_sum, scorer_weight=100.0) != alone
-    residual = {"loss": "residual-margin", "index": str(bm25), "scorer_weight": 100.0, "xi": 1000.0}
-    assert trained("residual", **residual) != trained("residual-model", **residual, dynamic_ranking="model")
 
 
 def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
@@ -316,33 +245,6 @@ def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
             assert group.texts[2:] == [corpus.filter(docid=docid)["text"].item() for docid in group.docids[2:]]
             drawn.add((group.query, *group.docids[2:]))
         assert len(drawn) > len(queries), "an epoch draws others"
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"loss": "residual-nll", "accumulate": 2},
-    ],
-)
-def test_a_killed_training_draws_from_the_stored_hits(
-    examples: Path, bm25: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    """SIGKILL in step 9, after the search at step 7; the last checkpoint is that of step 6."""
-    lexical = options.get("loss") == "residual-nll"
-    scorer = {"scorer": str(tiny_lambda)} if "scorer" in options else {}
-    plan = {**REFRESHED, **options, **({"index": str(bm25)} if lexical else {}), **scorer, "threads": 1}
-    whole, resumed = tmp_path / "whole", tmp_path / "killed"
-    train_dense(examples, output=whole, model=str(tiny_bert), **plan)
-    ended = run(KILLED.format(plan), examples, tiny_bert, resumed)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    work = tmp_path / ".killed.partial"
-    assert len(list((work / layout.REFRESHED).iterdir())) == 2
-    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
-    for name in (layout.WEIGHTS, layout.CURVE):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-    other = train_dense(examples, output=tmp_path / "other", model=str(tiny_bert), **{**plan, "refresh_negatives": 5})
-    assert (other / layout.WEIGHTS).read_bytes() != (whole / layout.WEIGHTS).read_bytes()
 
 
 def test_the_corpus_is_that_of_the_examples(examples: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

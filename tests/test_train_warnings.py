@@ -121,24 +121,6 @@ def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
     assert weights(output) == weights(tmp_path / "whole")
 
 
-def test_checkpoints_may_be_stored_more_often_unless_negatives_are_mined_at_them(
-    examples: Path,
-    interrupted: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    notices: Notices,
-) -> None:
-    _, options = interrupted
-    notices.clear()
-    train_dense(examples, **{**options, "checkpoint_steps": 1})
-    assert notices.says("resumed", step=2)
-    train_dense(examples, **options)
-    assert notices.says("up-to-date")
-    plan = {**options, "loss": "nll", "dynamic_negatives": 1, "output": tmp_path / "mined"}
-    train_dense(examples, **plan)
-    with raises("output-differs", path="mined"):
-        train_dense(examples, **{**plan, "checkpoint_steps": 1})
-
-
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize(
     "name",

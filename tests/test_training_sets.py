@@ -111,15 +111,6 @@ GIVEN: dict[str, str] = {
 }
 
 
-def test_a_dpr_question_without_hard_negatives_has_its_other_negatives(tmp_path: Path) -> None:
-    hard, other = [{"passage_id": "d03"}], [{"passage_id": "d05"}]
-    lists = [(hard, other), ([], other), ([], [])]
-    records = [{"question": "a", "hard_negative_ctxs": own, "negative_ctxs": more} for own, more in lists]
-    (tmp_path / "dpr.json").write_text(json.dumps(records))
-    found = given_negatives(tmp_path / "dpr.json").select("qid", "docid").rows()
-    assert found == [("0", "d03"), ("1", "d05")]
-
-
 @pytest.mark.parametrize("name", GIVEN)
 def test_negatives_of_a_training_file_are_read_in_its_order(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(GIVEN[name])

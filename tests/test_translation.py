@@ -97,16 +97,6 @@ def test_queries_are_translated_to_another_language_and_back(
     assert manifest.counts["changed"] == sum(found[qid] != text for qid, text in queries.items()) > 0
 
 
-def test_the_order_of_the_queries_does_not_change_the_result(
-    tiny: Path, tmp_path: Path, models: tuple[Path, Path]
-) -> None:
-    queries = pl.read_parquet(tiny / "queries.test.parquet")
-    queries.reverse().write_parquet(tmp_path / "reversed.parquet")
-    assert attacked(tmp_path / "reversed.parquet", tmp_path / "b.parquet", models) == attacked(
-        tiny, tmp_path / "a.parquet", models
-    )
-
-
 def test_a_query_with_an_empty_translation_is_kept(tiny: Path, tmp_path: Path, models: tuple[Path, Path]) -> None:
     """A model that starts with the end token generates nothing."""
     silent = tmp_path / "silent"

@@ -241,16 +241,6 @@ def test_damaged_documents_are_refused(tmp_path: Path, content: str, problem: st
     assert (caught.value.code, caught.value.fields["path"]) == (problem, tmp_path / "docs")
 
 
-def test_what_describes_a_disk_is_no_document(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    (folder / "readme.txt").write_text("about the disk")
-    (folder / "ap.dtd").write_text("<!ELEMENT DOC>")
-    (folder / "ap1").write_text(AP)
-    assert hybrid("prepare", "trec", folder, "--output", tmp_path / "made").code == 0
-    assert pl.read_parquet(tmp_path / "made" / "corpus.parquet")["docid"].to_list() == ["AP880212-0001"]
-
-
 # -------------------------------------------------------------------------------------------------------------- markup
 
 

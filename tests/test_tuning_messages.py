@@ -43,15 +43,6 @@ def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
     assert content["alone"] == {"good": 1.0, "foreign": 0.0}
 
 
-@pytest.mark.heavy
-def test_single_runs_are_measured_at_the_depth_of_the_fusion(here: Path) -> None:
-    content, _ = tune("good.trec", "late.trec", measure="R@20")
-    assert content["alone"] == {"good": 1.0, "late": 1.0}
-    for option in ("depth", "hits"):
-        content, _ = tune("good.trec", "late.trec", measure="R@20", **{option: 10})
-        assert content["alone"] == {"good": 1.0, "late": 0.0}
-
-
 def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:
     """`search` has no --method that could be omitted."""
     runs = [made / "bm25.parquet", made / "dense.parquet"]

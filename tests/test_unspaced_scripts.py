@@ -11,17 +11,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 from command import hybrid
-from transformers import AutoTokenizer
 
 from hybrid_cli import words
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
-from hybrid_cli.encoders.models import resolve
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.perturbations import edits
 from hybrid_cli.reporting.compare import Marker
 from hybrid_cli.reporting.snippets import cells, match_words, snippet, wrap_lines
-from hybrid_cli.training.pretraining import pieces
 
 CHINESE = (
     "信息检索是从大量文档中查找相关文档的科学。倒排索引记录每个词语出现的文档。向量模型把查询和文档映射到同一空间。"
@@ -134,11 +131,3 @@ def test_answers_are_found_inside_clauses() -> None:
     assert not matcher(["索引倒排"])(passage_form(CHINESE))
     assert matcher(["GPT 4"])(passage_form("使用GPT 4模型"))
     assert not matcher(["PT 4"])(passage_form("使用GPT 4模型"))
-
-
-def test_words_to_mask_end_within_a_clause() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
-    (found,) = pieces(tokenizer, ["のにはとした retrieval"])
-    tokens = tokenizer.convert_ids_to_tokens(found.ids.tolist())
-    assert tokens == ["の", "##に", "##は", "##と", "##し", "##た", "retrieval"]
-    assert found.starts.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]

@@ -126,6 +126,13 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
         f"train-dense train.parquet --loss residual-margin --index bm25 --dynamic-negatives 1 {STUDENT} --output out",
         "--seed 7", 1,
     ),
+    "train-dense (refreshed)": (
+        "train-dense train.parquet --loss residual-nll --index bm25 --scorer-schedule learned --dynamic-negatives 1 "
+        f"--refresh-negatives 2 {STUDENT} --output out", "--seed 7", 1,
+    ),
+    "train-dense --teacher": (
+        f"train-dense train.parquet --distill kl --teacher reranker {STUDENT} --output out", "--seed 7", 1
+    ),
     "train-dense (roc)": (
         f"train-dense train.parquet --loss roc --index bm25 --negatives 1 {STUDENT} --output out", "--seed 7", 1
     ),
