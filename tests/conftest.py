@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from command import Notices
+from filelock import FileLock
 from hypothesis import settings
 from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
@@ -92,6 +94,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """Return the folder that `build` fills; the first process of a run builds it, the others wait and share it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared" / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (complete := folder.with_name(f"{name}.complete")).exists():
+            folder.mkdir()
+            build(folder)
+            complete.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of 12 passages (one without text) and 6 queries in each of train and test.
@@ -101,11 +116,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hybrid_cli.settings import PrepareTrec
     from hybrid_cli.stages.prepare import prepare
 
-    folder = tmp_path_factory.mktemp("tiny")
-    write_tiny_source(folder)
-    topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
-    qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
-    return prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
+    def build(folder: Path) -> None:
+        write_tiny_source(folder)
+        topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
+        qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
+        prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
+
+    return once(tmp_path_factory, "tiny", build) / "collection"
 
 
 @pytest.fixture
@@ -129,40 +146,45 @@ def few_feedbacks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of two layers and 16 dimensions, seeded, with a part of MiniLM's vocabulary."""
-    import torch
-    from transformers import BertConfig, BertModel
 
-    folder = tmp_path_factory.mktemp("tiny_bert")
-    tokenizer = tiny_tokenizer()
-    torch.manual_seed(0)
-    shape = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        initializer_range=0.3,
-    )
-    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    def build(folder: Path) -> None:
+        import torch
+        from transformers import BertConfig, BertModel
+
+        tokenizer = tiny_tokenizer()
+        torch.manual_seed(0)
+        shape = BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            initializer_range=0.3,
+        )
+        BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return once(tmp_path_factory, "tiny_bert0", build)
 
 
 @pytest.fixture(scope="session")
 def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reranker with random weights, seeded."""
-    import torch
 
-    from hybrid_cli import artifacts
-    from hybrid_cli.encoders.cross_encoder import CrossEncoder
-    from hybrid_cli.storage import Kind
+    def build(folder: Path) -> None:
+        import torch
 
-    torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("reranker") / "reranker"
-    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
-    with artifacts.open_output(folder, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
-        model.save(work)
-    return folder
+        from hybrid_cli import artifacts
+        from hybrid_cli.encoders.cross_encoder import CrossEncoder
+        from hybrid_cli.storage import Kind
+
+        torch.manual_seed(3)
+        model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
+        output = artifacts.open_output(folder / "reranker", Kind.RERANKER, "test", inputs={}, options={})
+        with output.folder() as (work, _):
+            model.save(work)
+
+    return once(tmp_path_factory, "reranker", build) / "reranker"
 
 
 @pytest.fixture(scope="session")
@@ -175,44 +197,75 @@ def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
 
 @pytest.fixture(scope="session")
 def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A static encoder of 6 dimensions with random tables over the terms of `tiny`, half of which share four rows."""
-    import torch
+    """A static encoder of 6 dimensions with random tables over the terms of `tiny`, half of which share four rows.
 
-    from hybrid_cli.encoders.static import StaticEncoder
-    from hybrid_cli.stages.index_bm25 import index_bm25
+    Its lexical index is `bm25` next to it.
+    """
 
-    folder = tmp_path_factory.mktemp("tiny_lambda")
-    index = open_bm25(index_bm25(tiny, output=folder / "bm25"))
-    terms = len(index.idf) // 2
-    encoder = StaticEncoder.over(index, ("title", "text"), dim=6, vocab_size=terms, hash_buckets=4)
-    torch.manual_seed(0)
-    for table in encoder.parameters():
-        torch.nn.init.normal_(table)
-    (folder / "lambda").mkdir()
-    encoder.save(folder / "lambda")
-    return folder / "lambda"
+    def build(folder: Path) -> None:
+        import torch
+
+        from hybrid_cli.encoders.static import StaticEncoder
+        from hybrid_cli.stages.index_bm25 import index_bm25
+
+        index = open_bm25(index_bm25(tiny, output=folder / "bm25"))
+        terms = len(index.idf) // 2
+        encoder = StaticEncoder.over(index, ("title", "text"), dim=6, vocab_size=terms, hash_buckets=4)
+        torch.manual_seed(0)
+        for table in encoder.parameters():
+            torch.nn.init.normal_(table)
+        (folder / "lambda").mkdir()
+        encoder.save(folder / "lambda")
+
+    return once(tmp_path_factory, "tiny_lambda", build) / "lambda"
+
+
+@pytest.fixture(scope="session")
+def tiny_bm25(tiny_lambda: Path) -> Path:
+    """The lexical index of `tiny`."""
+    return tiny_lambda.parent / "bm25"
 
 
 @pytest.fixture(scope="session")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with one artifact of each kind."""
-    import shutil
 
-    from hybrid_cli.stages.encode import encode
-    from hybrid_cli.stages.index_bm25 import index_bm25
-    from hybrid_cli.stages.mine_negatives import mine_negatives
-    from hybrid_cli.stages.search import search
+    def build(folder: Path) -> None:
+        from hybrid_cli.stages.encode import encode
+        from hybrid_cli.stages.index_bm25 import index_bm25
+        from hybrid_cli.stages.mine_negatives import mine_negatives
+        from hybrid_cli.stages.search import search
 
-    folder = tmp_path_factory.mktemp("made")
-    shutil.copytree(tiny, folder / "collection")
-    shutil.copytree(tiny_bert, folder / "model")
-    index_bm25(folder / "collection", output=folder / "bm25", threads=1)
-    encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), dtype="fp32")
-    for name in ("bm25", "dense"):
-        output = folder / f"{name}.parquet"
-        search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
-    mine_negatives(folder / "collection", split="train", sources="random:2", output=folder / "train.parquet")
-    return folder
+        shutil.copytree(tiny, folder / "collection")
+        shutil.copytree(tiny_bert, folder / "model")
+        index_bm25(folder / "collection", output=folder / "bm25", threads=1)
+        encode(folder / "collection", output=folder / "dense", model=str(folder / "model"), dtype="fp32")
+        for name in ("bm25", "dense"):
+            output = folder / f"{name}.parquet"
+            search(folder / "collection", split="test", index=folder / name, output=output, threads=1)
+        mine_negatives(folder / "collection", split="train", sources="random:2", output=folder / "train.parquet")
+
+    return once(tmp_path_factory, "made", build)
+
+
+@pytest.fixture(scope="session")
+def tiny_runs(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a lexical and a dense index of `tiny`, and a run of four hits of each for its test queries.
+
+    Documents are missing from lists of four hits.
+    """
+
+    def build(folder: Path) -> None:
+        from hybrid_cli.stages.encode import encode
+        from hybrid_cli.stages.index_bm25 import index_bm25
+        from hybrid_cli.stages.search import search
+
+        index_bm25(tiny, output=folder / "bm25")
+        encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
+        for name in ("bm25", "dense"):
+            search(tiny, split="test", index=folder / name, hits=4, output=folder / f"{name}.parquet")
+
+    return once(tmp_path_factory, "tiny_runs", build)
 
 
 @pytest.fixture

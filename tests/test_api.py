@@ -18,23 +18,15 @@ from hybrid_cli import InputError, open_encoder, open_index, open_retriever, ope
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.compose import compose
-from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
 
 COLUMNS = ["qid", "docid", "rank", "score"]
 
 
 @pytest.fixture(scope="module")
-def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a lexical and a dense index of the tiny collection, and their runs for its test queries."""
-    folder = tmp_path_factory.mktemp("api")
-    index_bm25(tiny, output=folder / "bm25")
-    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
-    for name in ("bm25", "dense"):
-        search(tiny, split="test", index=folder / name, output=folder / f"{name}.parquet", hits=4)
-    return folder
+def made(tiny_runs: Path) -> Path:
+    return tiny_runs
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
@@ -31,11 +30,10 @@ PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, 
 
 
 @pytest.fixture(scope="module")
-def trained(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tiny: Path, tiny_bert: Path, tiny_bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `examples.parquet` and the encoder `bpr` trained on them."""
     folder = tmp_path_factory.mktemp("bpr")
-    bm25 = index_bm25(tiny, output=folder / "bm25")
-    examples = mine_negatives(tiny, split="train", index=bm25, output=folder / "examples.parquet")
+    examples = mine_negatives(tiny, split="train", index=tiny_bm25, output=folder / "examples.parquet")
     train_dense(examples, output=folder / "bpr", model=str(tiny_bert), **PLAN, loss="bpr", dev=examples)
     return folder
 

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 from command import Notices, Refusal, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
-from tiny_runs import both, indexes, write_tiny_runs
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -23,8 +22,16 @@ from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")
-def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_runs(tmp_path_factory.mktemp("fuse"), tiny, tiny_bert)
+def made(tiny_runs: Path) -> Path:
+    return tiny_runs
+
+
+def both(made: Path) -> list[Path]:
+    return [made / "bm25.parquet", made / "dense.parquet"]
+
+
+def indexes(made: Path) -> list[Path]:
+    return [made / "bm25", made / "dense"]
 
 
 def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:

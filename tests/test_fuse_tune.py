@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 from command import Notices, raises, refusal
-from tiny_runs import HITS, both, indexes, write_tiny_runs
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -21,8 +20,16 @@ from hybrid_cli.storage import Kind
 
 
 @pytest.fixture(scope="module")
-def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_runs(tmp_path_factory.mktemp("fuse"), tiny, tiny_bert)
+def made(tiny_runs: Path) -> Path:
+    return tiny_runs
+
+
+def both(made: Path) -> list[Path]:
+    return [made / "bm25.parquet", made / "dense.parquet"]
+
+
+def indexes(made: Path) -> list[Path]:
+    return [made / "bm25", made / "dense"]
 
 
 def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
@@ -89,7 +96,7 @@ def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: 
     assert tuned("b.json", *both(made), prior_queries=0)["no_prior"] == "--prior-queries is 0"
     moved = [Path(shutil.copy(path, tmp_path)) for path in both(made)]  # without their indexes
     assert tuned("moved.json", *moved)["no_prior"] is None
-    again = search(tiny, split="test", index=made / "dense", hits=HITS, output=tmp_path / "again.parquet")
+    again = search(tiny, split="test", index=made / "dense", hits=4, output=tmp_path / "again.parquet")
     assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
     assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]
     assert "does not cover borda" in tuned("e.json", *both(made), methods=["borda"])["no_prior"]

@@ -13,15 +13,14 @@ from tiny_collection import TINY_JUDGEMENTS
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.options import RANDOM, Source
 
 
 @pytest.fixture(scope="module")
-def bm25(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return index_bm25(tiny, output=tmp_path_factory.mktemp("bm25") / "index")
+def bm25(tiny_bm25: Path) -> Path:
+    return tiny_bm25
 
 
 @pytest.fixture(scope="module")

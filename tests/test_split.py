@@ -15,7 +15,6 @@ from tiny_collection import counts_of
 
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.collections import collection
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.storage import Kind
@@ -75,11 +74,10 @@ def test_a_corpus_in_parts_is_linked_too(tiny: Path, tmp_path: Path) -> None:
     assert collection.document_count(folder) == 12
 
 
-def test_one_index_serves_every_fold(tiny: Path, tmp_path: Path) -> None:
+def test_one_index_serves_every_fold(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], folds=2, output=tmp_path / "folds")
-    index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     for number, part in enumerate(parts_of(folder), 1):
-        run = search(folder, split=f"test-{number}", index=tmp_path / "bm25", output=tmp_path / f"{number}.parquet")
+        run = search(folder, split=f"test-{number}", index=tiny_bm25, output=tmp_path / f"{number}.parquet")
         assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # 005 has stop words only
 
 

@@ -89,8 +89,8 @@ def test_the_schedules_of_the_weight() -> None:
 
 
 @pytest.fixture(scope="module")
-def bm25(tiny_lambda: Path) -> Path:
-    return tiny_lambda.parent / "bm25"
+def bm25(tiny_bm25: Path) -> Path:
+    return tiny_bm25
 
 
 def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Path, tiny_bert: Path, tiny: Path) -> None:

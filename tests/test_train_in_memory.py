@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from hybrid_cli import InputError, open_encoder
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training import Callback, train
@@ -32,9 +31,10 @@ class Recorded(Callback):
 
 
 @pytest.mark.parametrize("loss", ["nll", "margin"])
-def test_the_weights_are_those_of_the_command(tiny: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
-    index_bm25(tiny, output=tmp_path / "bm25")
-    mined = mine_negatives(tiny, split="train", index=tmp_path / "bm25", output=tmp_path / "train.parquet")
+def test_the_weights_are_those_of_the_command(
+    tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str
+) -> None:
+    mined = mine_negatives(tiny, split="train", index=tiny_bm25, output=tmp_path / "train.parquet")
     train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **PLAN)
     examples = [
         {"query": row["query"], "positive": document(row), "negatives": [document(each) for each in row["negatives"]]}

@@ -44,11 +44,10 @@ STATIC: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def sources(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def sources(tiny: Path, tiny_bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
     folder = tmp_path_factory.mktemp("lambda")
-    index = index_bm25(tiny, output=folder / "bm25")
-    labels = label(tiny, index=index, output=folder / "labels", queries_from="all", depth=4)
-    return {"collection": tiny, "index": index, "labels": labels, "dev": "train", "dev_queries": 6, "eval_steps": 3}
+    labels = label(tiny, index=tiny_bm25, output=folder / "labels", queries_from="all", depth=4)
+    return {"collection": tiny, "index": tiny_bm25, "labels": labels, "dev": "train", "dev_queries": 6, "eval_steps": 3}
 
 
 def options(sources: Sources, **more: Any) -> TrainLambda:

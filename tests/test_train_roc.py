@@ -18,7 +18,6 @@ from hybrid_cli import artifacts
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
@@ -33,8 +32,8 @@ OFF: dict[str, Any] = {"ortho_weight": 0.0, "mask_matches": 0.0}
 
 
 @pytest.fixture(scope="module")
-def index(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return index_bm25(tiny, output=tmp_path_factory.mktemp("lexical") / "bm25")
+def index(tiny_bm25: Path) -> Path:
+    return tiny_bm25
 
 
 @pytest.fixture(scope="module")
