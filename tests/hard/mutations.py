@@ -58,7 +58,11 @@ MUTATIONS = (
     Mutation("self.scorer.view(size, size, group)[own, own]", "self.scorer[:, :group]", "losses"),
     Mutation("1:]) - (teacher[:, :1] - teacher[:, 1:])", "1:]) + (teacher[:, :1] - teacher[:, 1:])", "taught"),
     # outputs
-    Mutation("lock.acquire()", "pass", "output two_writers"),
+    Mutation(
+        "thread_local=False)\n    try:\n        lock.acquire()",
+        "thread_local=False)\n    try:\n        pass",
+        "output two_writers",
+    ),
     Mutation("self.sources.refuse_replaced()", "None", "output"),
     Mutation("return unfinished_call(scratch) == call", "return unfinished_call(scratch) is not None", "output"),
     # filters
