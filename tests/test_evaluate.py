@@ -1,22 +1,29 @@
-"""The command `evaluate`: values, means, counts, notes, refusals."""
+"""The command evaluate: values, means, counts, formats, rows over seeds, robustness."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, raises, refusal
+from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 from typer.testing import CliRunner
 
 from hybrid_cli import storage
 from hybrid_cli.cli.app import app
+from hybrid_cli.reporting.evaluate import show_tables, text
 from hybrid_cli.reporting.evaluate import text as in_format
+from hybrid_cli.reporting.over_seeds import OverSeeds
+from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.settings import PrepareBeir
+from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
@@ -225,3 +232,271 @@ def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:
     table = CliRunner().invoke(app, arguments)
     assert "1.0000" in table.stdout
     assert "Judged@10" in table.stdout
+
+
+def big(tmp_path: Path) -> list[Path | str]:
+    """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
+    qids = [f"q{number}" for number in range(40)]
+    (tmp_path / "qrels.tsv").write_text("".join(f"{qid}\tright\t1\n" for qid in qids), "utf-8")
+    right = {"good|best": qids, "bad": qids[:10], "[none]": []}
+    return [tmp_path / "qrels.tsv"] + [
+        f"{name}={write_run(tmp_path / f'{at}.parquet', {q: ['right' if q in hits else 'wrong'] for q in qids})}"
+        for at, (name, hits) in enumerate(right.items())
+    ]
+
+
+def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_tables(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
+    lines = capsys.readouterr().out.splitlines()
+    figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
+    table = " ".join(" ".join(lines).split())
+    assert "1.0000ᵃ" in table
+    assert ".0000↓ᵃ" in table
+    assert "bad (a)" in table
+    assert "[none]" in figures  # not parsed as markup
+    assert (
+        "ᵃ better than bad (↓ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
+        in table
+    )
+    assert "n = 40." in table
+
+
+def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
+    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baseline=["bad"])
+    content = json.loads(in_format(summary, "json"))
+    assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
+    assert content["queries"] == {"P@1": 40, "Success@5": 40}
+    compared = next(row for row in content["comparisons"] if row["run"] == "[none]")
+    assert (compared["wins"], compared["losses"], compared["ties"]) == (0, 10, 30)
+    rows = list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))
+    assert len(rows) == 3 * 2
+    flat = next(row for row in rows if row["run"] == "[none]" and row["measure"] == "P@1")
+    assert float(flat["p_t_corrected"]) == compared["p_t_corrected"]
+    assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
+    assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
+    markdown = in_format(summary, "markdown")
+    low, high = content["runs"][1]["intervals"]["P@1"]
+    assert low < content["runs"][1]["means"]["P@1"] == 1 / 4 < high
+    assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
+    half = f"±{(high - low) / 2:.3f}".replace("0.", ".")
+    assert "| good\\|best | **1.0000ᵃ** ±.000 | **1.0000ᵃ** ±.000 |" in markdown
+    assert f"| bad (a) | .2500 {half} | .2500 {half} |" in markdown
+    assert (
+        "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
+        in markdown
+    )
+
+
+def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Path) -> None:
+    judged = pl.DataFrame({"qid": [f"q{n}" for n in range(12)], "docid": "right", "relevance": 1})
+    judged.write_parquet(tmp_path / "qrels.parquet")
+    for name, place in (("good_1", 0), ("bad", 1)):
+        hits = {f"q{n}": ["wrong", "other"] for n in range(12)}
+        for n, docids in enumerate(hits.values()):
+            docids.insert(place if n else 0, "right")
+        write_run(tmp_path / f"{name}.parquet", hits)
+    runs = [tmp_path / "bad.parquet", tmp_path / "good_1.parquet"]
+    printed = in_format(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
+    assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
+    assert "95\\%" in printed
+    assert printed.isascii()
+    last = [*reversed(runs)]
+    lower = in_format(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
+    assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
+
+
+DEMO = [
+    "bm25", "dense-before-train", "dense-clear-margin", "rrf", "minmax", "bm25+dense-before", "bm25+clear-margin",
+    "weighted-sum-tuned",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", [None, ("dense-clear-margin", "bm25")])
+def test_tables_fit_80_columns(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: tuple[str, str] | None
+) -> None:
+    """Eight runs with names of up to 18 characters and four measures, as in the demo."""
+    files = [write_run(tmp_path / f"{name}.parquet", RUNS[list(RUNS)[n % 3]]) for n, name in enumerate(DEMO)]
+    show_tables(evaluate([tiny, *files], split="test", complement=pair))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("weighted-sum-tuned" in line for line in lines)
+    assert max(len(line) for line in lines) <= 80
+
+
+QUERIES = 20
+ANSWERED = {  # of 20 queries; A finds 5-14 with one seed and 5-18 with the other, the fused runs all of both
+    "bm25": range(10),
+    "A-1": range(5, 15),
+    "bm25+A-1": range(15),
+    "A-2": range(5, 19),
+    "bm25+A-2": range(19),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("seeds")
+    qrels = folder / "qrels.tsv"
+    qrels.write_text("".join(f"q{query}\td\t1\n" for query in range(QUERIES)), "utf-8")
+    runs = [
+        write_run(folder / f"{name}.parquet", {f"q{q}": ["d" if q in found else "x"] for q in range(QUERIES)})
+        for name, found in ANSWERED.items()
+    ]
+    return [qrels, *runs]
+
+
+def over_seeds(inputs: list[Path], **options: Any) -> OverSeeds:
+    measures = options.pop("measures", ["MRR@10", "Success@10"])
+    found = evaluate_stage(inputs, measures=measures, over_seeds=True, **options)
+    assert isinstance(found, OverSeeds)
+    return found
+
+
+def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
+    arguments = ["--over-seeds", "--roc-against", "bm25", "--baseline", "bm25", "--correction", "bonferroni"]
+    measures = ["-m", "MRR@10", "-m", "Success@10"]
+    printed = hybrid("evaluate", *inputs, *arguments, *measures, "--format", "markdown").out
+    table = {
+        cells[0]: cells[1:]
+        for cells in (re.split(r" *\| *", line.strip("| ")) for line in printed.splitlines() if line.startswith("|"))
+    }
+    assert table["row"] == ["seeds", "RoC@10", "D only@10", "S only@10", "Fail@10", "MRR@10", "Success@10"]
+    assert table["bm25 (a)"] == ["1", "", "", "", "", ".5000", ".5000"]
+    assert table["A"][:2] == ["2", ".5714 ± .1010"]  # 5/10 and 9/14
+    assert table["A"][5:] == [".6000 ± .1414", ".6000 ± .1414"]
+    assert table["bm25+A"] == ["2", *table["A"][1:5], ".8500ᵃ ± .1414", ".8500ᵃ ± .1414"]
+    assert "Bonferroni" in printed
+    for shown, mean in zip(table["A"][2:5], (0.35, 0.25, 0.15), strict=True):  # 5 and 9, 5 and 5, 5 and 1 of 20
+        found = re.fullmatch(r"(\.\d+) \((\.\d+) to (\.\d+)\)", shown)
+        assert found is not None
+        middle, low, high = map(float, found.groups())
+        assert middle == mean
+        assert low < mean < high
+
+
+def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "measurements.parquet"
+    with raises("unknown-choice", option="baseline", value="A-1"):
+        over_seeds(inputs, baseline=["A-1"], output=output)
+    with raises("unknown-choice", option="roc_against", value="B"):
+        over_seeds(inputs, roc_against="B", output=output)
+    assert not output.exists()
+    with raises("missing-measure", option="roc_against"):
+        over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
+    with raises("unknown-choice", option="roc_against", value="A"):
+        over_seeds(inputs, roc_against="A")
+
+
+def test_an_undefined_ratio_is_named_in_every_format(inputs: list[Path], tmp_path: Path) -> None:
+    """RoC of a run without an answered query; other names of the measure are accepted."""
+    empty = write_run(tmp_path / "A-2.parquet", {f"q{query}": ["x"] for query in range(QUERIES)})
+    words = ["evaluate", inputs[0], inputs[1], inputs[2], empty, "--over-seeds", "--roc-against", "bm25"]
+    words += ["-m", "hit_rate@10"]
+    shown = hybrid(*words)
+    assert shown.code == 0, shown.err
+    assert "undefined" in shown.out
+    assert "nan" not in shown.out
+    content = hybrid(*words, "--format", "json").out
+    assert "NaN" not in content
+    row = next(each for each in json.loads(content)["rows"] if (each["row"], each["measure"]) == ("A", "RoC@10"))
+    assert (row["mean"], row["deviation"], row["seeds"]) == (None, None, 2)
+    assert "nan" not in hybrid(*words, "--format", "csv").out
+    assert "undefined" in hybrid(*words, "--format", "latex").out
+
+
+# 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
+QUESTIONS = 40
+ANSWERED_robustness = {
+    "bm25": 32, "bm25@char-swap": 16, "bm25@word-order-swap": 32, "bm25@mine": 24,
+    "both": 36, "both@mine": 35, "both@word-order-swap": 36, "both@char-swap": 34,
+}  # fmt: skip
+
+
+def robustness(inputs: list[Path], **options: Any) -> Robustness:
+    found = evaluate_stage(inputs, robustness=True, **options)
+    assert isinstance(found, Robustness)
+    return found
+
+
+@pytest.fixture(scope="module")
+def qrels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("qrels") / "qrels.tsv"
+    path.write_text("".join(f"q{number:02}\td\t1\n" for number in range(QUESTIONS)), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def paths_robustness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [
+        write_run(folder / f"{name}.parquet", {f"q{n:02}": ["d" if n < right else "x"] for n in range(QUESTIONS)})
+        for name, right in ANSWERED_robustness.items()
+    ]
+
+
+def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, paths_robustness: list[Path]) -> None:
+    found = robustness(paths_robustness, qrels=qrels, measures=["R@1", "MRR@10"])
+    assert found.systems == ["bm25", "both"]
+    assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
+    assert found.means["bm25@char-swap", "R@1"] == 16 / 40
+    assert found.drops.means["bm25", "R@1"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
+    assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
+
+
+def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, paths_robustness: list[Path]) -> None:
+    drops = robustness(paths_robustness, qrels=qrels, measures=["R@1"]).drops
+    values = dict(drops.values.filter(run="bm25").select("qid", "value").iter_rows())
+    assert values == pytest.approx(
+        {f"q{n:02}": 0 if n < 16 else 1 / 3 if n < 24 else 2 / 3 if n < 32 else 0 for n in range(QUESTIONS)}
+    )
+    low, high = drops.ends["bm25", "R@1"]
+    assert 0 < low < drops.means["bm25", "R@1"] < high < 0.4
+
+
+def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
+    qrels: Path, paths_robustness: list[Path]
+) -> None:
+    found = robustness(paths_robustness, qrels=qrels, measures=["R@1"])
+    pairs = found.comparisons.select("run", "baseline", "wins", "losses").rows()
+    assert pairs[0] == ("bm25@char-swap", "bm25", 0, 16)
+    assert ("both@mine", "both", 0, 1) in pairs
+    assert len(pairs) == 6
+    (drop,) = found.drops.comparisons.select("run", "baseline", "difference").rows()
+    assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
+    other = robustness(paths_robustness, qrels=qrels, measures=["R@1"], baseline=["both"])
+    assert other.drops.comparisons["run"].to_list() == ["bm25"]
+
+
+def test_json_csv_and_markdown_have_the_same_figures_robustness(qrels: Path, paths_robustness: list[Path]) -> None:
+    found = robustness(paths_robustness, qrels=qrels, measures=["R@1", "MRR@10"])
+    content = json.loads(text(found, "json"))
+    ours = content["systems"][0]["measures"]["R@1"]
+    assert (ours["original"], ours["char-swap"], ours["mean_drop"]) == (0.8, 0.4, pytest.approx(0.2))
+    assert content["queries"] == {"R@1": 40, "MRR@10": 40}
+    rows = list(csv.DictReader(io.StringIO(text(found, "csv"))))
+    assert len(rows) == 2 * 2 * 5  # systems, measures; original, three attacks, mean drop
+    (row,) = [each for each in rows if (each["system"], each["measure"], each["attack"]) == ("bm25", "R@1", "mine")]
+    assert float(row["mean"]) == 0.6
+    assert float(row["difference"]) == pytest.approx(-0.2)
+    assert "| bm25 (a) | .8000" in text(found, "markdown")
+    assert text(found, "markdown").count("| system |") == 2
+
+
+def test_incomplete_runs_are_refused_before_any_work(
+    qrels: Path, paths_robustness: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with raises("no-such-run"):
+        systems_and_attacks(["bm25", "dense"])
+    with raises("no-such-run", run="dense"):
+        systems_and_attacks(["bm25", "bm25@x", "dense@x"])
+    with raises("no-such-run", run="dense@y"):
+        systems_and_attacks(["bm25", "bm25@x", "bm25@y", "dense", "dense@x"])
+    with raises("unknown-choice", option="baseline", value="bm25@mine"):
+        robustness(
+            paths_robustness, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet"
+        )
+    assert not (tmp_path / "v.parquet").exists()
+    command = ["evaluate", *paths_robustness, "--qrels", qrels, "--robustness", "--complement", "bm25", "both"]
+    refused(*command, problem="option-does-not-apply", option="complement")

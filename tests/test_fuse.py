@@ -1,7 +1,9 @@
-"""The command `fuse`: exact scores from indexes, warnings, and bad input."""
+"""The command fuse: exact scores from indexes, tuned weights, warnings, bad input."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,13 +11,15 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, Refusal, raises, refusal
+from command import Done, Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.opening import exact
 from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -172,3 +176,171 @@ def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pyte
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
     assert opener.call_count == 1
+
+
+def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
+    return float(evaluate_run(runs.read_run(run), pl.read_parquet(qrels), ["MRR@10"])["value"].to_numpy().mean())
+
+
+def test_tuned_weights_are_read_by_a_later_fusion(
+    made: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], notices: Notices
+) -> None:
+    weights = fuse(
+        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, method="zscore", step=0.25
+    )
+    content = json.loads(weights.read_text("utf-8"))
+    assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
+    assert content["runs"] == ["bm25", "dense"]
+    assert (content["method"], content["missing"], content["queries"]) == ("zscore", "min", 5)
+    assert list(content["weights"]) in content["plateau"]
+    printed = capsys.readouterr().out
+    assert all(figure(content[name]) in printed for name in ("score", "held_out"))
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}")
+    assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
+    recorded = artifacts.read_manifest(output, Kind.RUN).options
+    assert (recorded["method"], recorded["missing"], recorded["weights"]) == ("zscore", "min", content["weights"])
+    assert notices.says("tuned-on-queries", path="w.json", count=5, queries=6)
+    settings: dict[str, Any] = {"runs": both(made), "output": tmp_path / "g.parquet", "weights": f"@{weights}"}
+    for bad, message in (
+        ({"method": "minmax"}, refusal("tuned-with-other-option", option="method")),
+        ({"missing": "zero"}, refusal("tuned-with-other-option", option="missing")),
+        ({"runs": [*both(made), weights.with_name("x=") / "y"]}, refusal("tuned-for-others", path="w.json")),
+    ):
+        with raises(message):
+            fuse(**{**settings, **bad})
+    with raises("other-order"):
+        fuse(both(made)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
+
+
+def test_tuning_chooses_method_and_weights_together(made: Path, tiny: Path, tmp_path: Path) -> None:
+    weights = fuse(
+        both(made), output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, index=indexes(made), step=0.25
+    )
+    content = json.loads(weights.read_text("utf-8"))
+    tried = {trial["method"] for trial in content["trials"]}
+    assert tried == {"minmax", "zscore", "rrf k=60", "rrf k=10", "weighted-sum"}
+    assert content["best"]["score"] == max(trial["score"] for trial in content["trials"])
+    exact: dict[str, Any] = {"index": indexes(made)} if content["missing"] == "exact" else {}
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **exact)
+    assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
+
+    def tuned(name: str, *of: Path, **more: Any) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(
+            fuse(list(of), output=tmp_path / name, **options, **more).read_text("utf-8")
+        )
+        return content
+
+    shrunk = tuned("a.json", *both(made), prior_queries=15)
+    assert (shrunk["prior_queries"], shrunk["no_prior"]) == (15, None)
+    assert shrunk["share_of_prior"] == pytest.approx(15 / 20)
+    assert tuned("b.json", *both(made), prior_queries=0)["no_prior"] == "--prior-queries is 0"
+    moved = [Path(shutil.copy(path, tmp_path)) for path in both(made)]  # without their indexes
+    assert tuned("moved.json", *moved)["no_prior"] is None
+    again = search(tiny, split="test", index=made / "dense", hits=4, output=tmp_path / "again.parquet")
+    assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
+    assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]
+    assert "does not cover borda" in tuned("e.json", *both(made), methods=["borda"])["no_prior"]
+    exact: dict[str, Any] = {"index": indexes(made)}
+    assert tuned("f.json", *both(made), **exact)["no_prior"] is None
+    exact |= {"method": "weighted-sum", "missing": "exact"}
+    assert tuned("g.json", *both(made), **exact)["share_of_prior"] == pytest.approx(1 / 2)
+    assert "weighted-sum with another grid than scaled" in tuned("h.json", *both(made), **exact, grid="log")["no_prior"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "weights"),
+    [
+        ("clear", {(tenth / 10, 1.0) for tenth in range(1, 10)}),
+        ("roc", {(1.0, tenth / 10) for tenth in range(21)}),
+        ("spar", {(1.0, weight) for tenth in range(1, 11) for weight in (tenth / 10, 10 / tenth)}),
+    ],
+)
+def test_a_published_grid_tries_its_weights_only(
+    made: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]
+) -> None:
+    settings: dict[str, Any] = {"method": "weighted-sum", "missing": "min", "qrels": tiny, "split": "test"}
+    path = fuse(both(made), output=tmp_path / "w.json", tune=True, grid=grid, **settings)
+    trials = {tuple(trial["weights"]) for trial in json.loads(path.read_text("utf-8"))["trials"]}
+    assert sorted(trials) == [pytest.approx(pair) for pair in sorted(weights)]
+    assert len(trials) == {"clear": 9, "roc": 21, "spar": 19}[grid]
+    third = shutil.copy(both(made)[0], tmp_path / "third.parquet")
+    with raises("number-of-values", option="grid", value=3):
+        fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
+
+
+def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
+    weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
+    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
+    score = mean_reciprocal_rank(output, tiny / "qrels.test.parquet")
+    assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
+
+
+QIDS = [f"q{number}" for number in range(12)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with judgments, a run that finds them all, one of other documents, and one of 20 hits."""
+    monkeypatch.chdir(tmp_path)
+    runs = {
+        "good": ["right", "wrong"],
+        "foreign": ["RIGHT", "WRONG"],
+        "late": [f"w{number}" for number in range(15)] + ["right"],
+    }
+    for name, docids in runs.items():
+        lines = [f"{qid} Q0 {docid} {rank} {50 - rank} x" for qid in QIDS for rank, docid in enumerate(docids, 1)]
+        Path(f"{name}.trec").write_text("\n".join(lines) + "\n")
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in QIDS))
+    return tmp_path
+
+
+def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
+    """Return the content of the weights, and the command."""
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
+    assert done.code == 0, done.err
+    return json.loads(Path("w.json").read_text()), done
+
+
+def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
+    content, done = tune("good.trec", "foreign.trec")
+    assert done.says("no-judged-hit", run="foreign")
+    assert done.says("no-common-document")
+    assert content["alone"] == {"good": 1.0, "foreign": 0.0}
+
+
+def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:
+    """`search` has no --method that could be omitted."""
+    runs = [made / "bm25.parquet", made / "dense.parquet"]
+    judged = ["--qrels", made / "collection", "--split", "test"]
+    assert hybrid("fuse", *runs, "--tune", "--method", "minmax", *judged, "--output", "m.json").code == 0
+    indexes = f"{made / 'bm25'},{made / 'dense'}"
+    done = hybrid(
+        "search", made / "collection", "--split", "test", "--exact", "--index", indexes, "--weights", "@m.json",
+        "--output", "x.parquet",
+    )  # fmt: skip
+    assert (done.problem, done.fields["option"]) == ("tuned-with-other-option", "method")
+
+
+def test_raw_weights_of_another_encoder_are_warned_about(here: Path, made: Path, tiny_lambda: Path) -> None:
+    """Scores of another encoder have another scale; weights of normalized scores have none."""
+    data = made / "collection"
+    assert hybrid("encode", data, "--model", tiny_lambda, "--output", "other").code == 0
+    assert hybrid("search", data, "--split", "test", "--index", "other", "--output", "other.parquet").code == 0
+    runs, indexes = [made / "bm25.parquet", made / "dense.parquet"], f"{made / 'bm25'},{made / 'dense'}"
+    judged = ["--tune", "--qrels", data, "--split", "test", "--index", indexes]
+    for method in ("weighted-sum", "minmax"):
+        more = judged if method == "weighted-sum" else judged[:-2]
+        assert hybrid("fuse", *runs, *more, "--method", method, "--output", f"{method}.json").code == 0
+        used = ["--weights", f"@{method}.json", "--output", f"{method}.parquet", "--overwrite"]
+        used += ["--index", f"{made / 'bm25'},other"] if method == "weighted-sum" else []
+        done = hybrid("fuse", runs[0], "dense=other.parquet", *used)
+        assert done.code == 0, done.err
+        assert done.says("other-encoder", path="weighted-sum.json") == (method == "weighted-sum")

@@ -1,7 +1,8 @@
-"""Masking of matched tokens: tokens that are never masked, and reproducibility."""
+"""Spans of texts, and masks of whole words and of matched tokens."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hybrid_cli.encoders.options import Markers
 from hybrid_cli.encoders.transformer import Tower
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.english import STOP_WORDS
+from hybrid_cli.training.pretraining import IGNORED, Pieces, WholeWordMasking, consecutive, pieces, two
 from hybrid_cli.training.roc import MatchMasking
 
 TOKENIZER = AutoTokenizer.from_pretrained(resolve("minilm"))
@@ -26,7 +28,7 @@ WORDS = ["inverse", "matrix", "river", "the", "of", "plot", "3.5", ",", "?", "un
 words = st.lists(st.sampled_from(WORDS), max_size=20)
 
 
-def pieces(contract: Contract, tower_tokenizer: Any, share: float, query: str, document: str) -> list[str]:
+def masked_pieces(contract: Contract, tower_tokenizer: Any, share: float, query: str, document: str) -> list[str]:
     masking = MatchMasking(tower_tokenizer, contract, share)
     ids = [tower_tokenizer(text)["input_ids"] for text in (contract.query(query), contract.document("", document))]
     tokens: list[str] = tower_tokenizer.convert_ids_to_tokens(masking(ids[1], ids[0], (0,)))
@@ -34,7 +36,7 @@ def pieces(contract: Contract, tower_tokenizer: Any, share: float, query: str, d
 
 
 def test_with_a_share_of_1_exactly_the_matches_are_masked() -> None:
-    shown = pieces(Contract(), TOKENIZER, 1.0, QUERY, DOCUMENT)
+    shown = masked_pieces(Contract(), TOKENIZER, 1.0, QUERY, DOCUMENT)
     expected = "[CLS] the [MASK] : it is a [MASK] ( [MASK] . [MASK] ) of the [MASK] , and [MASK] else ? [SEP]"
     assert shown == expected.split()
 
@@ -43,7 +45,7 @@ def test_with_a_share_of_1_exactly_the_matches_are_masked() -> None:
 def test_markers_and_prefixes_are_not_masked(tiny_bert: Path, markers: Markers) -> None:
     contract = Contract(markers=markers, query_prefix="question: ", doc_prefix="question water ")
     tokenizer = Tower.load(OwnEncoder(tiny_bert).tower("query"), contract).tokenizer
-    shown = pieces(contract, tokenizer, 1.0, "river", "question river")
+    shown = masked_pieces(contract, tokenizer, 1.0, "river", "question river")
     head = ["[unused2]", "question", "water"] if markers == "replace" else ["[CLS]", "[unused2]", "question", "water"]
     assert shown == [*head, "question", "[MASK]", "[SEP]"], (
         "the query's prefix matches nothing, the prefix of the document is not masked"
@@ -90,3 +92,134 @@ def test_the_stop_words_are_those_of_the_analyzer() -> None:
     assert {bytes(chars).decode() if isinstance(chars, bytes) else "".join(chars) for chars in theirs.toArray()} == (
         STOP_WORDS
     )
+
+
+WORD_SIZES = st.lists(st.integers(1, 4), max_size=40)
+ROOM = st.integers(4, 12)
+
+
+def text_of(sizes: list[int]) -> Pieces:
+    """Return a text of words with these numbers of tokens and the ids 0, 1, 2, ..."""
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=int)])
+    return Pieces(np.arange(starts[-1], dtype=np.int32), starts)
+
+
+def is_cut_between_words(span: Pieces, whole: Pieces) -> bool:
+    """Test whether the words of a span are words of the text."""
+    begin = int(span.ids[0])
+    return set(span.starts + begin) <= set(whole.starts.tolist())
+
+
+def test_words_of_bert_continue_with_double_hashes() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
+    texts = ["Numpy's broadcasting(rules), naïvely unsqueezed. [SEP] 3.14", "", "tokenization"]
+    for text, found in zip(texts, pieces(tokenizer, texts), strict=True):
+        words = tokenizer.tokenize(text)
+        assert tokenizer.convert_ids_to_tokens(found.ids.tolist()) == words
+        begins = [place for place, piece in enumerate(words) if not piece.startswith("##")]
+        assert found.starts.tolist() == [*begins, len(words)]
+
+
+@given(WORD_SIZES, ROOM)
+def test_consecutive_spans_are_the_text(sizes: list[int], room: int) -> None:
+    text = text_of(sizes)
+    spans = list(consecutive(text, room))
+    assert [piece for span in spans for piece in span.ids] == text.ids.tolist()
+    assert all(len(span.ids) <= room and is_cut_between_words(span, text) for span in spans)
+    for span, after in pairwise(spans):
+        assert len(span.ids) + after.starts[1] > room, "the next word would fit"
+
+
+@given(WORD_SIZES.filter(lambda sizes: len(sizes) > 1), ROOM, st.integers(0, 99))
+def test_two_spans_are_disjoint(sizes: list[int], room: int, seed: int) -> None:
+    text = text_of(sizes)
+    first, second = two(text, room, np.random.default_rng(seed))
+    assert 0 < len(first.ids) <= room
+    assert 0 < len(second.ids) <= room
+    assert first.ids[-1] < second.ids[0]
+    assert is_cut_between_words(first, text)
+    assert is_cut_between_words(second, text)
+
+
+def test_two_spans_of_a_long_text_fill_their_room_at_random_positions() -> None:
+    text = text_of([1] * 1000)
+    draws = [two(text, 50, np.random.default_rng(seed)) for seed in range(40)]
+    assert {len(span.ids) for pair in draws for span in pair} == {50}
+    assert len({int(first.ids[0]) for first, _ in draws}) > 30
+    again = two(text, 50, np.random.default_rng(7))
+    assert [span.ids.tolist() for span in again] == [span.ids.tolist() for span in draws[7]]
+
+
+@pytest.mark.parametrize("sizes", [[], [3]])
+def test_a_text_of_fewer_than_two_words_has_no_two_spans(sizes: list[int]) -> None:
+    assert two(text_of(sizes), 10, np.random.default_rng(0)) == []
+
+
+TEXT = (
+    "Compute the eigenvalues and right eigenvectors of a square array. The number w is an eigenvalue of a if there "
+    "exists a vector v such that a @ v = w * v, hence unnormalized. [SEP] Broadcasting rules apply, [MASK] or not; "
+    "see numpy.linalg.eigvalsh for symmetrically stored arrays, and \u16a0\u16a1\u16a2 for something that is unknown. "
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(resolve("minilm"))
+
+
+@pytest.fixture(scope="module")
+def span(tokenizer: Any) -> Pieces:
+    (found,) = pieces(tokenizer, [TEXT * 3])
+    return found
+
+
+def masked(tokenizer: Any, span: Pieces, seed: int, share: float = 0.15) -> tuple[np.ndarray, np.ndarray]:
+    return WholeWordMasking(tokenizer, share)(span, np.random.default_rng(seed))
+
+
+def test_a_span_gets_cls_and_sep_and_keeps_tokens_that_are_not_predicted(tokenizer: Any, span: Pieces) -> None:
+    ids, labels = masked(tokenizer, span, 0)
+    assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
+    kept = labels[1:-1] == IGNORED
+    np.testing.assert_array_equal(ids[1:-1][kept], span.ids[kept])
+    np.testing.assert_array_equal(labels[1:-1][~kept], span.ids[~kept])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+def test_the_fraction_is_reached_and_never_exceeded(tokenizer: Any, span: Pieces, share: float) -> None:
+    shares = [(masked(tokenizer, span, seed, share)[1] != IGNORED).sum() / len(span.ids) for seed in range(100)]
+    assert max(shares) <= share
+    assert np.mean(shares) == pytest.approx(share, abs=0.01)
+
+
+def test_a_word_is_predicted_as_a_whole(tokenizer: Any, span: Pieces) -> None:
+    for seed in range(50):
+        predicted = masked(tokenizer, span, seed)[1][1:-1] != IGNORED
+        for begin, end in pairwise(span.starts):
+            assert predicted[begin:end].all() or not predicted[begin:end].any()
+
+
+def test_special_tokens_are_neither_predicted_nor_inserted(tokenizer: Any, span: Pieces) -> None:
+    special = set(tokenizer.all_special_ids)
+    assert special & set(span.ids.tolist()) >= {tokenizer.sep_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id}
+    for seed in range(100):
+        ids, labels = masked(tokenizer, span, seed, 0.9)
+        predicted = labels != IGNORED
+        assert not special & set(labels[predicted].tolist())
+        assert not (special - {tokenizer.mask_token_id}) & set(ids[predicted].tolist())
+
+
+def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: Any, span: Pieces) -> None:
+    counts = np.zeros(3)
+    for seed in range(200):
+        ids, labels = masked(tokenizer, span, seed)
+        predicted = labels != IGNORED
+        mask, same = ids[predicted] == tokenizer.mask_token_id, ids[predicted] == labels[predicted]
+        counts += [mask.sum(), (~mask & ~same).sum(), same.sum()]
+    np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
+
+
+def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
+    (nothing,) = pieces(tokenizer, ["[SEP] [UNK]"])
+    assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()

@@ -1,4 +1,4 @@
-"""Measures agree with pytrec_eval, follow the rank column, and cover all judged queries."""
+"""Measures agree with pytrec_eval, follow the rank column, and cover all judged queries; recall by depth, accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.measures import coverage, evaluate_run, in_order
+from hybrid_cli.evaluation.accuracy import candidates, evaluate_answers, passages, with_answers
+from hybrid_cli.evaluation.measures import (
+    coverage,
+    evaluate_run,
+    in_order,
+    judged_hits,
+    mean_of,
+    parse_measures,
+    recall_by_depth,
+)
 from hybrid_cli.runs import ranked
 
 QRELS = pl.DataFrame(
@@ -22,7 +31,6 @@ QRELS = pl.DataFrame(
 )
 SCORES = {"q1": {"b": 9.0, "x": 8.0, "a": 7.0, "c": 6.0, "d": 5.0, "y": 5.0}, "q2": {"n": 1.0, "m": 1.0}}
 IDEAL = 3 + 2 / log2(3) + 1 / log2(4) + 1 / log2(5)  # of q1: grades 3 2 1 1
-
 # our spelling -> trec_eval's
 SPELLINGS = {
     "RR": "recip_rank",
@@ -199,3 +207,89 @@ def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
         evaluate_run(table({}), QRELS, ["AP"])
     with raises("no-judgments"):
         evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
+
+
+DEPTHS = (1, 2, 5, 10, 40)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_curve_is_recall_at_every_depth(level: int) -> None:
+    rng = np.random.default_rng(level)
+    rows = [(f"q{q}", f"d{d}", r) for q in range(20) for r, d in enumerate(rng.permutation(60)[:30], 1)]
+    run = pl.DataFrame(rows[:-90], schema=["qid", "docid", "rank"], orient="row")  # three queries are missing
+    pairs = {(f"q{rng.integers(20)}", f"d{rng.integers(60)}") for _ in range(120)}
+    judged = [(q, d, int(rng.integers(0, 3))) for q, d in sorted(pairs)]
+    qrels = pl.DataFrame(judged, schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
+    curve = recall_by_depth(judged_hits(in_order(run), qrels), DEPTHS, level)
+    values = evaluate_run(run, qrels, [f"R@{depth}" for depth in DEPTHS], level)
+    assert curve["depth"].to_list() == list(DEPTHS)
+    assert curve["recall"].to_list() == pytest.approx([mean_of(values, f"R@{depth}") for depth in DEPTHS])
+
+
+def test_a_run_without_relevant_documents_has_recall_0() -> None:
+    judged = pl.DataFrame(
+        {"qid": ["q"], "relevance": [1], "position": [None]},
+        schema={"qid": pl.String, "relevance": pl.Int32, "position": pl.Int32},
+    )
+    assert recall_by_depth(judged, DEPTHS)["recall"].to_list() == [0.0] * len(DEPTHS)
+
+
+RUN = pl.DataFrame(
+    [("q1", "d1", 1), ("q1", "d2", 2), ("q1", "d3", 3), ("q2", "d3", 1), ("q9", "d1", 1)],
+    schema={"qid": pl.String, "docid": pl.String, "rank": pl.Int32},
+    orient="row",
+)
+TEXTS = pl.DataFrame(
+    {
+        "docid": ["d1", "d2", "d3"],
+        "title": ["William Shakespeare", "", ""],
+        "text": ["nobody", "by Shakespeare", "by Marlowe in 1593"],
+    }
+)
+QUERIES = pl.DataFrame(
+    {
+        "qid": ["q1", "q2", "q3", "q4", "q5"],
+        "answers": [["Shakespeare", "Marlowe"], ["15\\d\\d", ""], ["Marlowe"], [""], None],
+    },
+    schema_overrides={"answers": pl.List(pl.String)},
+)
+AT = parse_measures(["acc@1", "accuracy@2", "acc@3"])
+
+
+def values(mode: str = "string") -> dict[tuple[str, str], float]:
+    found = evaluate_answers(RUN, with_answers(QUERIES), passages(TEXTS, mode), AT, mode)  # type: ignore[arg-type]
+    return {(measure, qid): value for measure, qid, value in found.iter_rows()}
+
+
+def test_the_first_text_with_an_answer_counts_titles_do_not() -> None:
+    assert [values()[name, "q1"] for name in ("acc@1", "accuracy@2", "acc@3")] == [0, 1, 1]
+
+
+def test_questions_without_hits_score_0_and_those_without_answers_are_omitted() -> None:
+    assert values()["acc@3", "q3"] == 0
+    assert {qid for _, qid in values()} == {"q1", "q2", "q3"}
+
+
+def test_answers_may_be_patterns() -> None:
+    assert values()["acc@1", "q2"] == 0
+    assert values("regex")["acc@1", "q2"] == 1
+
+
+def test_only_texts_of_top_hits_are_read() -> None:
+    assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@2"]))) == {"d1", "d2", "d3"}
+    assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@1"]))) == {"d1", "d3"}
+
+
+def test_a_document_missing_from_the_corpus_is_refused() -> None:
+    with raises("other-corpus", id="d2"):
+        evaluate_answers(RUN, with_answers(QUERIES), passages(TEXTS.filter(docid="d1")), AT)
+
+
+def test_questions_without_any_answer_are_refused() -> None:
+    with raises("needs-answers"):
+        with_answers(QUERIES.filter(pl.col("qid").is_in(["q4", "q5"])))
+
+
+def test_a_run_of_other_queries_is_refused() -> None:
+    with raises("other-queries", id="q9"):
+        evaluate_answers(RUN.filter(qid="q9"), with_answers(QUERIES), passages(TEXTS), AT)

@@ -1,16 +1,165 @@
-"""Gradients of pretraining: equal in chunks, with and without caching; terms by name."""
+"""Pretraining: batches of masked spans, and their gradients in chunks and with caching."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from command import raises
+from small_artifacts import write_corpus
+from transformers import AutoTokenizer
 
+from hybrid_cli.encoders.contract import Contract
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.settings import Pretrain
+from hybrid_cli.training import parallel, pretraining
 from hybrid_cli.training.losses import Terms
-from hybrid_cli.training.pretraining import IGNORED, MaskedLanguageModel, PretrainingLearner, Spans
+from hybrid_cli.training.pretraining import IGNORED, Corpus, MaskedLanguageModel, Pieces, PretrainingLearner, Spans
+
+PLAN = Pretrain(Path("corpus"), output=Path("out"), batch_size=4, epochs=3, max_length=12, held_out=3, seed=7)
+TEXTS = [f"number{n} " + "alpha beta gamma delta " * (n % 5) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(resolve("minilm"))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining, "BLOCK", 8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.parquet", TEXTS)
+
+
+@pytest.fixture
+def open_corpus(path: Path, tokenizer: Any) -> Callable[..., Corpus]:
+    return lambda **changes: Corpus(path, tokenizer, Contract().document, PLAN.changed(**changes))
+
+
+def plain(spans: Spans) -> list[tuple[int, ...]]:
+    """Return every span of a batch before masking, without [CLS] and [SEP]."""
+    pairs = zip(spans.ids, spans.labels, strict=True)
+    return [tuple(np.where(labels == IGNORED, ids, labels)[1:-1].tolist()) for ids, labels in pairs]
+
+
+def same(one: Spans, other: Spans) -> bool:
+    flat = [[*spans.ids, *spans.labels] for spans in (one, other)]
+    return len(flat[0]) == len(flat[1]) and all(map(np.array_equal, *flat))
+
+
+def held_out_of(corpus: Corpus) -> Spans:
+    found = corpus.held_out()
+    assert found is not None
+    return found
+
+
+def numbers(tokenizer: Any, spans: Any) -> list[str]:
+    """Return the documents whose first word is in these spans."""
+    texts = [tokenizer.decode(ids) for ids in spans]
+    return [text.split()[0] for text in texts if text.startswith("number")]
+
+
+def test_an_epoch_has_every_token_of_every_document_once(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
+    spans = [span for batch in open_corpus(epochs=1, held_out=0).batches() for span in plain(batch)]
+    assert Counter(numbers(tokenizer, spans)) == Counter(text.split()[0] for text in TEXTS)
+    whole = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
+    assert Counter(piece for span in spans for piece in span) == Counter(piece for ids in whole for piece in ids)
+    assert max(map(len, spans)) <= PLAN.max_length - 2
+
+
+def test_epochs_differ_in_order_and_masks_not_in_content(open_corpus: Callable[..., Corpus]) -> None:
+    corpus = open_corpus()
+    batches = list(corpus.batches())
+    each = -(-len(corpus) // 4)
+    assert len(batches) == 3 * each
+    epochs = [[span for batch in batches[e * each : (e + 1) * each] for span in plain(batch)] for e in range(3)]
+    assert Counter(epochs[0]) == Counter(epochs[1]) == Counter(epochs[2])
+    assert epochs[0] != epochs[1]
+    masks = [Counter(tuple(ids.tolist()) for batch in batches[e * each : (e + 1) * each] for ids in batch.ids)
+             for e in range(2)]  # fmt: skip
+    assert masks[0] != masks[1]
+
+
+@pytest.mark.parametrize("cocondenser", [False, True])
+def test_batches_do_not_depend_on_the_first_batch(open_corpus: Callable[..., Corpus], cocondenser: bool) -> None:
+    whole = list(open_corpus(cocondenser=cocondenser).batches())
+    for done in (1, 5, len(whole) // 3, len(whole) // 3 + 1, len(whole) - 1):
+        rest = list(open_corpus(cocondenser=cocondenser).batches(done))
+        assert len(rest) == len(whole) - done
+        assert all(map(same, rest, whole[done:]))
+
+
+def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
+    corpus = open_corpus(max_length=64)
+    held = numbers(tokenizer, plain(held_out_of(corpus)))
+    assert len(held) == len(set(held)) == corpus.held == 3
+    trained = {name for batch in corpus.batches() for name in numbers(tokenizer, plain(batch))}
+    assert trained == {text.split()[0] for text in TEXTS} - set(held)
+    assert same(held_out_of(corpus), held_out_of(open_corpus(max_length=64)))
+
+
+def test_cocondenser_draws_two_spans_of_each_document_with_two_words(
+    open_corpus: Callable[..., Corpus], tokenizer: Any
+) -> None:
+    batches = list(open_corpus(cocondenser=True, epochs=1, held_out=0).batches())
+    assert [len(batch.ids) for batch in batches] == [8] * 8, "documents of one word are dropped"
+    for batch in batches:
+        spans = plain(batch)
+        assert len(numbers(tokenizer, spans[1::2])) == 0, "the second span comes after the first"
+    later = next(open_corpus(cocondenser=True, held_out=0).batches(8))
+    earlier = {span for batch in batches for span in plain(batch)}
+    assert set(plain(later)) - earlier, "new spans in every epoch"
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "", ""]])
+def test_a_corpus_without_words_is_refused(tmp_path: Path, tokenizer: Any, texts: list[str]) -> None:
+    with raises("no-text"):
+        len(Corpus(write_corpus(tmp_path / "corpus.parquet", texts), tokenizer, Contract().document, PLAN))
+
+
+@contextmanager
+def count_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield a list of the texts that are tokenized."""
+    seen: list[str] = []
+    tokenized = pretraining.pieces
+
+    def pieces(tokenizer: Any, texts: list[str]) -> Iterator[Pieces]:
+        seen.extend(texts)
+        return tokenized(tokenizer, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining, "pieces", pieces)
+        yield seen
+
+
+@pytest.mark.parametrize("cocondenser", [False, True])
+def test_a_process_tokenizes_the_documents_of_its_share(
+    open_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, cocondenser: bool
+) -> None:
+    """The shares of two processes are the batches of one."""
+    whole = [plain(batch) for batch in open_corpus(cocondenser=cocondenser).batches()]
+    shares, texts = [], []
+    for rank in range(2):
+        corpus = open_corpus(cocondenser=cocondenser, epochs=3)
+        assert len(corpus)  # counted, which two processes do together
+        with monkeypatch.context() as patch, count_texts(monkeypatch) as seen:
+            patch.setattr(parallel, "size", lambda: 2)
+            patch.setattr(parallel, "rank", lambda rank=rank: rank)
+            shares.append([plain(batch) for batch in corpus.batches()])
+        texts.append(len(seen))
+    assert [first + second for first, second in zip(*shares, strict=True)] == whole
+    assert max(texts) < 3 * len(TEXTS)
 
 
 class Tokenizer:

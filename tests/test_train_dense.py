@@ -1,10 +1,11 @@
-"""`train-dense`: reproducible weights, also after an interruption; validation; batches; refusals."""
+"""train-dense: reproducible weights, validation, batches; training in memory ends with the same weights."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from command import raises
@@ -20,15 +22,20 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import InputError, artifacts, open_encoder, storage
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.opening.examples import open_dev_examples
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
+from hybrid_cli.training import Callback, train
 from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
+from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.loop import rate_factor, steps_of
 from hybrid_cli.training.options import Optimization, Sampling
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = [
     "river",
@@ -46,9 +53,6 @@ WORDS = [
     "color",
 ]
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32"}
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sentence(rng: np.random.Generator) -> str:
@@ -307,3 +311,69 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
     assert artifacts.read_manifest(by_option).options["layers"] == 1
     with raises("out-of-range", option="layers", value=3, limit=2):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
+
+
+PLAN_memory: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
+EXAMPLE = {"query": "salt", "positive": "salt in water", "negatives": ["oxygen", "pepper"]}
+
+
+class Recorded(Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step(self, step: int, values: Mapping[str, float]) -> None:
+        assert values["nll"] > 0
+        self.steps.append(step)
+
+
+@pytest.mark.parametrize("loss", ["nll", "margin"])
+def test_the_weights_are_those_of_the_command(
+    tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str
+) -> None:
+    mined = mine_negatives(tiny, split="train", index=tiny_bm25, output=tmp_path / "train.parquet")
+    train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **PLAN_memory)
+    examples = [
+        {"query": row["query"], "positive": document(row), "negatives": [document(each) for each in row["negatives"]]}
+        for row in pq.read_table(mined).to_pylist()
+    ]
+    trained = train(examples, tiny_bert, loss=loss, options=Sampling(**PLAN_memory))
+    wanted = open_encoder(tmp_path / "encoder", dtype="fp32")
+    texts = ["salt in sea water", "oxygen"]
+    np.testing.assert_array_equal(trained.encode_queries(texts), wanted.encode_queries(texts))
+
+
+def document(row: dict[str, Any]) -> dict[str, str]:
+    return {name: row[name] for name in ("docid", "title", "text")}
+
+
+def test_callbacks_receive_every_step(tiny_bert: Path) -> None:
+    recorded = Recorded()
+    train([EXAMPLE] * 3, tiny_bert, options=Sampling(**PLAN_memory), callbacks=[recorded])
+    assert recorded.steps == [1, 2, 3]
+
+
+def test_equal_texts_are_one_document_and_one_query() -> None:
+    table = examples_table([EXAMPLE, EXAMPLE | {"positive": {"title": "", "text": "salt in water"}}])
+    assert table["qid"].to_pylist() == ["0", "0"]
+    assert table["docid"].to_pylist() == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("example", "code"),
+    [
+        ({"positive": "salt", "negatives": []}, "no-query"),
+        ({"query": "salt", "negatives": ["a"]}, "no-documents"),
+        ({"query": "salt", "positive": 3, "negatives": ["b"]}, "not-a-text"),
+    ],
+)
+def test_unusable_examples_are_refused(example: Any, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        train([example])
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("loss", "code"), [("nothing", "unknown-choice"), ("residual-nll", "needs-scorer")])
+def test_a_loss_that_needs_more_is_refused(loss: str, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        train([EXAMPLE], loss=loss)
+    assert caught.value.code == code

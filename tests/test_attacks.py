@@ -1,0 +1,453 @@
+"""Attacks on queries: edits of words and characters, synonyms of WordNet or a table, the synonym adversary."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from string import ascii_letters
+
+import polars as pl
+import pytest
+from command import raises
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_cli.draws import draw
+from hybrid_cli.perturbations import synonyms, wordnet
+from hybrid_cli.perturbations.attack import Attacked, Inputs, Rewrite
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations.edits import (
+    CHARACTER_CHANGES,
+    FUNCTION_WORDS,
+    WORD,
+    Edit,
+    delete_word,
+    edit_words,
+    is_stop_word,
+    shuffle,
+    swap_characters,
+    swap_words,
+)
+from hybrid_cli.perturbations.synonyms import SynonymTable, insertion, replace_matches, replacement, thesaurus
+from hybrid_cli.perturbations.wordnet import WordNet, find
+from hybrid_cli.settings import Perturb
+
+SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
+LOCAL = [name for name in SETS["lite"] if name != "back-translation"]
+
+
+def of(edit: Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
+    return edit_words(text, edit, fraction, partial(draw, seed, "test", qid))
+
+
+def every(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:
+    """Return the results for 300 seeds."""
+    return {of(edit, text, fraction, seed) for seed in range(300)}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("what's a 1-D array?", ["what's", "a", "1-D", "array"]),
+        ("'numpy' and e.g. read_csv, x*y @me a@b.c", ["numpy", "and", "e", "g", "read_csv", "x*y", "me", "a@b", "c"]),
+        ("-- _ ' ...", []),
+        ("Émile, naïve: 3rd", ["Émile", "naïve", "3rd"]),
+    ],
+)
+def test_words_are_letters_and_digits_with_some_marks_inside(text: str, found: list[str]) -> None:
+    assert WORD.findall(text) == found
+
+
+def test_a_word_is_deleted_with_one_white_space_and_no_punctuation() -> None:
+    assert every(delete_word, "The cat, it sat.") == {"cat, it sat.", "The, it sat.", "The cat, sat.", "The cat, it."}
+
+
+def test_any_two_words_are_swapped_and_everything_else_is_kept() -> None:
+    assert every(swap_words, "(one)  two, three") == {"(two)  one, three", "(three)  two, one", "(one)  three, two"}
+
+
+@pytest.mark.parametrize("edit", [delete_word, swap_words])
+@pytest.mark.parametrize("text", ["", "   ", "?!", "one", " one?"])
+def test_a_query_of_one_word_is_kept(edit: Edit, text: str) -> None:
+    assert every(edit, text) == {text}
+
+
+@pytest.mark.parametrize(
+    ("words", "fraction", "deleted"), [(19, 0.1, 1), (20, 0.1, 2), (39, 0.1, 3), (8, 0.5, 4), (5, 1.0, 4), (3, 0.0, 1)]
+)
+def test_a_fraction_of_the_words_is_changed_rounded_down_but_at_least_one(
+    words: int, fraction: float, deleted: int
+) -> None:
+    text = " ".join(f"w{number}" for number in range(words))
+    assert len(of(delete_word, text, fraction).split()) == words - deleted
+
+
+def test_one_swap_changes_two_words() -> None:
+    """One swap changes 2 of 20 words; 3 of 30 words need a second swap."""
+    for words, moved in ((20, {2}), (30, {3, 4})):
+        text = [f"w{number}" for number in range(words)]
+        found = [of(swap_words, " ".join(text), seed=seed).split() for seed in range(100)]
+        assert {sum(old != new for old, new in zip(text, each, strict=True)) for each in found} == moved
+        assert all(Counter(each) == Counter(text) for each in found)
+
+
+@pytest.fixture(scope="module")
+def rewrites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rewrite]:
+    table = tmp_path_factory.mktemp("synonyms") / "synonyms.tsv"
+    table.write_text(SYNONYMS, "utf-8")
+    settings = Perturb(Path("queries.tsv"), attacks=["lite"], word_fraction=0.4, output=Path("out"))
+    inputs = Inputs(pl.DataFrame(), {"synonyms": table}, settings)
+    return {name: ATTACKS[name].start(inputs) for name in LOCAL}
+
+
+texts = st.lists(
+    st.sampled_from(["the", "Cat", "salt", "x", "sat", "don't", "1-D", "?", ",", "-", "\n", "é"]), max_size=9
+)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@given(parts=texts, seed=st.integers(0, 5), glue=st.sampled_from([" ", "  ", ", "]))
+def test_no_attack_empties_a_query(
+    rewrites: dict[str, Rewrite], name: str, parts: list[str], seed: int, glue: str
+) -> None:
+    text = glue.join(parts)
+    found = rewrites[name]("q", text, partial(draw, seed, name, "q")).text
+    before, after = WORD.findall(text), WORD.findall(found)
+    assert bool(before) == bool(after)
+    assert bool(text.strip()) == bool(found.strip())
+    if name == "word-deletion":
+        assert Counter(after) <= Counter(before)
+    elif name == "word-order-swap":
+        assert Counter(after) == Counter(before)
+    if name in ("synonym-replacement", "word-order-swap"):  # the text between words is kept
+        assert WORD.split(text) == WORD.split(found)
+    assert found == rewrites[name]("q", text, partial(draw, seed, name, "q")).text
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_draws_depend_on_seed_attack_and_id(rewrites: dict[str, Rewrite], name: str) -> None:
+    text = "the salt cat sat on the salt cat of the sea with salt, cat, salt and cat"
+
+    def under(seed: int = 0, attack: str = name, qid: str = "q") -> str:
+        return rewrites[name]("q", text, partial(draw, seed, attack, qid)).text
+
+    assert len({under(seed=seed) for seed in range(20)}) > 3
+    assert len({under(qid=f"q{number}") for number in range(20)}) > 3
+    assert len({under(attack=attack) for attack in map(str, range(20))}) > 3
+
+
+def of_swap(text: str, seed: int = 0) -> str:
+    return edit_words(text, swap_characters, 0.1, partial(draw, seed, "char-swap", "q"))
+
+
+def all_of(kind: str, word: str) -> set[str]:
+    return {"".join(CHARACTER_CHANGES[kind](list(word), number)) for number in range(len(word) * 52)}
+
+
+def test_the_four_kinds_of_change() -> None:
+    assert all_of("neighbours", "abc") == {"bac", "acb"}
+    assert all_of("deletion", "abc") == {"bc", "ac", "ab"}
+    assert all_of("substitution", "abc") == {
+        "abc"[:place] + letter + "abc"[place + 1 :] for place in range(3) for letter in ascii_letters
+    }
+    assert all_of("insertion", "abc") == {
+        "abc"[:place] + letter + "abc"[place:] for place in range(3) for letter in ascii_letters
+    }  # never after the last letter
+
+
+def test_one_word_changes_and_everything_else_is_kept() -> None:
+    for seed in range(200):
+        first, second = of_swap("heart, (lungs)?", seed).split(", ")
+        assert (first == "heart") != (second == "(lungs)?")
+        assert second[0] == "("
+        assert second[-2:] == ")?"
+
+
+@pytest.mark.parametrize("text", ["The of IT", "a 1 x", "don't You'll it's", "?"])
+def test_stop_words_and_single_characters_are_kept(text: str) -> None:
+    assert {of_swap(text, seed) for seed in range(100)} == {text}
+
+
+def test_words_and_changes_are_equally_likely() -> None:
+    """A swap cannot change words of equal letters: six proposals remain, three for each word."""
+    found = Counter(of_swap("oo zzz", seed).split()[0] == "oo" for seed in range(6000))
+    assert 2800 < found[True] < 3200
+    lengths = Counter(len(of_swap("zzz", seed)) for seed in range(6000))
+    assert all(1800 < lengths[length] < 2200 for length in (2, 3, 4))
+
+
+def test_contractions_are_stop_words_and_possessives_are_not() -> None:
+    assert all(map(is_stop_word, ["the", "THE", "don't", "Isn't", "they've", "he'd", "won", "further"]))
+    assert not any(map(is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))
+
+
+def of_shuffle(text: str, seed: int = 0, qid: str = "q") -> str:
+    return shuffle(text, partial(draw, seed, "shuffle", qid))
+
+
+@given(st.text(st.sampled_from("ab\u00e9.,-'3 \t\n"), max_size=30), st.integers(0, 9))
+def test_the_words_are_permuted_and_the_white_space_is_kept(text: str, seed: int) -> None:
+    found = of_shuffle(text, seed)
+    assert Counter(found.split()) == Counter(text.split())
+    assert re.split(r"\S+", found) == re.split(r"\S+", text)
+
+
+def test_all_orders_are_equally_likely() -> None:
+    seen = Counter(of_shuffle("a b c", qid=str(number)) for number in range(6000))
+    assert len(seen) == 6
+    assert all(850 < count < 1150 for count in seen.values())  # expected 1,000, within five standard deviations
+
+
+def test_the_shuffle_has_no_counts() -> None:
+    inputs = Inputs(pl.DataFrame(), {}, Perturb(Path("queries.tsv"), attacks=["shuffle"], output=Path("out")))
+    attacked = ATTACKS["shuffle"].start(inputs)("q", "one", partial(draw, 0, "shuffle", "q"))
+    assert (attacked.text, attacked.counts) == ("one", {})
+
+
+WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
+
+
+def every_synonyms(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
+    """Return the results for 300 seeds."""
+    edit = start(Inputs(pl.DataFrame(), files, Perturb(Path("queries.tsv"), attacks=["lite"], output=Path("out"))))
+    return Counter(edit_words(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
+
+
+def test_a_word_is_replaced_by_a_single_word_of_any_synset() -> None:
+    """`night lamp` and `railway car` are two words; `Moon` would be the word itself."""
+    assert set(every_synonyms(replacement, "what is the Moon?")) == {"what is the Luna?", "what is the tide?"}
+
+
+def test_pairs_of_word_and_synonym_are_equally_likely() -> None:
+    """The synonyms are `box` and `crate`, `ocean` and `deep`, and `sodium`."""
+    found = every_synonyms(replacement, "boxes oceans salt")
+    boxes, oceans = {"box oceans salt", "crate oceans salt"}, {"boxes ocean salt", "boxes deep salt"}
+    assert set(found) == boxes | oceans | {"boxes oceans sodium"}
+    assert all(35 < count < 85 for count in found.values())
+
+
+def test_a_synonym_is_inserted_before_any_word_even_of_a_stop_word() -> None:
+    """WordNet knows the noun `can`; its synonym `tin` is inserted anywhere but at the end."""
+    assert set(every_synonyms(insertion, "Can, (can)?")) == {"tin Can, (can)?", "Can, (tin can)?"}
+
+
+def test_the_number_of_words_tried_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " ".join(["moss"] * 9 + ["box"])
+    unchanged = {}
+    for tries in (1, 7):
+        monkeypatch.setattr(synonyms, "TRIES", tries)
+        unchanged[tries] = every_synonyms(insertion, text)[text]
+    assert 250 < unchanged[1] < 290  # .9 of 300
+    assert 115 < unchanged[7] < 175  # .9 to the 7th
+    assert set(every_synonyms(insertion, "moss")) == {"moss"}
+
+
+def test_a_table_replaces_wordnet(tmp_path: Path) -> None:
+    table = tmp_path / "synonyms.tsv"
+    table.write_text("Moon\tsatellite\t earth's moon \nsea\tdeep\nmoon\tLuna\n", "utf-8")
+    assert SynonymTable(table).synonyms("MOON") == ["satellite", "earth's moon", "Luna"]
+    assert thesaurus({"synonyms": table, **WORDNET}).lemmas("boxes") == []
+    assert set(every_synonyms(replacement, "the moon", {"synonyms": table})) == {"the satellite", "the Luna"}
+
+
+def test_our_own_table_has_groups_of_words() -> None:
+    """Each word of a group has the others as synonyms, and so have its inflected forms."""
+    own = thesaurus({"groups": synonyms.OWN})
+    assert {"automobile", "vehicle"} <= set(own.synonyms("Cars"))
+    assert "car" in own.synonyms("automobile")
+    assert "car" not in own.synonyms("cars")
+    assert "car" in own.lemmas("cars")
+    assert own.synonyms("tapir") == []
+    groups = [line.split("\t") for line in synonyms.OWN.read_text("utf-8").splitlines()]
+    assert groups == sorted(groups)
+    assert all(word == word.strip().lower() for group in groups for word in group)
+    assert all(len(set(group)) == len(group) > 1 for group in groups)
+    assert len({frozenset(group) for group in groups}) == len(groups)
+
+
+# Synonyms are in capitals, to distinguish them from the original words; each of their words is a term.
+SYNONYMS_adversary = {
+    "moon": ["NIGHT LAMP", "LUNE"],
+    "sea": ["BRINE", "SALT FLOOD"],
+    "salt": ["SODIUM"],
+    "can": ["TIN"],
+    "lungs": [],
+}
+WORDS = [*SYNONYMS_adversary, "the", "tides", "x2", "naïve", "read_csv"]
+BETWEEN = [" ", "  ", ", ", "-", "\t", " (", "! ", "\n", " ... ", "'s "]
+
+
+def terms(words: str) -> frozenset[str]:
+    return frozenset(words.lower().split())
+
+
+def attack(text: str, *relevant: str, seed: int = 0) -> Attacked:
+    return replace_matches(
+        text,
+        set(relevant),
+        terms,
+        lambda word: SYNONYMS_adversary.get(word, []),
+        lambda word: draw(seed, "test", "q", word),
+    )
+
+
+queries = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(BETWEEN)), max_size=8).map(
+    lambda pieces: "".join(chain.from_iterable(pieces))
+)
+documents = st.sets(st.sampled_from([*WORDS, "night", "lune", "brine", "flood", "sodium", "tin"]))
+
+
+def test_counts_of_words() -> None:
+    found = attack("the moon, salt and lungs of the sea", "moon", "salt", "sodium", "lungs", "the", "and")
+    assert found.counts == {"matched": 3, "replaced": 1, "without_synonym": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "attacked"),
+    [
+        ("the moon's salt", "the {}'s SODIUM"),
+        ("the moon\u2019s", "the {}\u2019s"),
+        ("moon-salt", "{}-SODIUM"),
+        ("moon_salt", "moon_salt"),
+        ("s moon", "s {}"),
+    ],
+)
+def test_boundaries_of_words(text: str, attacked: str) -> None:
+    assert attack(text, "moon", "salt", "lune").text == attacked.format("NIGHT LAMP")
+
+
+def test_capitalization_is_copied() -> None:
+    found = replace_matches("Moon moon MOON", {"moon"}, terms, lambda word: ["lune"], lambda word: 0)
+    assert found.text == "Lune lune Lune"
+
+
+def test_a_synonym_without_terms_is_not_used() -> None:
+    def only_long(words: str) -> set[str]:
+        return {word for word in words.split() if len(word) > 2}
+
+    found = replace_matches("moon", {"moon"}, only_long, lambda word: ["it"], lambda word: 0)
+    assert (found.text, found.counts["matched"], found.counts["replaced"]) == ("moon", 1, 0)
+
+
+@given(queries, documents, st.integers(0, 5))
+def test_only_matching_words_change_and_no_relevant_term_is_added(text: str, relevant: set[str], seed: int) -> None:
+    found = attack(text, *relevant, seed=seed)
+    pattern, places = "", []
+    for piece in re.split(r"(\w+)", text):
+        fit = [name for name in SYNONYMS_adversary.get(piece, ()) if terms(name).isdisjoint(relevant)]
+        matched = piece in relevant and piece not in FUNCTION_WORDS
+        pattern += f"({'|'.join(map(re.escape, fit))})" if matched and fit else re.escape(piece)
+        places += [piece] if matched and fit else []
+    whole = re.fullmatch(pattern, found.text)
+    assert whole, (text, found.text)
+    assert len(set(zip(places, whole.groups(), strict=True))) == len(set(places))  # one synonym per word
+    assert found.counts["replaced"] == len(places) <= found.counts["matched"]
+    assert relevant.isdisjoint(terms(" ".join(whole.groups())))
+
+
+@given(st.text(), st.sets(st.text(min_size=1)))
+def test_any_text_without_synonyms_is_unchanged(text: str, relevant: set[str]) -> None:
+    assert replace_matches(text, relevant, terms, lambda word: [], lambda word: 0).text == text
+
+
+def test_a_draw_depends_on_each_part_of_its_key() -> None:
+    keys = [(0, "a", "q", "w"), (1, "a", "q", "w"), (0, "b", "q", "w"), (0, "a", "r", "w"), (0, "a", "q", "v")]
+    assert len({draw(*key) for key in keys}) == len(keys)
+    assert (
+        draw(0, "synonym-adversary", "q1", "moon") == 7391787412327152590
+    )  # published query sets must stay reproducible
+
+
+DATA = Path(__file__).parent / "data" / "wordnet"
+
+
+@pytest.fixture(scope="module")
+def small() -> WordNet:
+    """Read a few synsets written for these tests, in the format of WordNet."""
+    return WordNet(DATA)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Hide an installed WordNet, and return the data folder of nltk."""
+    monkeypatch.setattr(wordnet, "DEBIAN", tmp_path / "nowhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path / "nltk"))
+    if (path := find()) is not None:
+        pytest.skip(f"nltk's data are at {path}")
+    return tmp_path / "nltk"
+
+
+@pytest.mark.parametrize(
+    ("word", "synonyms"),
+    [
+        ("moon", ["Luna", "night lamp", "tide"]),  # of two synsets, with the spelling of WordNet
+        ("Moon", ["Luna", "night lamp", "tide"]),
+        ("luna", ["moon"]),
+        ("near", ["adjacent", "close", "nigh"]),  # adjective and adverb; the marker of `close(p)` is removed
+        ("close", ["adjacent", "near"]),
+        ("aplenty", ["galore"]),
+        ("tapir", []),
+        ("", []),
+    ],
+)
+def test_synonyms_are_the_lemmas_of_all_synsets(small: WordNet, word: str, synonyms: list[str]) -> None:
+    assert small.synonyms(word) == synonyms
+
+
+@pytest.mark.parametrize(
+    ("form", "synonyms"),
+    [
+("moons", ["Luna", "night lamp", "tide"]),
+("boxes", ["crate"]),
+("ladies", ["woman"]),
+("queries", ["ask"]),
+("hurries", ["run"]),
+("ran", ["hurry"]),
+("runs", ["hurry"]),
+("baked", ["roast"]),
+("baking", ["roast"]),
+("finer", ["nice"]),
+("nicest", ["fine"]),
+],
+)  # fmt: skip
+def test_a_form_has_the_synonyms_of_its_base_form(small: WordNet, form: str, synonyms: list[str]) -> None:
+    assert small.synonyms(form) == synonyms
+
+
+def test_synonyms_are_symmetric(small: WordNet) -> None:
+    words = {line.split()[0] for file in DATA.glob("index.*") for line in file.read_text().splitlines()[2:]}
+    assert len(words) > 30
+    for word in words:
+        for synonym in small.synonyms(word.replace("_", " ")):
+            if " " not in synonym and "_" not in word:
+                assert word in [back.lower() for back in small.synonyms(synonym)]
+
+
+@pytest.mark.parametrize("inside", ["", "wordnet"])
+def test_zip_files_are_read(small: WordNet, tmp_path: Path, inside: str) -> None:
+    shutil.copytree(DATA, tmp_path / "tree" / inside, dirs_exist_ok=True)
+    path = Path(shutil.make_archive(str(tmp_path / "wordnet"), "zip", tmp_path / "tree"))
+    assert find(path) == path
+    assert WordNet(path).synonyms("mice") == small.synonyms("mice")
+
+
+def test_the_data_of_nltk_are_found_unpacked_or_zipped(places: Path) -> None:
+    (places / "corpora").mkdir(parents=True)
+    archive = shutil.make_archive(str(places / "corpora" / "wordnet"), "zip", DATA.parent, "wordnet")
+    assert find() == Path(archive)
+    shutil.copytree(DATA, places / "corpora" / "wordnet")
+    assert find() == places / "corpora" / "wordnet"
+
+
+@pytest.mark.parametrize("name", ["nothing", "folder", "file.zip"])
+def test_other_folders_and_files_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.zip").write_text("no zip file")
+    with raises("no-wordnet", path=name):
+        find(tmp_path / name)
