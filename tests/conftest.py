@@ -51,7 +51,8 @@ SLOW = [  # files that `make check` leaves out; the longest first
     "test_model2vec", "test_upgrades", "test_tables", "test_answerable", "test_texts_of_runs",
     "test_searched", "test_adapters", "test_sparse_checkpoints", "test_model_folder", "test_machine_labels",
     "test_lost_shards", "test_external", "test_faiss_gpu", "test_verdict",
-    "test_pseudo_queries", "test_prepare_forecast", "test_failing_files", "test_labels", "test_perturb", "test_significance",
+    "test_pseudo_queries", "test_prepare_forecast", "test_failing_files", "test_labels", "test_perturb",
+    "test_significance",
 ]  # fmt: skip
 HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models,
     # forms of other tools, browsers, servers, whole pipelines
