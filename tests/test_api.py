@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
-from command import Notices, raises
+from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import InputError, open_encoder, open_index, open_retriever, open_run, storage
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli import open_encoder, open_index, open_retriever, open_run
 from hybrid_cli.collections import collection
 from hybrid_cli.stages.compose import compose
-from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.storage import Kind
 
 COLUMNS = ["qid", "docid", "rank", "score"]
 
@@ -54,28 +49,6 @@ def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:
     assert index.search({"b": texts[0], "a": texts[1]})["qid"].unique(maintain_order=True).to_list() == ["b", "a"]
 
 
-def test_options_of_the_search_are_those_of_the_command(made: Path) -> None:
-    index = open_index(made / "bm25", k1=2.0, b=0.0)
-    assert index.search("table salt")["score"][0] != open_index(made / "bm25").search("table salt")["score"][0]
-    with raises("option-does-not-apply", option="k1"):
-        open_index(made / "dense", k1=2.0)
-    for depth in (0, 2.5):
-        with pytest.raises(InputError) as caught:
-            index.search("salt", k=depth)  # type: ignore[arg-type]
-        assert caught.value.code == "invalid-depth"
-    assert index.search("salt", k=np.int64(1)).height == 1  # type: ignore[arg-type]
-    for wrong, code in (([1], "not-a-text"), ({"a": None}, "no-text"), (7, "not-a-list"), (None, "not-a-list")):
-        with pytest.raises(InputError) as caught:
-            index.search(wrong)
-        assert caught.value.code == code
-    with raises("option-does-not-apply", option="weights"):
-        open_index(made / "bm25", weights=[1])
-    with raises("missing-value", option="paths"):
-        open_index()
-    with raises("no-such-file"):
-        open_index(made / "nothing")
-
-
 def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
     encoder = open_encoder(tiny_bert, dtype="fp32")
     with raises("other-type"):
@@ -84,19 +57,6 @@ def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
         encoder.encode_documents(["a"], "table salt")
     with raises("number-of-values"):
         encoder.encode_documents(["a"], ["b", "c"])
-
-
-def test_titles_of_a_changed_corpus_are_warned_about(tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    corpus = tmp_path / "corpus.parquet"
-    shutil.copy(tiny / "corpus.parquet", corpus)
-    index = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
-    rows = collection.scan(tiny).drop("corpus_row").collect().with_columns(title=pl.lit("another title"))
-    storage.write_parquet(
-        corpus, [rows.to_arrow()], storage.SCHEMAS[Kind.CORPUS], Manifest(Kind.CORPUS, "test", {}, {})
-    )
-    notices.clear()
-    open_index(index)
-    assert notices.says("corpus-changed", paths=[corpus], missing=[])
 
 
 def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, tiny_bert: Path) -> None:

@@ -300,12 +300,10 @@ def test_windows_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["inspect", "absent"], {"code": "no-such-file", "path": "absent"}),
         (
             ["evaluate", "absent", "run.trec", "-l", "0"],
             {"code": "out-of-range", "option": "relevance_level", "minimum": 1},
         ),
-        (["evaluate", "absent", "run.trec", "--no-such"], {"code": "no-such-option", "option": "no_such"}),
         (
             ["inspect", "x", "--quiet", "--verbose"],
             {"code": "conflicting-options", "option": "quiet", "others": ["verbose"]},

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 from command import Notices
-from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
+from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.models import open_encoder
@@ -25,8 +25,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import dev_set
-from hybrid_cli.training.dev_set import CORPUS, EXAMPLES, HITS, DevRetrieval, DevSet, reciprocal_ranks
-from hybrid_cli.training.teachers import Bm25Scorer
+from hybrid_cli.training.dev_set import CORPUS, HITS, DevRetrieval, DevSet, reciprocal_ranks
 
 PLAN: dict[str, Any] = {
     "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "precision": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
@@ -159,28 +158,6 @@ def top_hits(model: Path) -> list[str]:
     scores = encoder.encode_queries([text for _, text in TINY_QUERIES["train"]])
     best = (scores @ encoder.encode_documents(titles, texts).T).argmax(1)
     return list(dict.fromkeys(TINY_DOCUMENTS[place][0] for place in best))
-
-
-def test_the_corpus_tells_models_apart_that_tie_on_the_documents_of_the_examples(
-    made: Path, index: LexicalIndex, bm25: StaticEncoder, tmp_path: Path
-) -> None:
-    """A model that overrates "documents" prefers "Dense retrieval", which is no negative, to the positive."""
-    asked = write_lines(made / "one" / "query.tsv", "t5\tranking documents with query terms")
-    mined = made / "one" / "examples.parquet"
-    how: dict[str, Any] = {"split": "train", "queries": asked, "sources": "random:2", "index": made / "bm25", "seed": 0}
-    mine_negatives(made / "tiny", output=mined, **how)
-    moved, scores = Path(shutil.copy(mined, tmp_path)), Bm25Scorer(index, index.docids)
-    old, new = (
-        DevRetrieval(DevSet.of(replace(open_dev_examples(each), index=index), 1, 12, 1), bm25, scores)
-        for each in (moved, mined)
-    )
-    assert (old.dev.origin, new.dev.origin) == (EXAMPLES, CORPUS)
-    assert "dense" not in old.dev.documents["docid"]
-    before = [each.measure()["dev_MRR@10"] for each in (old, new)]
-    with torch.no_grad():
-        bm25.query_table[bm25.terms.to_list().index("document")] *= 100
-    assert before == [1, 1]
-    assert [each.measure()["dev_MRR@10"] for each in (old, new)] == [1, 1 / 2]
 
 
 @pytest.mark.parametrize("fixed", [False, True])

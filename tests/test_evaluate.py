@@ -14,19 +14,15 @@ import pytest
 from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
-from typer.testing import CliRunner
 
 from hybrid_cli import storage
-from hybrid_cli.cli.app import app
 from hybrid_cli.reporting.evaluate import show_tables, text
 from hybrid_cli.reporting.evaluate import text as in_format
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
 
 
@@ -207,33 +203,6 @@ def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: 
         evaluate([tiny, *paths], split="test", test="wilcoxon")
 
 
-def test_a_list_of_all_documents_is_not_called_short(tmp_path: Path, notices: Notices) -> None:
-    pl.DataFrame({"qid": ["1"], "text": ["salt"]}).write_parquet(tmp_path / "queries.test.parquet")
-    pl.DataFrame({"qid": ["1"], "docid": ["a"], "relevance": [1]}).write_parquet(tmp_path / "qrels.test.parquet")
-    pl.DataFrame({"docid": ["a", "b"], "title": ["", ""], "text": ["salt", "salt water"]}).write_parquet(
-        tmp_path / "corpus.parquet"
-    )
-    index = index_bm25(tmp_path, output=tmp_path / "bm25", threads=1)
-    for hits, short in ((1, True), (10, False)):
-        run = search(tmp_path, split="test", index=index, hits=hits, output=tmp_path / f"{hits}.parquet")
-        evaluate([tmp_path, run], split="test", measures=["R@100"])
-        assert notices.says("short-lists", run=str(hits), measures=["R@100"]) is short
-
-
-def test_the_command_prints_the_result(tiny: Path, paths: list[Path]) -> None:
-    arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--measures", "MRR@10,nDCG@10"]
-    result = CliRunner().invoke(
-        app, [*arguments, "--format", "json", "--baseline", "bm25,dense", "--test", "permutation"]
-    )
-    assert result.exit_code == 0, result.output
-    content = json.loads(result.stdout)
-    assert content["baselines"] == ["bm25", "dense"]
-    assert content["runs"][2]["means"]["MRR@10"] == 1.0
-    table = CliRunner().invoke(app, arguments)
-    assert "1.0000" in table.stdout
-    assert "Judged@10" in table.stdout
-
-
 def big(tmp_path: Path) -> list[Path | str]:
     """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
     qids = [f"q{number}" for number in range(40)]
@@ -243,22 +212,6 @@ def big(tmp_path: Path) -> list[Path | str]:
         f"{name}={write_run(tmp_path / f'{at}.parquet', {q: ['right' if q in hits else 'wrong'] for q in qids})}"
         for at, (name, hits) in enumerate(right.items())
     ]
-
-
-def test_marks_and_legend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_tables(evaluate(big(tmp_path), measures=["P@1"], baseline=["bad"], correction="bonferroni"))
-    lines = capsys.readouterr().out.splitlines()
-    figures = {words[0]: words[1] for words in (line.split() for line in lines) if len(words) > 1}
-    table = " ".join(" ".join(lines).split())
-    assert "1.0000ᵃ" in table
-    assert ".0000↓ᵃ" in table
-    assert "bad (a)" in table
-    assert "[none]" in figures  # not parsed as markup
-    assert (
-        "ᵃ better than bad (↓ᵃ worse): p < 0.05, two-sided paired t-test, Bonferroni over 2 comparisons per measure"
-        in table
-    )
-    assert "n = 40." in table
 
 
 def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
@@ -285,25 +238,6 @@ def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
         "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
         in markdown
     )
-
-
-def test_latex_has_the_marks_of_the_table_and_no_special_characters(tmp_path: Path) -> None:
-    judged = pl.DataFrame({"qid": [f"q{n}" for n in range(12)], "docid": "right", "relevance": 1})
-    judged.write_parquet(tmp_path / "qrels.parquet")
-    for name, place in (("good_1", 0), ("bad", 1)):
-        hits = {f"q{n}": ["wrong", "other"] for n in range(12)}
-        for n, docids in enumerate(hits.values()):
-            docids.insert(place if n else 0, "right")
-        write_run(tmp_path / f"{name}.parquet", hits)
-    runs = [tmp_path / "bad.parquet", tmp_path / "good_1.parquet"]
-    printed = in_format(evaluate(runs, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
-    assert "\nrun & MRR@10 \\\\\n\\midrule\nbad (a) & .5417 $\\pm$" in printed
-    assert "good\\_1 & \\textbf{1.0000$^{a}$ $\\pm$.000} \\\\" in printed
-    assert "95\\%" in printed
-    assert printed.isascii()
-    last = [*reversed(runs)]
-    lower = in_format(evaluate(last, qrels=tmp_path / "qrels.parquet", measures=["MRR@10"]), "latex")
-    assert "\nbad & .5417$^{\\downarrow a}$ $\\pm$" in lower
 
 
 DEMO = [
@@ -373,19 +307,6 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         middle, low, high = map(float, found.groups())
         assert middle == mean
         assert low < mean < high
-
-
-def test_bad_rows_and_missing_measures_are_refused(inputs: list[Path], tmp_path: Path) -> None:
-    output = tmp_path / "measurements.parquet"
-    with raises("unknown-choice", option="baseline", value="A-1"):
-        over_seeds(inputs, baseline=["A-1"], output=output)
-    with raises("unknown-choice", option="roc_against", value="B"):
-        over_seeds(inputs, roc_against="B", output=output)
-    assert not output.exists()
-    with raises("missing-measure", option="roc_against"):
-        over_seeds(inputs, measures=["MRR@10"], roc_against="bm25")
-    with raises("unknown-choice", option="roc_against", value="A"):
-        over_seeds(inputs, roc_against="A")
 
 
 def test_an_undefined_ratio_is_named_in_every_format(inputs: list[Path], tmp_path: Path) -> None:

@@ -94,19 +94,6 @@ def test_the_manifest_has_the_options_and_an_equal_output_is_kept(made: Path, tm
         fuse(both(made), output=output, hits=4)
 
 
-def test_raw_scores_of_unequal_scales_warn(tmp_path: Path, notices: Notices) -> None:
-    wide = trec_file(tmp_path / "wide.trec", ("q", "a", 1, 90.0), ("q", "b", 2, 10.0))
-    narrow = trec_file(tmp_path / "narrow.trec", ("q", "a", 1, 0.9), ("q", "b", 2, 0.8))
-    fuse([wide, narrow], output=tmp_path / "a.parquet", method="sum")
-    assert notices.says("unequal-spread", run="wide", other="narrow")
-    notices.clear()
-    fuse([wide, narrow], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
-    fuse([wide, narrow], output=tmp_path / "c.parquet", method="minmax")
-    equal = trec_file(tmp_path / "equal.trec", ("q", "a", 1, 3.5))
-    fuse([wide, equal], output=tmp_path / "d.parquet", method="sum")
-    assert not notices.warnings, "no deviation to compare with"
-
-
 def test_scores_beyond_32_bits_and_one_run_under_two_names_are_refused(tmp_path: Path) -> None:
     large = trec_file(tmp_path / "large.trec", ("q", "a", 1, 3e38))
     other = trec_file(tmp_path / "other.trec", ("q", "a", 1, 3e38))
@@ -225,34 +212,6 @@ def test_tuning_chooses_method_and_weights_together(made: Path, tiny: Path, tmp_
     assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
 
 
-@pytest.mark.heavy
-@pytest.mark.slow
-def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
-
-    def tuned(name: str, *of: Path, **more: Any) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(
-            fuse(list(of), output=tmp_path / name, **options, **more).read_text("utf-8")
-        )
-        return content
-
-    shrunk = tuned("a.json", *both(made), prior_queries=15)
-    assert (shrunk["prior_queries"], shrunk["no_prior"]) == (15, None)
-    assert shrunk["share_of_prior"] == pytest.approx(15 / 20)
-    assert tuned("b.json", *both(made), prior_queries=0)["no_prior"] == "--prior-queries is 0"
-    moved = [Path(shutil.copy(path, tmp_path)) for path in both(made)]  # without their indexes
-    assert tuned("moved.json", *moved)["no_prior"] is None
-    again = search(tiny, split="test", index=made / "dense", hits=4, output=tmp_path / "again.parquet")
-    assert "one of a lexical and one of a dense index" in tuned("c.json", both(made)[1], again)["no_prior"]
-    assert "--missing changes the methods" in tuned("d.json", *both(made), missing="min")["no_prior"]
-    assert "does not cover borda" in tuned("e.json", *both(made), methods=["borda"])["no_prior"]
-    exact: dict[str, Any] = {"index": indexes(made)}
-    assert tuned("f.json", *both(made), **exact)["no_prior"] is None
-    exact |= {"method": "weighted-sum", "missing": "exact"}
-    assert tuned("g.json", *both(made), **exact)["share_of_prior"] == pytest.approx(1 / 2)
-    assert "weighted-sum with another grid than scaled" in tuned("h.json", *both(made), **exact, grid="log")["no_prior"]
-
-
 @pytest.mark.parametrize(
     ("grid", "weights"),
     [
@@ -282,65 +241,9 @@ def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> Non
     assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
 
 
-QIDS = [f"q{number}" for number in range(12)]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with judgments, a run that finds them all, one of other documents, and one of 20 hits."""
-    monkeypatch.chdir(tmp_path)
-    runs = {
-        "good": ["right", "wrong"],
-        "foreign": ["RIGHT", "WRONG"],
-        "late": [f"w{number}" for number in range(15)] + ["right"],
-    }
-    for name, docids in runs.items():
-        lines = [f"{qid} Q0 {docid} {rank} {50 - rank} x" for qid in QIDS for rank, docid in enumerate(docids, 1)]
-        Path(f"{name}.trec").write_text("\n".join(lines) + "\n")
-    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in QIDS))
-    return tmp_path
-
-
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
     """Return the content of the weights, and the command."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     assert done.code == 0, done.err
     return json.loads(Path("w.json").read_text()), done
-
-
-def test_a_run_of_other_documents_is_warned_about(here: Path) -> None:
-    content, done = tune("good.trec", "foreign.trec")
-    assert done.says("no-judged-hit", run="foreign")
-    assert done.says("no-common-document")
-    assert content["alone"] == {"good": 1.0, "foreign": 0.0}
-
-
-def test_weights_of_another_method_name_the_method_to_tune_with(here: Path, made: Path) -> None:
-    """`search` has no --method that could be omitted."""
-    runs = [made / "bm25.parquet", made / "dense.parquet"]
-    judged = ["--qrels", made / "collection", "--split", "test"]
-    assert hybrid("fuse", *runs, "--tune", "--method", "minmax", *judged, "--output", "m.json").code == 0
-    indexes = f"{made / 'bm25'},{made / 'dense'}"
-    done = hybrid(
-        "search", made / "collection", "--split", "test", "--exact", "--index", indexes, "--weights", "@m.json",
-        "--output", "x.parquet",
-    )  # fmt: skip
-    assert (done.problem, done.fields["option"]) == ("tuned-with-other-option", "method")
-
-
-def test_raw_weights_of_another_encoder_are_warned_about(here: Path, made: Path, tiny_lambda: Path) -> None:
-    """Scores of another encoder have another scale; weights of normalized scores have none."""
-    data = made / "collection"
-    assert hybrid("encode", data, "--model", tiny_lambda, "--output", "other").code == 0
-    assert hybrid("search", data, "--split", "test", "--index", "other", "--output", "other.parquet").code == 0
-    runs, indexes = [made / "bm25.parquet", made / "dense.parquet"], f"{made / 'bm25'},{made / 'dense'}"
-    judged = ["--tune", "--qrels", data, "--split", "test", "--index", indexes]
-    for method in ("weighted-sum", "minmax"):
-        more = judged if method == "weighted-sum" else judged[:-2]
-        assert hybrid("fuse", *runs, *more, "--method", method, "--output", f"{method}.json").code == 0
-        used = ["--weights", f"@{method}.json", "--output", f"{method}.parquet", "--overwrite"]
-        used += ["--index", f"{made / 'bm25'},other"] if method == "weighted-sum" else []
-        done = hybrid("fuse", runs[0], "dense=other.parquet", *used)
-        assert done.code == 0, done.err
-        assert done.says("other-encoder", path="weighted-sum.json") == (method == "weighted-sum")

@@ -35,33 +35,6 @@ def inodes(index: Path) -> dict[str, int]:
     return {file.name: file.stat().st_ino for file in files}
 
 
-def test_the_index_has_no_other_files(index: Path) -> None:
-    assert sorted(path.name for path in index.iterdir()) == [
-        "bm25.json", "docids.parquet", "impacts", "lucene", "manifest.json",
-    ]  # fmt: skip
-    assert sorted(path.name for path in (index / "impacts").iterdir()) == [
-        "checksums.npy", "highs.npy", "indptr.npy", "lengths.npy", "lows.npy", "slots.npy", "starts.npy",
-        "terms.parquet", "tfs.npy",
-    ]  # fmt: skip
-    assert [path.name for path in index.parent.iterdir()] == ["bm25"]
-
-
-def test_the_manifest_records_options_and_counts(index: Path) -> None:
-    manifest = artifacts.read_manifest(index, Kind.LEXICAL_INDEX)
-    assert manifest.options == {
-        "fields": ["title", "text"],
-        "language": "en",
-        "lucene": True,
-        "k1": 0.9,
-        "b": 0.4,
-        "tune": False,
-    }
-    assert list(manifest.inputs) == ["corpus"]
-    counts = lucene.statistics(index / "lucene")
-    assert (manifest.counts["documents"], manifest.counts["empty documents"]) == (12, 12 - counts.counted)
-    assert manifest.counts["tokens"] == counts.tokens
-
-
 def test_titles_and_texts_are_indexed_and_stemmed(index: Path) -> None:
     assert first(index, "Hamlet") == "hamlet"
     assert first(index, "astronaut's STONE") == "moon landing"

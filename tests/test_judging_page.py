@@ -324,29 +324,6 @@ def test_twenty_hits_by_keys_over_a_reload_and_a_kill(folder: Path, tmp_path: Pa
     assert desk.faults == []
 
 
-def test_time_counts_only_while_someone_is_there(server: Served, shared: Path, browser: Any) -> None:
-    desk = Desk(browser, server.url)
-    desk.page.clock.install()
-    desk.begin("clock")
-    page = desk.page
-
-    def seconds() -> float:
-        return float([row for row in rows_of(shared) if row["rater"] == "clock"][-1]["seconds"])
-
-    page.clock.run_for(5_000)
-    desk.press("1")
-    assert 5 <= seconds() < 15
-    page.clock.fast_forward(3_600_000)
-    desk.press("1")
-    assert 60 <= seconds() < 70, "a person who does nothing for a minute is away"
-    page.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true });"
-                  "document.dispatchEvent(new Event('visibilitychange'))")  # fmt: skip
-    page.clock.run_for(30_000)
-    page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
-    desk.press("1")
-    assert seconds() < 10
-
-
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, raises
 from small_artifacts import open_output, write_corpus, write_run
-from tiny_collection import TINY_QUERIES, write_lines
+from tiny_collection import TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection as collections
@@ -288,26 +288,3 @@ def test_the_size_of_a_shard_changes_no_label(
     sizes = [len(table) for table in open_labels(tmp_path / "parts").tables()]
     assert max(sizes) == SMALL
     assert len(sizes) == -(-counts_of(tmp_path / "parts")["queries"] // SMALL) > 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--index {index} --split nowhere", refusal("no-such-split", path="collection")),
-        ("--index {tiny}", refusal("other-kind", path="collection")),
-        ("--run run.tsv --split test", refusal("other-corpus", path="run.tsv", id="elsewhere")),
-        ("--run run.tsv --split train", refusal("other-queries", path="run.tsv")),
-    ],
-)
-def test_a_refusal_is_one_line_and_leaves_no_file(
-    tiny: Path, index_label: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str | Refusal
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_lines(Path("run.tsv"), "001 Q0 007 1 2.0 x", "001 Q0 elsewhere 2 1.0 x")
-    write_lines(Path("none.tsv"))
-    before = sorted(Path().iterdir())
-    done = hybrid("label", tiny, *words.format(index=index_label, tiny=tiny).split(), "--output", "labels")
-    assert done.code == 2
-    assert done.is_problem(message)
-    assert len(done.err.strip().splitlines()) == 1
-    assert sorted(Path().iterdir()) == before

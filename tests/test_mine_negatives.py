@@ -1,20 +1,30 @@
-"""`mine-negatives` end to end: a real index, real files, and the rows of the training examples."""
+"""mine-negatives: candidates, filters and draws; rows of the examples; several training sets; negatives of a file."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from command import Notices, Refusal, raises, refusal
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_collection import TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs, storage
+from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
+from hybrid_cli.training import negatives
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM, Source
 
 
@@ -33,9 +43,6 @@ def negatives_of(path: Path) -> pl.DataFrame:
     """Return one row per negative: qid, positive, and the fields of the negative."""
     frame = pl.read_parquet(path).select("qid", pl.col("docid").alias("positive"), "negatives")
     return frame.explode("negatives", empty_as_null=False).unnest("negatives")
-
-
-# ------------------------------------------------------------------------------------------------------------- examples
 
 
 def test_one_row_per_query_and_relevant_document(mined: Path) -> None:
@@ -83,19 +90,6 @@ def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, 
     assert settings.with_depth(documents).depth == depth
 
 
-def test_the_depth_of_the_collection_is_recorded_and_printed(
-    tiny: Path, bm25: Path, tmp_path: Path, notices: Notices
-) -> None:
-    output = mine_negatives(tiny, split="train", index=bm25, output=tmp_path / "x.parquet")
-    assert notices.says("written", path=output, depths=[20])
-    assert artifacts.read_manifest(output).options["depth"] == 20
-    same = mine_negatives(tiny, split="train", index=bm25, depth=20, output=tmp_path / "x.parquet")
-    assert same == output, "an explicit depth of the same value is up to date"
-    random = mine_negatives(tiny, split="train", index=bm25, sources="random", output=tmp_path / "random.parquet")
-    assert "depth" not in artifacts.read_manifest(random).options
-    assert notices.says("written", path=random, depths=[])
-
-
 def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
     tiny: Path, bm25: Path, mined: Path, tmp_path: Path
 ) -> None:
@@ -121,9 +115,6 @@ def test_small_batches_give_the_same_examples(
     monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 2)
     output = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, output=tmp_path / "x.parquet")
     assert pl.read_parquet(output).equals(pl.read_parquet(mined))
-
-
-# -------------------------------------------------------------------------------------------------- sources and filters
 
 
 def test_a_run_is_a_source_that_needs_no_index(tiny: Path, tmp_path: Path) -> None:
@@ -202,9 +193,6 @@ def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted
     assert notices.says("queries-skipped", count=1)
 
 
-# ------------------------------------------------------------------------------------------------------------- settings
-
-
 def settings_of(**options: Any) -> MineNegatives:
     return MineNegatives(Path("data"), output=Path("out.parquet"), **options)
 
@@ -247,3 +235,300 @@ def test_an_index_of_another_corpus_is_refused(tiny: Path, bm25: Path, tmp_path:
     folder = copy_of(tiny, tmp_path / "other", corpus=corpus)
     with raises("other-corpus"):
         mine_negatives(folder, split="train", index=bm25, output=tmp_path / "x.parquet")
+
+
+DEPTH = 20
+CORPUS = pl.Series("docid", [f"d{number}" for number in range(200)])
+
+
+def examples_of(*pairs: tuple[str, str]) -> pl.DataFrame:
+    return pl.DataFrame(pairs, schema=["qid", "docid"], orient="row").with_row_index("example")
+
+
+def run_of(examples: pl.DataFrame, depth: int = DEPTH) -> pl.DataFrame:
+    """Return, for every query, the hits d0, d1, ... with scores depth, depth - 1, ..."""
+    rows = [
+        (qid, f"d{rank - 1}", rank, float(depth + 1 - rank))
+        for qid in examples["qid"].unique(maintain_order=True)
+        for rank in range(1, depth + 1)
+    ]
+    return pl.DataFrame(rows, schema={"qid": str, "docid": str, "rank": pl.Int32, "score": pl.Float32}, orient="row")
+
+
+def mined_negatives(
+    examples: pl.DataFrame,
+    sources: list[Source],
+    *,
+    prob: float = 1.0,
+    seed: int = 1,
+    depth: int = DEPTH,
+    skip_top: int = 0,
+    corpus: pl.Series = CORPUS,
+    **limits: float,
+) -> tuple[pl.DataFrame, Tally]:
+    """Mine without a collection: all sources but `random` share one run; `limits` are those of `score_filters`."""
+    tally, judged = Tally(), negatives.pair_filters({"judged relevant": examples.select("qid", "docid")})
+    wanted = negatives.quotas(sources, examples, prob, seed)
+    pools = {}
+    for source in wanted:
+        seeds = negatives.seeds(examples, seed, source)
+        scores = examples.select("example", score=pl.lit(None, dtype=pl.Float32))
+        if source == RANDOM:
+            found = negatives.from_corpus(corpus, examples, seeds, 64)
+        else:
+            run = run_of(examples, depth)
+            found = negatives.hits_of_examples(run, examples, skip_top, depth)
+            scores = examples.join(run, on=["qid", "docid"], how="left").select("example", "score")
+        filters = {**judged, **negatives.score_filters(scores, **limits)}
+        left = negatives.admissible(found, filters, source, tally)
+        pools[source] = negatives.in_drawing_order(left, seeds, 64)
+    return negatives.draw(pools, wanted, tally), tally
+
+
+def as_sets(chosen: pl.DataFrame, examples: pl.DataFrame) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    joined = chosen.join(examples.select("example", positive="docid"), on="example", maintain_order="left")
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row in joined.iter_rows(named=True):
+        found.setdefault((row["qid"], row["positive"]), []).append((row["docid"], row["source"]))
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["1", "01", "NA", "q q"]), st.integers(0, 40)), min_size=1, unique=True),
+    st.integers(1, 12),
+    st.integers(0, 5),
+    st.integers(0, 2**40),
+)
+def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
+    pairs: list[tuple[str, int]], count: int, random: int, seed: int
+) -> None:
+    examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
+    sources = [Source("bm25", count), *([Source(RANDOM, random)] if random else [])]
+    chosen, _ = mined_negatives(examples, sources, seed=seed)
+    relevant = set(examples.select("qid", "docid").iter_rows())
+    assert not relevant & set(chosen.select("qid", "docid").iter_rows())
+    assert not chosen.select("example", "docid").is_duplicated().any()
+    assert (chosen.group_by("example").len()["len"] == count + random).all()
+
+
+def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
+    pairs = [(f"q{number}", f"d{number % 7}") for number in range(30)]
+    sources = [Source("bm25", 4), Source(RANDOM, 2)]
+    whole = as_sets(mined_negatives(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
+    turned = as_sets(mined_negatives(examples_of(*pairs[::-1]), sources, prob=0.7)[0], examples_of(*pairs[::-1]))
+    alone = as_sets(mined_negatives(examples_of(pairs[5]), sources, prob=0.7)[0], examples_of(pairs[5]))
+    other = as_sets(mined_negatives(examples_of(*pairs), sources, prob=0.7, seed=2)[0], examples_of(*pairs))
+    assert whole == turned
+    assert alone[pairs[5]] == whole[pairs[5]]
+    assert other != whole
+
+
+def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
+    examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
+    chosen, _ = mined_negatives(examples, [Source("bm25", 3)], skip_top=5)
+    counts = chosen.group_by("docid").len()
+    expected = 3 * 3000 / (DEPTH - 5)
+    assert set(counts["docid"]) == {f"d{rank - 1}" for rank in range(6, DEPTH + 1)}
+    assert (counts["len"] - expected).abs().max() < 5 * expected**0.5
+
+
+def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
+    large = pl.Series("docid", [f"d{number}" for number in range(1000)])
+    examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
+    chosen, _ = mined_negatives(examples, [Source(RANDOM, 4)], corpus=large)
+    counts = np.bincount(chosen["docid"].str.slice(1).cast(pl.Int64).to_numpy(), minlength=1000)
+    expected = 4 * 5000 / 999
+    assert counts[0] == 0
+    assert np.mean((counts[1:] - expected) ** 2 / expected) == pytest.approx(1, abs=0.2)  # chi-square per cell
+
+
+def test_prob_is_the_fraction_of_negatives_from_the_source() -> None:
+    examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
+    chosen, _ = mined_negatives(examples, [Source("bm25", 5)], prob=0.3)
+    assert (chosen["source"] == "bm25").mean() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 10_000) ** 0.5)
+    assert (chosen.group_by("example").len()["len"] == 5).all()
+
+
+def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
+    examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
+    chosen, _ = mined_negatives(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
+    per_list = chosen.group_by("example", "source").len().pivot("source", index="example", values="len")
+    assert set(per_list.select("bm25", "dense", RANDOM).iter_rows()) == {(6, 3, 2)}
+    assert set(chosen.group_by("example", maintain_order=True).first()["source"]) == {"bm25", "dense", RANDOM}
+
+
+def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
+    examples = examples_of(("q", "d0"))
+    chosen, tally = mined_negatives(examples, [Source("bm25", 5)], depth=4)
+    assert sorted(chosen.filter(source="bm25")["docid"]) == ["d1", "d2", "d3"]
+    assert len(chosen.filter(source=RANDOM)) == 2
+    assert tally.counts["bm25"][SHORT] == 1
+    assert tally.counts[RANDOM][REPLACEMENTS] == 2
+    assert tally.counts[RANDOM][SHORT] == 0
+
+
+def test_each_filter_counts_what_it_drops() -> None:
+    examples = examples_of(("q", "d3"))
+    _, tally = mined_negatives(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
+    # Scores 20 to 1; the positive d3 has 17. Maximum score 15 drops 20, 19, 18, 16; margin 0.5 (8.5) drops 15 to 9.
+    counts = tally.counts["bm25"]
+    assert [counts[name] for name in ("judged relevant", "max score", "relative margin")] == [1, 4, 7]
+
+
+def test_a_relative_margin_is_below_a_negative_score_too() -> None:
+    candidates = pl.DataFrame(
+        {"example": [0] * 3, "qid": ["q"] * 3, "docid": ["a", "b", "c"], "score": [-9.0, -11, -13]}
+    )
+    scores = pl.DataFrame({"example": [0], "score": [-10.0]})
+    filters = negatives.score_filters(scores, relative_margin=0.8)
+    left = negatives.admissible(candidates, filters, "dense", Tally())
+    assert left["docid"].to_list() == ["c"], "the bound is -10 - 0.2 * 10 = -12"
+
+
+def test_a_filter_changes_no_other_draw() -> None:
+    examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
+    free, filtered = (mined_negatives(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
+    kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
+    assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
+
+
+def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
+    corpus = pl.DataFrame(
+        {
+            "docid": ["p", "copy", "moved", "other"],
+            "title": ["A title", "A  title ", "A", "A title"],
+            "text": ["and\ttext", "and text", "title and text", "and texts"],
+        }
+    )
+    texts = corpus.select("docid", negatives.fold_columns("title", "text").hash().alias("hash"))
+    found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
+    assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
+
+
+def changed_copy(tiny: Path, folder: Path) -> Path:
+    """Copy the collection with another text of every document."""
+    shutil.copytree(tiny, folder)
+    corpus = pl.read_parquet(folder / "corpus.parquet").with_columns(text=pl.col("text") + " more")
+    manifest = artifacts.Manifest(Kind.CORPUS, "test", {}, {})
+    storage.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
+    return folder
+
+
+def test_sets_over_one_corpus_keep_their_queries_apart_and_share_documents(tiny: Path, tmp_path: Path) -> None:
+    bm25 = index_bm25(tiny, output=tmp_path / "bm25")
+    shutil.copytree(tiny, tmp_path / "nq")
+    shutil.copytree(tiny, tmp_path / "web")
+    options: dict[str, Any] = {"split": "train", "index": bm25, "num_negatives": 3}
+    alone = pl.read_parquet(mine_negatives(tiny, output=tmp_path / "alone.parquet", **options))
+    both = pl.read_parquet(
+        mine_negatives([tmp_path / "nq", tmp_path / "web"], output=tmp_path / "b.parquet", **options)
+    )
+    assert both["qid"].to_list() == [f"{name}:{qid}" for name in ("nq", "web") for qid in alone["qid"]]
+    for part in (both.head(len(alone)), both.tail(len(alone))):
+        assert part.drop("qid").equals(alone.drop("qid"))
+    assert artifacts.read_manifest(tmp_path / "b.parquet").counts["queries"] == 2 * alone["qid"].n_unique()
+
+
+def test_sets_over_other_corpora_keep_their_documents_apart(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "nq")
+    other = changed_copy(tiny, tmp_path / "web")
+    output = mine_negatives([tmp_path / "nq", other], split="train", sources="random:2", output=tmp_path / "x.parquet")
+    rows = pl.read_parquet(output)
+    for name in ("nq", "web"):
+        part = rows.filter(pl.col("qid").str.starts_with(f"{name}:"))
+        documents = pl.concat([part["docid"], part["negatives"].explode().struct.field("docid")])
+        assert documents.str.starts_with(f"{name}:").all()
+    assert len(Examples(output)) == len(rows)
+
+
+def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_path: Path) -> None:
+    """As DPR-multi: the query ids of the files are those of their sets."""
+    items, wanted = [], {"nq": ["lungs", "salt"], "web": ["dense", "salt"]}
+    for name, negatives in wanted.items():
+        shutil.copytree(tiny, tmp_path / name)
+        lines = [f"t1\t007\t{docid}" for docid in negatives]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        items.append(f"given:{tmp_path / name}.tsv")
+    rows = pl.read_parquet(
+        mine_negatives(
+            [tmp_path / name for name in wanted], split="train", sources=[f"{item}:2" for item in items],
+            output=tmp_path / "x.parquet",
+        )
+    )  # fmt: skip
+    for name, negatives in wanted.items():
+        drawn = rows.filter(qid=f"{name}:t1")["negatives"][0].struct.field("docid")
+        assert sorted(drawn) == negatives
+    kinds = {source.name: source.count for source in MineNegatives(
+        [tmp_path / name for name in wanted], sources=items, output=tmp_path / "y").plan()}  # fmt: skip
+    assert kinds == {"given": 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sources": "random:1"}, refusal("invalid-name")),
+        ({"sources": "run:a.parquet:1"}, refusal("conflicting-options", option="sources")),
+        ({"sources": "given:a.json:1,given:b.json:2"}, refusal("number-of-values", option="sources")),
+        ({"index": ["a", "b", "c"]}, refusal("number-of-values", option="index")),
+    ],
+)
+def test_ambiguous_training_sets_are_refused(options: dict[str, Any], message: str | Refusal) -> None:
+    with raises(message):
+        MineNegatives([Path("a/tiny"), Path("b/tiny")], output=Path("x.parquet"), **options)
+
+
+GIVEN: dict[str, str] = {
+    "dpr.json": json.dumps(
+        [
+            {"question": "a", "positive_ctxs": [], "hard_negative_ctxs": [{"passage_id": "d03"}, {"psg_id": "d01"}]},
+            {"question": "b", "positive_ctxs": [], "hard_negative_ctxs": []},
+        ]
+    ),
+    "tevatron.jsonl": json.dumps(
+        {
+            "query_id": "0",
+            "query": "a",
+            "positive_passages": [],
+            "negative_passages": [{"docid": "d03"}, {"docid": "d01"}],
+        }
+    ),
+    "triples.tsv": "0\td09\td03\n0\td08\td03\n0\td09\td01\n",
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_negatives_of_a_training_file_are_read_in_its_order(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(GIVEN[name])
+    assert given_negatives(tmp_path / name).select("qid", "docid", "rank").rows() == [("0", "d03", 1), ("0", "d01", 2)]
+
+
+def test_given_negatives_are_the_only_ones_of_a_query_that_has_enough(tiny: Path, tmp_path: Path) -> None:
+    qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("relevance") > 0)
+    qid = qrels["qid"][0]
+    positives = qrels.filter(qid=qid)["docid"].to_list()
+    others = [docid for docid in pl.read_parquet(tiny / "corpus.parquet")["docid"] if docid not in positives][:3]
+    lines = [f"{qid}\t{positives[0]}\t{docid}" for docid in [*others, positives[0], "unknown"]]
+    (tmp_path / "triples.tsv").write_text("\n".join(lines) + "\n")
+    output = mine_negatives(
+        tiny, split="train", sources=f"given:{tmp_path / 'triples.tsv'}:3", output=tmp_path / "x.parquet"
+    )
+    row = pl.read_parquet(output).filter(qid=qid)["negatives"][0]
+    assert set(row.struct.field("docid")) == set(others)
+    assert set(row.struct.field("source")) == {"given"}
+
+
+def test_the_first_positive_is_that_of_the_judgments_and_the_others_are_no_negatives(
+    tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "qrels.txt").write_text("101 0 p03 1\n101 0 p01 1\n101 0 p02 0\n")
+    (tmp_path / "queries.tsv").write_text("101\tsodium\n")
+    docids = pl.read_parquet(tiny / "corpus.parquet")["docid"].sort().to_list()
+    text = (tmp_path / "qrels.txt").read_text()
+    for name, docid in zip(("p01", "p02", "p03"), docids, strict=False):
+        text = text.replace(name, docid)
+    (tmp_path / "qrels.txt").write_text(text)
+    files = {"queries": tmp_path / "queries.tsv", "qrels": tmp_path / "qrels.txt"}
+    options: dict[str, Any] = {"sources": "random:11", "positives": "first", **files}
+    rows = pl.read_parquet(mine_negatives(tiny, output=tmp_path / "x.parquet", **options))
+    assert rows["docid"].to_list() == [docids[2]]
+    assert docids[0] not in rows["negatives"][0].struct.field("docid").to_list()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from command import hybrid, raises
-from processes import HYBRID, run
 from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
@@ -180,13 +179,3 @@ def test_search_fusion_and_lineage_work_from_another_folder(
         assert state not in lineage
     for source in ("docs.jsonl", "models/bert", "corpus.parquet"):
         assert source in lineage
-
-
-def test_the_program_searches_an_index_of_another_folder(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["search", project / "data/tiny", "--split", "test", "--index", project / "out/dense"]
-    done = run(HYBRID, *command, "--output", "run.parquet")
-    assert done.returncode == 0, done.stderr
-    assert storage.row_count(tmp_path / "run.parquet") == storage.row_count(project / "out/dense.parquet")

@@ -183,24 +183,6 @@ def test_without_wordnet_synonyms_come_from_our_own_table(
         assert "groups" in artifacts.read_manifest(folder / f"{name}.parquet").inputs
 
 
-def test_a_folder_is_one_artifact(tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    folder = perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=tmp_path / "q")
-    first = (folder / "shuffle.parquet").read_bytes()
-    notices.clear()
-    perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder)
-    assert notices.says("up-to-date", stage="perturb", path=folder)
-    with raises("output-differs", path="q"):
-        perturb(tiny, split="test", attacks=["char-swap", "shuffle"], output=folder, seed=1)
-    with raises("inside-artifact", path="shuffle.parquet"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=folder / "shuffle.parquet", seed=1, overwrite=True)
-    perturb(tiny, split="test", attacks=["shuffle", "word-deletion"], output=folder, overwrite=True)
-    assert (folder / "shuffle.parquet").read_bytes() == first
-    assert not (folder / "char-swap.parquet").exists()
-    (folder / "run.parquet").write_bytes(first)
-    with raises("foreign-file", path="q"):
-        perturb(tiny, split="test", attacks=["shuffle"], output=folder, overwrite=True)
-
-
 def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries(tiny: Path, tmp_path: Path) -> None:
     """Two halves of the queries, in another order, give the same texts as all queries."""
     whole = perturb(tiny, split="test", attacks=LOCAL, output=tmp_path / "whole", wordnet=SMALL)

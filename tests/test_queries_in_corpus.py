@@ -16,7 +16,7 @@ from tiny_collection import write_lines
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.opening.examples import open_dev_examples, open_examples
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.settings import PrepareBeir, PrepareDpr
+from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -141,14 +141,3 @@ def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) 
     found = DevRetrieval(dev, bm25, Bm25Scorer(index, dev.documents["docid"])).measure()
     assert {name for name, value in found.items() if value == 1} == {"dev_MRR@10", "dev_hybrid_MRR@10"}
     assert not any(value for name, value in found.items() if "MRR" not in name)
-
-
-def test_answers_need_no_judgments(tmp_path: Path) -> None:
-    write_lines(tmp_path / "passages.tsv", "id\ttext\ttitle", "1\tBob wrote x\tX", "2\tEve\tY")
-    write_lines(tmp_path / "questions.csv", "who wrote x\t['Bob']")
-    data = prepare(
-        PrepareDpr(tmp_path / "passages.tsv", questions={"test": tmp_path / "questions.csv"}, output=tmp_path / "data")
-    )
-    (tmp_path / "run.trec").write_text("0 Q0 1 1 2 x\n", "utf-8")
-    for part in ("test", None):
-        assert evaluate([data, tmp_path / "run.trec"], measures=["acc@1"], split=part).means["run", "acc@1"] == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -233,15 +232,6 @@ def test_beyond_this_machine_everything_needs_the_token(folder: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- many, slow
 
 
-def test_a_slow_client_holds_nobody_up(server: Served) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        head = "POST /api/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 99"
-        slow.sendall(("\r\n".join(head) + "\r\n\r\n{").encode())
-        assert server.get("/api/search", query=QUERY).status == 200
-        slow.settimeout(60)
-        assert b" 408 " in slow.recv(4096)
-
-
 def test_equal_queries_in_flight_are_answered_once() -> None:
     calls: list[tuple[str, list[str]]] = []
 
@@ -315,19 +305,3 @@ def test_an_update_is_served_without_a_lost_request(folder: Path, tmp_path: Path
         ended.set()
         thread.join()
         assert set(statuses) == {200}
-
-
-def test_a_retriever_without_its_index_is_served_as_before(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "made", tmp_path / "made", symlinks=True)
-    compose([tmp_path / "made" / "bm25", tmp_path / "made" / "dense"], output=tmp_path / "retriever")
-    with Served(tmp_path / "retriever", "--watch") as server:
-        (tmp_path / "made" / "bm25").rename(tmp_path / "made" / "away")
-        file = tmp_path / "retriever" / "retriever.json"
-        shutil.copy(file, tmp_path / "copy")
-        shutil.move(tmp_path / "copy", file)
-        for _ in range(100):
-            if "warning" in server.log.read_text():
-                break
-            time.sleep(0.1)
-        assert "warning" in server.log.read_text()
-        assert server.get("/api/search", query=QUERY, k=1).status == 200

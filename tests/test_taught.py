@@ -32,8 +32,6 @@ from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
-from hybrid_cli.training.options import Sampling
-from hybrid_cli.training.scoring import ScoredExamples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -346,27 +344,6 @@ def test_sparse_encoders_and_small_students_are_taught(
     assert {"nll", "kl", "distillation"} < set(pl.read_parquet(lite / layout.CURVE)["name"])
     with raises("other-kind", option="teacher"):
         distill_lite(scored, output=tmp_path / "no", teacher=str(reranker), **plan)
-
-
-def test_examples_without_the_column_are_read_and_scored(examples: Path, reranker: Path, tmp_path: Path) -> None:
-    kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
-    rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
-    old = tmp_path / "old.parquet"
-    rows.write_parquet(old)
-    storage.check_table(old, Kind.EXAMPLES)
-    assert len(next(Examples(old).batches(Sampling(batch_size=4)))) == 4
-    with raises("no-scores", path="old.parquet"):
-        Examples(old).check_teacher()
-    folder = tmp_path / "shards"
-    job = ScoredExamples(Examples(old), folder, lambda: CrossEncoder.load(reranker), qids=pl.Series(["q1"]))
-    assert job.score() == 8
-    found = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in job.tables()])
-    assert found["teacher_score"].null_count() == 16
-    assert (
-        found.select(storage.SCHEMAS[Kind.EXAMPLES].names)
-        .drop("teacher_score", "negatives")
-        .equals(rows.drop("negatives"))
-    )
 
 
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ import polars as pl
 import pytest
 from command import Done, hybrid
 from processes import HYBRID, run
-from test_plugins import PACKAGE, on_path
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.training import callbacks
 
 SEEN = """
 import json
@@ -171,12 +168,3 @@ def test_a_callback_of_another_form_is_refused(folder: Path, tiny_bert: Path, na
     assert done.is_problem("not-a-callback", option="callback", value=name)
     assert len(done.err.strip().splitlines()) == 1
     assert not (folder / "model").exists()
-
-
-def test_a_callback_of_a_package_has_a_name(folder: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = on_path(PACKAGE, monkeypatch)
-    next(installed)
-    assert "counted" in callbacks.CALLBACKS
-    assert train(tiny_bert, "model", "--callback", "counted,hybrid_example.callbacks:Counted").code == 0
-    assert sys.modules["hybrid_example.callbacks"].Counted.steps == 12
-    assert list(installed) == []

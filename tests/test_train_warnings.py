@@ -14,8 +14,6 @@ from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli import storage
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import layout
 from hybrid_cli.training import checkpoints, loop
@@ -64,27 +62,6 @@ def test_dev_queries_of_the_training_are_counted(
         train_dense(examples, output=tmp_path / dev.stem, model=str(tiny_bert), **plan)
         assert notices.warnings.count("trained-on-queries") == bool(count)
         assert not count or notices.says("trained-on-queries", path=dev, count=count, queries=4)
-        notices.clear()
-
-
-def test_a_validation_names_its_criterion_and_a_changed_index(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
-    shutil.copytree(tiny, tmp_path / "tiny")
-    index_bm25(tmp_path / "tiny", output=tmp_path / "bm25")
-    for name in ("train", "dev"):
-        mine_negatives(
-            tmp_path / "tiny", split="train", sources="random:2", index=tmp_path / "bm25",
-            output=tmp_path / f"{name}.parquet",
-        )  # fmt: skip
-    for k1, criterion in ((0.9, "dev_hybrid_MRR@10"), (2.0, "dev_MRR@10")):
-        index_bm25(tmp_path / "tiny", output=tmp_path / "bm25", k1=k1)
-        train_dense(
-            tmp_path / "train.parquet", output=tmp_path / f"{k1}", model=str(tiny_bert), dev=tmp_path / "dev.parquet",
-            **{**PLAN, "max_steps": 1},
-        )  # fmt: skip
-        assert notices.says("validation", criterion=criterion)
-        assert notices.says("index-changed", path="dev.parquet") is (k1 == 2.0)
         notices.clear()
 
 
