@@ -41,13 +41,13 @@ SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
 LOCAL = [name for name in SETS["lite"] if name != "back-translation"]
 
 
-def of(edit: Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
+def edited(edit: Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
     return edit_words(text, edit, fraction, partial(draw, seed, "test", qid))
 
 
-def every(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:
+def all_edits(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:
     """Return the results for 300 seeds."""
-    return {of(edit, text, fraction, seed) for seed in range(300)}
+    return {edited(edit, text, fraction, seed) for seed in range(300)}
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,22 @@ def test_words_are_letters_and_digits_with_some_marks_inside(text: str, found: l
 
 
 def test_a_word_is_deleted_with_one_white_space_and_no_punctuation() -> None:
-    assert every(delete_word, "The cat, it sat.") == {"cat, it sat.", "The, it sat.", "The cat, sat.", "The cat, it."}
+    assert all_edits(delete_word, "The cat, it sat.") == {
+        "cat, it sat.",
+        "The, it sat.",
+        "The cat, sat.",
+        "The cat, it.",
+    }
 
 
 def test_any_two_words_are_swapped_and_everything_else_is_kept() -> None:
-    assert every(swap_words, "(one)  two, three") == {"(two)  one, three", "(three)  two, one", "(one)  three, two"}
+    assert all_edits(swap_words, "(one)  two, three") == {"(two)  one, three", "(three)  two, one", "(one)  three, two"}
 
 
 @pytest.mark.parametrize("edit", [delete_word, swap_words])
 @pytest.mark.parametrize("text", ["", "   ", "?!", "one", " one?"])
 def test_a_query_of_one_word_is_kept(edit: Edit, text: str) -> None:
-    assert every(edit, text) == {text}
+    assert all_edits(edit, text) == {text}
 
 
 @pytest.mark.parametrize(
@@ -84,14 +89,14 @@ def test_a_fraction_of_the_words_is_changed_rounded_down_but_at_least_one(
     words: int, fraction: float, deleted: int
 ) -> None:
     text = " ".join(f"w{number}" for number in range(words))
-    assert len(of(delete_word, text, fraction).split()) == words - deleted
+    assert len(edited(delete_word, text, fraction).split()) == words - deleted
 
 
 def test_one_swap_changes_two_words() -> None:
     """One swap changes 2 of 20 words; 3 of 30 words need a second swap."""
     for words, moved in ((20, {2}), (30, {3, 4})):
         text = [f"w{number}" for number in range(words)]
-        found = [of(swap_words, " ".join(text), seed=seed).split() for seed in range(100)]
+        found = [edited(swap_words, " ".join(text), seed=seed).split() for seed in range(100)]
         assert {sum(old != new for old, new in zip(text, each, strict=True)) for each in found} == moved
         assert all(Counter(each) == Counter(text) for each in found)
 
@@ -141,7 +146,7 @@ def test_draws_depend_on_seed_attack_and_id(rewrites: dict[str, Rewrite], name: 
     assert len({under(attack=attack) for attack in map(str, range(20))}) > 3
 
 
-def of_swap(text: str, seed: int = 0) -> str:
+def with_a_swap(text: str, seed: int = 0) -> str:
     return edit_words(text, swap_characters, 0.1, partial(draw, seed, "char-swap", "q"))
 
 
@@ -162,7 +167,7 @@ def test_the_four_kinds_of_change() -> None:
 
 def test_one_word_changes_and_everything_else_is_kept() -> None:
     for seed in range(200):
-        first, second = of_swap("heart, (lungs)?", seed).split(", ")
+        first, second = with_a_swap("heart, (lungs)?", seed).split(", ")
         assert (first == "heart") != (second == "(lungs)?")
         assert second[0] == "("
         assert second[-2:] == ")?"
@@ -170,14 +175,14 @@ def test_one_word_changes_and_everything_else_is_kept() -> None:
 
 @pytest.mark.parametrize("text", ["The of IT", "a 1 x", "don't You'll it's", "?"])
 def test_stop_words_and_single_characters_are_kept(text: str) -> None:
-    assert {of_swap(text, seed) for seed in range(100)} == {text}
+    assert {with_a_swap(text, seed) for seed in range(100)} == {text}
 
 
 def test_words_and_changes_are_equally_likely() -> None:
     """A swap cannot change words of equal letters: six proposals remain, three for each word."""
-    found = Counter(of_swap("oo zzz", seed).split()[0] == "oo" for seed in range(6000))
+    found = Counter(with_a_swap("oo zzz", seed).split()[0] == "oo" for seed in range(6000))
     assert 2800 < found[True] < 3200
-    lengths = Counter(len(of_swap("zzz", seed)) for seed in range(6000))
+    lengths = Counter(len(with_a_swap("zzz", seed)) for seed in range(6000))
     assert all(1800 < lengths[length] < 2200 for length in (2, 3, 4))
 
 
@@ -186,19 +191,19 @@ def test_contractions_are_stop_words_and_possessives_are_not() -> None:
     assert not any(map(is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))
 
 
-def of_shuffle(text: str, seed: int = 0, qid: str = "q") -> str:
+def shuffled(text: str, seed: int = 0, qid: str = "q") -> str:
     return shuffle(text, partial(draw, seed, "shuffle", qid))
 
 
 @given(st.text(st.sampled_from("ab\u00e9.,-'3 \t\n"), max_size=30), st.integers(0, 9))
 def test_the_words_are_permuted_and_the_white_space_is_kept(text: str, seed: int) -> None:
-    found = of_shuffle(text, seed)
+    found = shuffled(text, seed)
     assert Counter(found.split()) == Counter(text.split())
     assert re.split(r"\S+", found) == re.split(r"\S+", text)
 
 
 def test_all_orders_are_equally_likely() -> None:
-    seen = Counter(of_shuffle("a b c", qid=str(number)) for number in range(6000))
+    seen = Counter(shuffled("a b c", qid=str(number)) for number in range(6000))
     assert len(seen) == 6
     assert all(850 < count < 1150 for count in seen.values())  # expected 1,000, within five standard deviations
 
@@ -212,7 +217,7 @@ def test_the_shuffle_has_no_counts() -> None:
 WORDNET = {"wordnet": Path(__file__).parent / "data" / "wordnet"}
 
 
-def every_synonyms(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
+def counts_of_edits(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
     """Return the results for 300 seeds."""
     edit = start(Inputs(pl.DataFrame(), files, Perturb(Path("queries.tsv"), attacks=["lite"], output=Path("out"))))
     return Counter(edit_words(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
@@ -220,12 +225,12 @@ def every_synonyms(start: Callable[[Inputs], Edit], text: str, files: Mapping[st
 
 def test_a_word_is_replaced_by_a_single_word_of_any_synset() -> None:
     """`night lamp` and `railway car` are two words; `Moon` would be the word itself."""
-    assert set(every_synonyms(replacement, "what is the Moon?")) == {"what is the Luna?", "what is the tide?"}
+    assert set(counts_of_edits(replacement, "what is the Moon?")) == {"what is the Luna?", "what is the tide?"}
 
 
 def test_pairs_of_word_and_synonym_are_equally_likely() -> None:
     """The synonyms are `box` and `crate`, `ocean` and `deep`, and `sodium`."""
-    found = every_synonyms(replacement, "boxes oceans salt")
+    found = counts_of_edits(replacement, "boxes oceans salt")
     boxes, oceans = {"box oceans salt", "crate oceans salt"}, {"boxes ocean salt", "boxes deep salt"}
     assert set(found) == boxes | oceans | {"boxes oceans sodium"}
     assert all(35 < count < 85 for count in found.values())
@@ -233,7 +238,7 @@ def test_pairs_of_word_and_synonym_are_equally_likely() -> None:
 
 def test_a_synonym_is_inserted_before_any_word_even_of_a_stop_word() -> None:
     """WordNet knows the noun `can`; its synonym `tin` is inserted anywhere but at the end."""
-    assert set(every_synonyms(insertion, "Can, (can)?")) == {"tin Can, (can)?", "Can, (tin can)?"}
+    assert set(counts_of_edits(insertion, "Can, (can)?")) == {"tin Can, (can)?", "Can, (tin can)?"}
 
 
 def test_the_number_of_words_tried_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,10 +246,10 @@ def test_the_number_of_words_tried_is_limited(monkeypatch: pytest.MonkeyPatch) -
     unchanged = {}
     for tries in (1, 7):
         monkeypatch.setattr(synonyms, "TRIES", tries)
-        unchanged[tries] = every_synonyms(insertion, text)[text]
+        unchanged[tries] = counts_of_edits(insertion, text)[text]
     assert 250 < unchanged[1] < 290  # .9 of 300
     assert 115 < unchanged[7] < 175  # .9 to the 7th
-    assert set(every_synonyms(insertion, "moss")) == {"moss"}
+    assert set(counts_of_edits(insertion, "moss")) == {"moss"}
 
 
 def test_a_table_replaces_wordnet(tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ def test_a_table_replaces_wordnet(tmp_path: Path) -> None:
     table.write_text("Moon\tsatellite\t earth's moon \nsea\tdeep\nmoon\tLuna\n", "utf-8")
     assert SynonymTable(table).synonyms("MOON") == ["satellite", "earth's moon", "Luna"]
     assert thesaurus({"synonyms": table, **WORDNET}).lemmas("boxes") == []
-    assert set(every_synonyms(replacement, "the moon", {"synonyms": table})) == {"the satellite", "the Luna"}
+    assert set(counts_of_edits(replacement, "the moon", {"synonyms": table})) == {"the satellite", "the Luna"}
 
 
 def test_our_own_table_has_groups_of_words() -> None:
@@ -271,14 +276,14 @@ def test_our_own_table_has_groups_of_words() -> None:
 
 
 # Synonyms are in capitals, to distinguish them from the original words; each of their words is a term.
-SYNONYMS_adversary = {
+ALTERNATIVES = {
     "moon": ["NIGHT LAMP", "LUNE"],
     "sea": ["BRINE", "SALT FLOOD"],
     "salt": ["SODIUM"],
     "can": ["TIN"],
     "lungs": [],
 }
-WORDS = [*SYNONYMS_adversary, "the", "tides", "x2", "naïve", "read_csv"]
+WORDS = [*ALTERNATIVES, "the", "tides", "x2", "naïve", "read_csv"]
 BETWEEN = [" ", "  ", ", ", "-", "\t", " (", "! ", "\n", " ... ", "'s "]
 
 
@@ -291,7 +296,7 @@ def attack(text: str, *relevant: str, seed: int = 0) -> Attacked:
         text,
         set(relevant),
         terms,
-        lambda word: SYNONYMS_adversary.get(word, []),
+        lambda word: ALTERNATIVES.get(word, []),
         lambda word: draw(seed, "test", "q", word),
     )
 
@@ -339,7 +344,7 @@ def test_only_matching_words_change_and_no_relevant_term_is_added(text: str, rel
     found = attack(text, *relevant, seed=seed)
     pattern, places = "", []
     for piece in re.split(r"(\w+)", text):
-        fit = [name for name in SYNONYMS_adversary.get(piece, ()) if terms(name).isdisjoint(relevant)]
+        fit = [name for name in ALTERNATIVES.get(piece, ()) if terms(name).isdisjoint(relevant)]
         matched = piece in relevant and piece not in FUNCTION_WORDS
         pattern += f"({'|'.join(map(re.escape, fit))})" if matched and fit else re.escape(piece)
         places += [piece] if matched and fit else []

@@ -328,7 +328,7 @@ def test_an_undefined_ratio_is_named_in_every_format(inputs: list[Path], tmp_pat
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40
-ANSWERED_robustness = {
+ATTACKED = {
     "bm25": 32, "bm25@char-swap": 16, "bm25@word-order-swap": 32, "bm25@mine": 24,
     "both": 36, "both@mine": 35, "both@word-order-swap": 36, "both@char-swap": 34,
 }  # fmt: skip
@@ -348,16 +348,16 @@ def qrels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def paths_robustness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     return [
         write_run(folder / f"{name}.parquet", {f"q{n:02}": ["d" if n < right else "x"] for n in range(QUESTIONS)})
-        for name, right in ANSWERED_robustness.items()
+        for name, right in ATTACKED.items()
     ]
 
 
-def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, paths_robustness: list[Path]) -> None:
-    found = robustness(paths_robustness, qrels=qrels, measures=["R@1", "MRR@10"])
+def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacked: list[Path]) -> None:
+    found = robustness(attacked, qrels=qrels, measures=["R@1", "MRR@10"])
     assert found.systems == ["bm25", "both"]
     assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
     assert found.means["bm25@char-swap", "R@1"] == 16 / 40
@@ -365,8 +365,8 @@ def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, paths_r
     assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
 
 
-def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, paths_robustness: list[Path]) -> None:
-    drops = robustness(paths_robustness, qrels=qrels, measures=["R@1"]).drops
+def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, attacked: list[Path]) -> None:
+    drops = robustness(attacked, qrels=qrels, measures=["R@1"]).drops
     values = dict(drops.values.filter(run="bm25").select("qid", "value").iter_rows())
     assert values == pytest.approx(
         {f"q{n:02}": 0 if n < 16 else 1 / 3 if n < 24 else 2 / 3 if n < 32 else 0 for n in range(QUESTIONS)}
@@ -376,21 +376,21 @@ def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, paths_ro
 
 
 def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
-    qrels: Path, paths_robustness: list[Path]
+    qrels: Path, attacked: list[Path]
 ) -> None:
-    found = robustness(paths_robustness, qrels=qrels, measures=["R@1"])
+    found = robustness(attacked, qrels=qrels, measures=["R@1"])
     pairs = found.comparisons.select("run", "baseline", "wins", "losses").rows()
     assert pairs[0] == ("bm25@char-swap", "bm25", 0, 16)
     assert ("both@mine", "both", 0, 1) in pairs
     assert len(pairs) == 6
     (drop,) = found.drops.comparisons.select("run", "baseline", "difference").rows()
     assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
-    other = robustness(paths_robustness, qrels=qrels, measures=["R@1"], baseline=["both"])
+    other = robustness(attacked, qrels=qrels, measures=["R@1"], baseline=["both"])
     assert other.drops.comparisons["run"].to_list() == ["bm25"]
 
 
-def test_json_csv_and_markdown_have_the_same_figures_robustness(qrels: Path, paths_robustness: list[Path]) -> None:
-    found = robustness(paths_robustness, qrels=qrels, measures=["R@1", "MRR@10"])
+def test_json_csv_and_markdown_have_the_same_figures_under_attacks(qrels: Path, attacked: list[Path]) -> None:
+    found = robustness(attacked, qrels=qrels, measures=["R@1", "MRR@10"])
     content = json.loads(text(found, "json"))
     ours = content["systems"][0]["measures"]["R@1"]
     assert (ours["original"], ours["char-swap"], ours["mean_drop"]) == (0.8, 0.4, pytest.approx(0.2))
@@ -405,7 +405,7 @@ def test_json_csv_and_markdown_have_the_same_figures_robustness(qrels: Path, pat
 
 
 def test_incomplete_runs_are_refused_before_any_work(
-    qrels: Path, paths_robustness: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qrels: Path, attacked: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with raises("no-such-run"):
@@ -415,9 +415,7 @@ def test_incomplete_runs_are_refused_before_any_work(
     with raises("no-such-run", run="dense@y"):
         systems_and_attacks(["bm25", "bm25@x", "bm25@y", "dense", "dense@x"])
     with raises("unknown-choice", option="baseline", value="bm25@mine"):
-        robustness(
-            paths_robustness, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet"
-        )
+        robustness(attacked, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet")
     assert not (tmp_path / "v.parquet").exists()
-    command = ["evaluate", *paths_robustness, "--qrels", qrels, "--robustness", "--complement", "bm25", "both"]
+    command = ["evaluate", *attacked, "--qrels", qrels, "--robustness", "--complement", "bm25", "both"]
     refused(*command, problem="option-does-not-apply", option="complement")

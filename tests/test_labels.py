@@ -160,7 +160,7 @@ SMALL = 3
 
 
 @pytest.fixture(scope="module")
-def index_label(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bm25(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return index_bm25(tiny, output=tmp_path_factory.mktemp("label") / "bm25", threads=1)
 
 
@@ -172,12 +172,10 @@ def counts_of(path: Path) -> dict[str, Any]:
     return artifacts.read_manifest(path, Kind.LABELS).counts
 
 
-def test_every_sentence_gets_the_hits_of_search(
-    tiny: Path, index_label: Path, tmp_path: Path, notices: Notices
-) -> None:
-    found = labels_of(tiny, tmp_path / "labels", index=index_label, queries_from="all", depth=4)
+def test_every_sentence_gets_the_hits_of_search(tiny: Path, bm25: Path, tmp_path: Path, notices: Notices) -> None:
+    found = labels_of(tiny, tmp_path / "labels", index=bm25, queries_from="all", depth=4)
     sentences = pl.concat(Sentences(tiny, "all", 0).blocks())
-    run = open_bm25(index_label).search(sentences, 4)
+    run = open_bm25(bm25).search(sentences, 4)
     assert found["qid"].to_list() == run["qid"].unique(maintain_order=True).to_list()
     lists = found.explode("docids", "scores").select("qid", docid="docids", score="scores")
     assert lists.equals(run.select("qid", "docid", "score"))
@@ -187,15 +185,15 @@ def test_every_sentence_gets_the_hits_of_search(
         "queries": 15, "labelled": 15, "without_hits": 0, "hits": len(run), "shards": 1,
     }  # fmt: skip
     assert notices.says("written", queries=15, hits=len(run), without_hits=0)
-    label(tiny, output=tmp_path / "labels", index=index_label, queries_from="all", depth=4)
+    label(tiny, output=tmp_path / "labels", index=bm25, queries_from="all", depth=4)
     assert notices.says("up-to-date")
 
 
 def test_given_queries_keep_their_ids_and_those_without_a_hit_are_dropped(
-    tiny: Path, index_label: Path, tmp_path: Path, notices: Notices
+    tiny: Path, bm25: Path, tmp_path: Path, notices: Notices
 ) -> None:
     """Query 005 has only stop words, and no document has the words of 006."""
-    found = labels_of(tiny, tmp_path / "labels", index=index_label, split="test")
+    found = labels_of(tiny, tmp_path / "labels", index=bm25, split="test")
     assert found["qid"].to_list() == ["001", "002", "003", "004"]
     assert found["text"].to_list() == [text for _, text in TINY_QUERIES["test"][:4]]
     assert found["source"].null_count() == 4
@@ -206,21 +204,21 @@ def test_given_queries_keep_their_ids_and_those_without_a_hit_are_dropped(
     }  # fmt: skip
 
 
-def test_a_run_gives_the_labels_of_its_index(tiny: Path, index_label: Path, tmp_path: Path) -> None:
+def test_a_run_gives_the_labels_of_its_index(tiny: Path, bm25: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = open_bm25(index_label).search(queries, 10)
+    hits = open_bm25(bm25).search(queries, 10)
     write_run(run, hits.rows())
     by_run = labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=2)
-    assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=index_label, split="test", depth=2))
+    assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=bm25, split="test", depth=2))
     assert by_run["docids"].list.len().max() == 2
     assert read_run(run)["rank"].max() > 2, "the run is deeper"  # type: ignore[operator]
 
 
 @pytest.fixture(scope="module")
-def retriever(tiny: Path, index_label: Path, tiny_bert: Path) -> Path:
-    dense = encode(tiny, model=str(tiny_bert), output=index_label.with_name("dense"))
-    return compose([index_label, dense], method="minmax", output=index_label.with_name("retriever"))
+def retriever(tiny: Path, bm25: Path, tiny_bert: Path) -> Path:
+    dense = encode(tiny, model=str(tiny_bert), output=bm25.with_name("dense"))
+    return compose([bm25, dense], method="minmax", output=bm25.with_name("retriever"))
 
 
 def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tmp_path: Path) -> None:
@@ -246,10 +244,10 @@ def test_a_retriever_labels_sentences_without_dropped_passages(tmp_path: Path, t
 
 
 def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
-    tiny: Path, index_label: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = open_bm25(index_label).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
+    hits = open_bm25(bm25).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
     run = write_run(tmp_path / "run.parquet", hits.rows())
     monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
     found = labels_of(tiny, tmp_path / "labels", run=run, split="test")
@@ -261,11 +259,11 @@ def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
 
 def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", ["", "Only one sentence here", ""])
-    index_label = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
-    found = labels_of(corpus, tmp_path / "labels", index=index_label)
+    bm25 = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
+    found = labels_of(corpus, tmp_path / "labels", index=bm25)
     assert found.select("qid", "source", "docids").rows() == [("d1#1", "d1", ["d1"])]
     with raises("no-hits", count=1):
-        labels_of(corpus, tmp_path / "none", index=index_label, keep_own=False)
+        labels_of(corpus, tmp_path / "none", index=bm25, keep_own=False)
     assert not (tmp_path / ".none.partial").exists()
 
 
@@ -278,12 +276,12 @@ def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
     ids=str,
 )
 def test_the_size_of_a_shard_changes_no_label(
-    tiny: Path, index_label: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """Memory holds two shards, so it does not grow with the number of queries."""
-    whole = labels_of(tiny, tmp_path / "whole", index=index_label, **options)
+    whole = labels_of(tiny, tmp_path / "whole", index=bm25, **options)
     monkeypatch.setattr(SHARD, SMALL)
-    parts = labels_of(tiny, tmp_path / "parts", index=index_label, **options)
+    parts = labels_of(tiny, tmp_path / "parts", index=bm25, **options)
     assert whole.equals(parts)
     sizes = [len(table) for table in open_labels(tmp_path / "parts").tables()]
     assert max(sizes) == SMALL

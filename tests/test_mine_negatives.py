@@ -255,7 +255,7 @@ def run_of(examples: pl.DataFrame, depth: int = DEPTH) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"qid": str, "docid": str, "rank": pl.Int32, "score": pl.Float32}, orient="row")
 
 
-def mined_negatives(
+def drawn(
     examples: pl.DataFrame,
     sources: list[Source],
     *,
@@ -304,7 +304,7 @@ def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
 ) -> None:
     examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
     sources = [Source("bm25", count), *([Source(RANDOM, random)] if random else [])]
-    chosen, _ = mined_negatives(examples, sources, seed=seed)
+    chosen, _ = drawn(examples, sources, seed=seed)
     relevant = set(examples.select("qid", "docid").iter_rows())
     assert not relevant & set(chosen.select("qid", "docid").iter_rows())
     assert not chosen.select("example", "docid").is_duplicated().any()
@@ -314,10 +314,10 @@ def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
 def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
     pairs = [(f"q{number}", f"d{number % 7}") for number in range(30)]
     sources = [Source("bm25", 4), Source(RANDOM, 2)]
-    whole = as_sets(mined_negatives(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
-    turned = as_sets(mined_negatives(examples_of(*pairs[::-1]), sources, prob=0.7)[0], examples_of(*pairs[::-1]))
-    alone = as_sets(mined_negatives(examples_of(pairs[5]), sources, prob=0.7)[0], examples_of(pairs[5]))
-    other = as_sets(mined_negatives(examples_of(*pairs), sources, prob=0.7, seed=2)[0], examples_of(*pairs))
+    whole = as_sets(drawn(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
+    turned = as_sets(drawn(examples_of(*pairs[::-1]), sources, prob=0.7)[0], examples_of(*pairs[::-1]))
+    alone = as_sets(drawn(examples_of(pairs[5]), sources, prob=0.7)[0], examples_of(pairs[5]))
+    other = as_sets(drawn(examples_of(*pairs), sources, prob=0.7, seed=2)[0], examples_of(*pairs))
     assert whole == turned
     assert alone[pairs[5]] == whole[pairs[5]]
     assert other != whole
@@ -325,7 +325,7 @@ def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
 
 def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
     examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
-    chosen, _ = mined_negatives(examples, [Source("bm25", 3)], skip_top=5)
+    chosen, _ = drawn(examples, [Source("bm25", 3)], skip_top=5)
     counts = chosen.group_by("docid").len()
     expected = 3 * 3000 / (DEPTH - 5)
     assert set(counts["docid"]) == {f"d{rank - 1}" for rank in range(6, DEPTH + 1)}
@@ -335,7 +335,7 @@ def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
 def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
     large = pl.Series("docid", [f"d{number}" for number in range(1000)])
     examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
-    chosen, _ = mined_negatives(examples, [Source(RANDOM, 4)], corpus=large)
+    chosen, _ = drawn(examples, [Source(RANDOM, 4)], corpus=large)
     counts = np.bincount(chosen["docid"].str.slice(1).cast(pl.Int64).to_numpy(), minlength=1000)
     expected = 4 * 5000 / 999
     assert counts[0] == 0
@@ -344,14 +344,14 @@ def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
 
 def test_prob_is_the_fraction_of_negatives_from_the_source() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
-    chosen, _ = mined_negatives(examples, [Source("bm25", 5)], prob=0.3)
+    chosen, _ = drawn(examples, [Source("bm25", 5)], prob=0.3)
     assert (chosen["source"] == "bm25").mean() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 10_000) ** 0.5)
     assert (chosen.group_by("example").len()["len"] == 5).all()
 
 
 def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
-    chosen, _ = mined_negatives(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
+    chosen, _ = drawn(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
     per_list = chosen.group_by("example", "source").len().pivot("source", index="example", values="len")
     assert set(per_list.select("bm25", "dense", RANDOM).iter_rows()) == {(6, 3, 2)}
     assert set(chosen.group_by("example", maintain_order=True).first()["source"]) == {"bm25", "dense", RANDOM}
@@ -359,7 +359,7 @@ def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
 
 def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
     examples = examples_of(("q", "d0"))
-    chosen, tally = mined_negatives(examples, [Source("bm25", 5)], depth=4)
+    chosen, tally = drawn(examples, [Source("bm25", 5)], depth=4)
     assert sorted(chosen.filter(source="bm25")["docid"]) == ["d1", "d2", "d3"]
     assert len(chosen.filter(source=RANDOM)) == 2
     assert tally.counts["bm25"][SHORT] == 1
@@ -369,7 +369,7 @@ def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
 
 def test_each_filter_counts_what_it_drops() -> None:
     examples = examples_of(("q", "d3"))
-    _, tally = mined_negatives(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
+    _, tally = drawn(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
     # Scores 20 to 1; the positive d3 has 17. Maximum score 15 drops 20, 19, 18, 16; margin 0.5 (8.5) drops 15 to 9.
     counts = tally.counts["bm25"]
     assert [counts[name] for name in ("judged relevant", "max score", "relative margin")] == [1, 4, 7]
@@ -387,7 +387,7 @@ def test_a_relative_margin_is_below_a_negative_score_too() -> None:
 
 def test_a_filter_changes_no_other_draw() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
-    free, filtered = (mined_negatives(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
+    free, filtered = (drawn(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
     kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
     assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
 
@@ -444,9 +444,9 @@ def test_sets_over_other_corpora_keep_their_documents_apart(tiny: Path, tmp_path
 def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_path: Path) -> None:
     """As DPR-multi: the query ids of the files are those of their sets."""
     items, wanted = [], {"nq": ["lungs", "salt"], "web": ["dense", "salt"]}
-    for name, negatives in wanted.items():
+    for name, docids in wanted.items():
         shutil.copytree(tiny, tmp_path / name)
-        lines = [f"t1\t007\t{docid}" for docid in negatives]
+        lines = [f"t1\t007\t{docid}" for docid in docids]
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
         items.append(f"given:{tmp_path / name}.tsv")
     rows = pl.read_parquet(
@@ -455,9 +455,9 @@ def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_
             output=tmp_path / "x.parquet",
         )
     )  # fmt: skip
-    for name, negatives in wanted.items():
+    for name, docids in wanted.items():
         drawn = rows.filter(qid=f"{name}:t1")["negatives"][0].struct.field("docid")
-        assert sorted(drawn) == negatives
+        assert sorted(drawn) == docids
     kinds = {source.name: source.count for source in MineNegatives(
         [tmp_path / name for name in wanted], sources=items, output=tmp_path / "y").plan()}  # fmt: skip
     assert kinds == {"given": 8}

@@ -313,7 +313,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
 
 
-PLAN_memory: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
+IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
 EXAMPLE = {"query": "salt", "positive": "salt in water", "negatives": ["oxygen", "pepper"]}
 
 
@@ -331,12 +331,12 @@ def test_the_weights_are_those_of_the_command(
     tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str
 ) -> None:
     mined = mine_negatives(tiny, split="train", index=tiny_bm25, output=tmp_path / "train.parquet")
-    train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **PLAN_memory)
+    train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **IN_MEMORY)
     examples = [
         {"query": row["query"], "positive": document(row), "negatives": [document(each) for each in row["negatives"]]}
         for row in pq.read_table(mined).to_pylist()
     ]
-    trained = train(examples, tiny_bert, loss=loss, options=Sampling(**PLAN_memory))
+    trained = train(examples, tiny_bert, loss=loss, options=Sampling(**IN_MEMORY))
     wanted = open_encoder(tmp_path / "encoder", dtype="fp32")
     texts = ["salt in sea water", "oxygen"]
     np.testing.assert_array_equal(trained.encode_queries(texts), wanted.encode_queries(texts))
@@ -348,7 +348,7 @@ def document(row: dict[str, Any]) -> dict[str, str]:
 
 def test_callbacks_receive_every_step(tiny_bert: Path) -> None:
     recorded = Recorded()
-    train([EXAMPLE] * 3, tiny_bert, options=Sampling(**PLAN_memory), callbacks=[recorded])
+    train([EXAMPLE] * 3, tiny_bert, options=Sampling(**IN_MEMORY), callbacks=[recorded])
     assert recorded.steps == [1, 2, 3]
 
 
