@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, hybrid, refused
+from command import Notices, hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.reporting.aggregate import Aggregate
@@ -61,22 +61,6 @@ def test_every_format_has_the_same_means(inputs: list[str]) -> None:
         assert ".4333" in text or "0.4333" in text
     content = json.loads(hybrid("evaluate", "--aggregate", *inputs, "--format", "json").out)
     assert len(content["means"]) == 2 * 4
-
-
-def test_unusable_input_is_refused(inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other").mkdir()
-    other = write(tmp_path / "other", "a", "R@10")
-    words = ["evaluate", "--aggregate", *inputs]
-    refused(*words, f"b={other}", problem="no-scores", path="a.parquet", measure="R@10", run="bm25")
-    refused(*words, "--measures", "P@5", problem="no-scores")
-    refused(*words, "--split", "test", problem="option-does-not-apply", option="split")
-    refused(*words, "nothing.parquet", problem="no-such-file", path="nothing.parquet")
-    refused(*words, f"b={inputs[0].partition('=')[2]}", problem="repeated-input", path="a.parquet")
-    for name in ("macro", "micro/x"):
-        refused("evaluate", "--aggregate", f"{name}={other}", problem="invalid-name")
-    (tmp_path / "copy.parquet").write_bytes(other.read_bytes())
-    refused("evaluate", "--aggregate", other, "copy.parquet", problem="repeated-input", path="copy.parquet")
 
 
 def test_measurements_with_other_settings_are_named(tmp_path: Path, notices: Notices) -> None:

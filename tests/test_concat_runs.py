@@ -5,8 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import polars as pl
-from command import Notices, hybrid, raises
+from command import Notices, hybrid
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
@@ -32,25 +31,12 @@ def test_the_concatenated_parts_of_a_run_are_the_run(homes: list[int]) -> None:
     assert found.sort("qid", "rank").equals(whole)
 
 
-def test_ranks_and_scores_are_unchanged(tmp_path: Path) -> None:
-    odd = write_run(tmp_path / "odd.parquet", [("q9", "b", 1, 1.0), ("q9", "a", 2, 1.0), ("q9", "c", 3, 5.0)])
-    found = runs.read_run(concat_runs([odd, write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet"))
-    assert found.rows() == [*runs.read_run(odd).rows(), *HITS]
-
-
 def test_a_run_without_hits_adds_nothing(tmp_path: Path) -> None:
     open_output(tmp_path / "empty.parquet").write([run_table().slice(0, 0)])
     output = concat_runs(
         [tmp_path / "empty.parquet", write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet"
     )
     assert runs.read_run(output).rows() == HITS
-
-
-def test_a_trec_run_can_be_concatenated(tmp_path: Path) -> None:
-    trec = tmp_path / "run.trec"
-    trec.write_text("q9 Q0 a 1 2.5 tag\n", "utf-8")
-    found = runs.read_run(concat_runs([trec, write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet"))
-    assert found.rows()[0] == ("q9", "a", 1, 2.5)
 
 
 def test_the_manifest_counts_queries_and_names_the_runs(tmp_path: Path, notices: Notices) -> None:
@@ -71,20 +57,6 @@ def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:
         "duplicate-query", {"path": Path(paths[1]), "id": "q1", "other": Path(paths[0]), "count": 2}
     )  # fmt: skip
     assert not (tmp_path / "all.parquet").exists()
-
-
-def test_a_single_run_is_refused(tmp_path: Path) -> None:
-    with raises("too-few-runs"):
-        concat_runs([write_run(tmp_path / "a.parquet")], output=tmp_path / "all.parquet")
-
-
-def test_other_files_are_refused(tmp_path: Path, tiny: Path) -> None:
-    queries = tiny / "queries.test.parquet"
-    with raises("other-kind", path="queries.test.parquet"):
-        concat_runs([write_run(tmp_path / "a.parquet"), queries], output=tmp_path / "all.parquet")
-    pl.DataFrame({"qid": ["q"]}).write_parquet(tmp_path / "b.parquet")
-    with raises("no-such-column", path="b.parquet", column="docid"):
-        concat_runs([write_run(tmp_path / "c.parquet"), tmp_path / "b.parquet"], output=tmp_path / "all.parquet")
 
 
 # ------------------------------------------------------------------------------------------------------------- passages
@@ -110,13 +82,6 @@ def test_a_document_has_the_score_of_its_best_passage(hits: list[tuple[int, int,
     for _, part in found.group_by("qid"):
         assert part["rank"].to_list() == list(range(1, len(part) + 1))
         assert part["score"].is_sorted(descending=True)
-
-
-def test_a_document_that_is_no_passage_is_refused(tmp_path: Path) -> None:
-    words = ["concat-runs", write_run(tmp_path / "a.parquet"), "--max-per", "doc"]
-    done = hybrid(*words, "--output", tmp_path / "b.parquet")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert (done.problem, done.fields["id"], done.fields["query"]) == ("not-a-passage", "a", "q1")
 
 
 def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny: Path, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from gradient_descent import gradient_descent
 from test_train_dense import PLAN, weights, write_examples
 
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import diagnostics
-from hybrid_cli.training.losses import LossInputs, bpr, margin, nll, residual_margin, with_distillation, with_prefixes
+from hybrid_cli.training.losses import LossInputs, margin, nll, residual_margin, with_distillation, with_prefixes
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +42,6 @@ def test_active_triples_of_the_hinge_by_hand() -> None:
     assert recorded(batch) == pytest.approx({"active_share": 0.5, "mean_margin": 1.3})
     margin(batch, xi=1.1)
     assert recorded(batch) == pytest.approx({"active_share": 1.0, "mean_margin": 1.1})
-
-
-def test_similarities_by_hand() -> None:
-    batch = scored([3.0, 5.0], [2.0, 1.0], [(0.0, 0.0)] * 2)
-    assert {name: value.item() for name, value in batch.similarities().items()} == {
-        "positive_similarity": 4.0,
-        "negative_similarity": 1.5,
-    }
 
 
 def test_the_probability_that_is_not_on_the_positive() -> None:
@@ -86,12 +77,6 @@ def test_prefixes_and_heads_record_the_vectors_that_search() -> None:
         both := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher)
     )
     assert both.recorded == {**small.recorded, **small.similarities()}
-
-
-def test_binary_codes_record_both_losses() -> None:
-    batch = scored([3.0, 3.0], [2.0, -2.0], [(0.0, 0.0)] * 2)
-    bpr(batch, xi=0.1)
-    assert set(batch.recorded) == {"active_share", "candidates_active_share"}
 
 
 @pytest.mark.parametrize("options", [{"loss": "nll"}, {"loss": "margin"}, {"loss": "nll", "chunk_size": 3}])
@@ -134,13 +119,3 @@ def test_training_without_loss_warns_and_keeps_the_weights(
     )
     assert weights(out) == weights(start)
     assert not notices.says("hardly-any-loss"), "the margin of 1 leaves loss"
-
-
-def test_the_progress_line_averages_the_last_ten_steps() -> None:
-    curve = [
-        (step, name, value) for step in range(1, 21) for name, value in (("nll", 9.0), ("active_share", step / 40))
-    ]
-    assert diagnostics.line(curve) == "active 39%"
-    assert diagnostics.line([]) == ""
-    curve += [(20, "mean_margin", 0.975), (20, "positive_similarity", 0.614), (20, "negative_similarity", 0.31)]
-    assert diagnostics.line(curve) == "active 39%, margin 0.97, positives 0.61, negatives 0.31"

@@ -78,29 +78,11 @@ def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert lucene.state == "missing"
 
 
-def test_two_builds_of_faiss_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "version", lambda name: "1.0")
-    assert stage.faiss().state == "missing"
-    assert "uninstall" in stage.faiss().advice
-
-
 def test_missing_wordnet_and_full_disk_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wordnet, "find", lambda: None)
     assert stage.wordnet_data().state == "none"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1})())
     assert by_name(stage.machine())["disk"].state == "none"
-
-
-def test_a_gpu_needs_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = "NVIDIA A100, 40960 MiB, 8.0"
-    monkeypatch.setattr(stage, "output_of", lambda *words: gpu if words[0] == "nvidia-smi" else "")
-    monkeypatch.setattr(stage, "version", lambda name: "2.9.0+cpu")
-    checks = by_name(stage.torch_and_gpu())
-    assert (checks["GPU"].state, checks["GPU"].found) == ("none", gpu)
-    assert "CUDA build" in checks["GPU"].advice
-    assert checks["bf16"].present
-    monkeypatch.setattr(stage, "version", lambda name: "2.9.0+cu128")
-    assert by_name(stage.torch_and_gpu())["GPU"].state == "ok"
 
 
 def test_a_missing_component_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,24 +91,6 @@ def test_a_missing_component_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> No
     assert done.code == 1
     assert "torch" in done.out
     assert done.is_problem("missing-package")
-
-
-def test_an_optional_component_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    show_checks([Check("GPU", False, "no NVIDIA driver", needed=False)], Doctor())
-    assert "none" in capsys.readouterr().out
-
-
-def test_requirements_have_their_extra() -> None:
-    found = dict(stage.requirements())
-    assert found["polars"] == ""
-    assert found["ir_datasets"] == "irds"
-
-
-@pytest.mark.parametrize(
-    ("gpu", "native"), [("NVIDIA A100, 40960 MiB, 8.0", True), ("Tesla V100, 16384 MiB, 7.0", False)]
-)
-def test_bf16_needs_compute_capability_8(gpu: str, native: bool) -> None:
-    assert stage.has_bf16([gpu]) is native
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import polars as pl
 import pytest
@@ -33,12 +31,6 @@ def test_keys_are_different_for_each_seed_and_place() -> None:
     found = draws.keys(seeds, places)
     assert len(set(found.tolist())) == 10_000
     assert (found / 2**64).mean() == pytest.approx(0.5, abs=0.02)
-
-
-def test_a_sample_of_all_rows_draws_nothing() -> None:
-    chance = draws.rng(1)
-    assert draws.sample(3, 5, chance).tolist() == [0, 1, 2]
-    assert chance.random() == draws.rng(1).random()
 
 
 @given(
@@ -78,11 +70,3 @@ def test_a_stream_sample_has_the_wanted_size_for_any_blocks(sizes: list[int], da
     assert len(set(part)) == len(part) == expected
     assert part == sorted(part)
     assert part == pl.concat(draws.stream_sample([rows], len(rows), expected, seed))["row"].to_list()
-
-
-def test_every_row_is_equally_likely_in_a_stream_sample() -> None:
-    rows = pl.DataFrame({"row": range(10)})
-    taken = Counter(
-        row for seed in range(2000) for part in draws.stream_sample([rows], 10, 3, seed) for row in part["row"]
-    )
-    assert all(abs(taken[row] - 600) < 5 * (2000 * 0.3 * 0.7) ** 0.5 for row in range(10))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command import Refusal, hybrid, raises, refusal
+from command import hybrid, raises
 
 from hybrid_cli.cli.config import configured_values
 from hybrid_cli.presets import experiments
@@ -36,10 +36,6 @@ def settings(name: str, command: str) -> Any:
     needed = {key: "x" for key, each in kind.declared().items() if each.default is REQUIRED and key not in values}
     unused = (command == "fuse" and not values.get("tune")) or values.get("loss") in ("nll", "bpr", "residual-margin")
     return kind(**{**needed, **({} if unused else OTHERS.get(command, {})), **values})
-
-
-def test_every_published_experiment_has_a_file() -> None:
-    assert tuple(experiments()) == NAMES
 
 
 @pytest.mark.parametrize(("name", "command"), SECTIONS)
@@ -88,15 +84,6 @@ def test_an_experiment_has_the_published_values(name: str, command: str, publish
     assert {key: getattr(found, key) for key in published} == published
 
 
-def test_the_docs_list_the_commands_of_each_experiment() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
-    rows = [
-        line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `") and "evaluate |" in line
-    ]
-    listed = {name.strip("`"): commands.split(", ") for names, commands in rows for name in names.split(", ")}
-    assert listed == {name: list(yaml.safe_load(file.read_text())) for name, file in experiments().items()}
-
-
 def test_several_files_are_merged_and_the_last_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,24 +105,6 @@ def test_a_flag_of_a_file_is_unset_by_its_negative_form(tmp_path: Path, words: l
     given = ["train-dense", tmp_path / "none", "--config", tmp_path / "mine.yaml", *words, "--output", tmp_path / "x"]
     done = hybrid(*given, "--verbose")
     assert ("keep_epochs = True" in done.err) is kept, done.err
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("k1: abc\n", refusal("not-a-number", option="k1", value="abc")),
-        ("k1: 1\nindex-bm25:\n  k1: 2\n", refusal("no-such-command", path="mine.yaml", value="k1")),
-        (
-            "fuse:\n  tune: true\nindex-bn25:\n  k1: 2\n",
-            refusal("no-such-command", path="mine.yaml", value="index-bn25"),
-        ),
-    ],
-)
-def test_errors_in_a_file_name_it(tmp_path: Path, content: str, problem: Refusal) -> None:
-    (tmp_path / "mine.yaml").write_text(content)
-    done = hybrid("index-bm25", tmp_path, "--config", tmp_path / "mine.yaml", "--output", tmp_path / "x")
-    assert (done.code, done.is_problem(problem)) == (2, True), done
-    assert "mine.yaml" in done.err, "the place of the option"
 
 
 def test_a_file_of_several_commands_gives_each_its_own_options(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 from causal_models import KINDS, TEXTS, write_causal
-from command import hybrid
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -19,8 +18,6 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
-
-QUICK = ["--max-steps", 2, "--batch-size", 4, "--precision", "fp32"]
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +105,3 @@ def test_sparse_weights_equal_those_of_single_texts(models: dict[str, Path], kin
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert together[:3].any()
     assert not together[3].any() or kind == "llama"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_command_accepts_such_a_model(
-    tiny: Path, examples: Path, models: dict[str, Path], rerankers: dict[str, Path], kind: str, tmp_path: Path
-) -> None:
-    model, run = models[kind], examples.parent / "run.parquet"
-    commands = [
-        ["encode", tiny, "--model", model, "--dtype", "fp32", "--output", tmp_path / "index"],
-        ["search", tiny, "--split", "test", "--index", tmp_path / "index", "--output", tmp_path / "dense.parquet"],
-        ["rerank", run, "--model", rerankers[kind], "--output", tmp_path / "reranked.parquet"],
-        ["train-dense", examples, "--model", model, *QUICK, "--output", tmp_path / "dense"],
-        ["train-sparse", examples, "--model", model, "--architecture", "unicoil", *QUICK, "--output", tmp_path / "s"],
-        ["train-reranker", examples, "--model", model, *QUICK, "--output", tmp_path / "reranker"],
-        ["rerank", run, "--model", tmp_path / "reranker", "--output", tmp_path / "again.parquet"],
-    ]
-    for words in commands:
-        done = hybrid(*words)
-        assert done.code == 0, done.err
-    training = ["--model", model, *QUICK, "--output", tmp_path / "refused"]
-    for problem, *words in (
-        ["tokenizer-without-mask", "pretrain", tiny, "--model", model, "--output", tmp_path / "refused"],
-        ["architecture-unsupported", "train-sparse", examples, "--architecture", "splade", *training],
-        ["tokenizer-without-separator", "train-dense", examples, "--markers", "replace", *training],
-    ):
-        done = hybrid(*words)
-        assert (done.code, done.err.count("\n"), done.problem) == (2, 1, problem), done

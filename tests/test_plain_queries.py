@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
-from command import hybrid, raises
+from command import raises
 from tiny_collection import write_lines
 
-from hybrid_cli import runs
 from hybrid_cli.collections import collection
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
@@ -71,14 +69,3 @@ def test_other_forms_are_refused_with_the_first_line(tmp_path: Path, name: str, 
     assert repr(content.splitlines()[0][:60]).rstrip("'") in message
     assert "\n" not in message
     assert "c" * 100 not in message.partition("first line")[2]
-
-
-def test_search_takes_a_query_per_line(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt in the sea", "d2,two tides of a day")
-    data = prepare(PrepareFiles([docs], output=tmp_path / "data"))
-    queries = write_lines(tmp_path / "q.txt", "salt", "day tides")
-    assert hybrid("index-bm25", data, "--output", tmp_path / "bm25").code == 0
-    done = hybrid("search", "--queries", queries, "--index", tmp_path / "bm25", "--output", tmp_path / "run.parquet")
-    assert done.code == 0, done.err
-    hits = runs.read_run(tmp_path / "run.parquet")
-    assert hits.filter(pl.col("rank") == 1).select("qid", "docid").rows() == [("1", "d1"), ("2", "d2")]

@@ -24,11 +24,6 @@ def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     assert runs.ranked(hits)["docid"].to_list() == ["10", "9", "B", "a", "é"]
 
 
-def test_a_query_in_two_pieces_is_one_query() -> None:
-    hits = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
-    assert runs.ranked(hits).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
-
-
 def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Path) -> None:
     assert list(runs.name_runs(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
     assert list(runs.name_runs(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
@@ -38,21 +33,9 @@ def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Pat
     assert runs.name_runs([odd]) == {"k1=0.9": odd}
 
 
-def test_two_runs_with_the_same_name_are_refused() -> None:
-    with raises("duplicate-name", name="a"):
-        runs.name_runs(["a=x.parquet", "a=y.parquet"])
-    with raises("repeated-input", path="x.parquet"):
-        runs.name_runs(["x.parquet", "x.parquet"])
-
-
 def test_positions_find_ids_or_name_the_unknown_ones() -> None:
     known = pl.Series(["a", "b", "c", "b"])
     assert runs.positions(pl.Series(["c", "b", "c"]), known, "no document").tolist() == [2, 1, 2]
     assert not len(runs.positions(pl.Series([], dtype=pl.String), known, "no document"))
     with raises("unknown-id", id="x"):
         runs.positions(pl.Series(["x", "a", "y", "x"]), known, "no document")
-
-
-def test_an_empty_run_has_the_schema_of_a_run() -> None:
-    assert runs.empty().to_arrow().schema.names == ["qid", "docid", "rank", "score"]
-    assert runs.empty().schema == {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -15,12 +14,11 @@ from tiny_collection import (
     write_lines,
 )
 
-from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.readers import irds, trec
+from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import InputError
 from hybrid_cli.json_rows import named_objects, records
-from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
+from hybrid_cli.settings import PrepareDpr, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 # -------------------------------------------------------------------------------------------------------------- msmarco
@@ -35,12 +33,6 @@ def test_triples_become_judgments_of_their_positives(tmp_path: Path) -> None:
     )
     assert collection.read_qrels(made / "qrels.train.parquet").rows() == [("q1", "1", 1), ("q2", "2", 1)]
     assert counts_of(made)["triples"] == {"train": 3}
-
-
-def test_msmarco_documents_have_titles(tmp_path: Path) -> None:
-    corpus = write_lines(tmp_path / "msmarco-docs.tsv", "D1\thttp://x\tA title\tIts body")
-    made = prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
-    assert corpus_of(made) == [("D1", "A title", "Its body")]
 
 
 @pytest.mark.parametrize(
@@ -166,28 +158,6 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
         prepare(PrepareTevatron({"train": tmp_path / "changed.jsonl"}, output=tmp_path / "x"))
 
 
-def test_tevatron_queries_keep_their_answers_and_need_no_negatives_with_a_corpus(tmp_path: Path) -> None:
-    positive = {"docid": "p", "title": "t", "text": "in 1912"}
-    rows = [
-        {"query_id": qid, "query": "when", "answers": answers, "positive_passages": [positive]}
-        for qid, answers in (("7", ["1912", "April"]), ("8", []))
-    ]
-    training = write_lines(tmp_path / "train.jsonl", *map(json.dumps, rows))
-    corpus = write_lines(tmp_path / "corpus.jsonl", json.dumps(positive))
-    made = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "made"))
-    found = collection.read_queries(made / "queries.train.parquet")["answers"].to_list()
-    assert found == [["1912", "April"], None]
-    with pytest.raises(InputError) as caught:
-        prepare(PrepareTevatron({"train": training}, output=tmp_path / "x"))
-    assert (caught.value.code, caught.value.fields["path"]) == ("no-negatives", training)
-
-
-def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
-    questions = write_lines(tmp_path / "qa.csv", "a question\t__import__('os').getcwd()")
-    with raises("not-answers", path="qa.csv", line=1):
-        prepare(PrepareDpr(write_passages(tmp_path), questions={"test": questions}, output=tmp_path / "made"))
-
-
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> None:
     expected = [{"a": "x" * size, "b": [{"c": "}] ,\u00e9\U0001f600"}], "n": None} for size in (0, 1, 50)]
@@ -274,27 +244,6 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
     ]
 
 
-def test_less_and_greater_signs_in_sgml_are_text(tmp_path: Path) -> None:
-    text = "if x < y then z; and p > q holds. 1<2 <!-- no --> a<b>c</b> <?pi?>i <= n"
-    write_lines(tmp_path / "docs", f"<DOC><DOCNO>1</DOCNO><TEXT>{text}</TEXT></DOC>")
-    assert [row.text for row in trec.sgml_documents(tmp_path / "docs")] == [
-        "if x < y then z; and p > q holds. 1<2 a c i <= n"
-    ]
-
-
-def test_incomplete_sgml_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "docs").write_text(SGML + "<DOC>\n<DOCNO>x</DOCNO>")
-    with raises("document-without-end", path="docs", line=12):
-        list(trec.sgml_documents(tmp_path / "docs"))
-
-
-def test_older_trec_disks_are_read_as_latin_1(tmp_path: Path) -> None:
-    (tmp_path / "docs").write_bytes("<DOC><DOCNO>1</DOCNO><TEXT>café</TEXT></DOC>".encode("latin-1"))
-    with raises("not-utf-8"):
-        list(trec.sgml_documents(tmp_path / "docs"))
-    assert [document.text for document in trec.sgml_documents(tmp_path / "docs", "latin-1")] == ["café"]
-
-
 @pytest.mark.parametrize(
     ("fields", "text", "expected"),
     [
@@ -315,27 +264,6 @@ def test_a_query_consists_of_the_topic_fields(
     topics = {"test": tmp_path / "topics.txt"}
     made = prepare(PrepareTrec(corpus, topics=topics, topic_fields=fields, output=tmp_path / "made"))
     assert collection.read_queries(made / "queries.test.parquet").select("qid", "text").rows() == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (
-            {"encoding": "latin-1"},
-            refusal("option-does-not-apply", option="encoding"),
-        ),
-        ({"topic_fields": ["desc"]}, refusal("option-does-not-apply", option="topic_fields")),
-    ],
-)
-def test_options_of_sgml_are_refused_without_a_file_in_sgml(
-    tmp_path: Path, options: dict[str, Any], problem: str | Refusal
-) -> None:
-    corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})
-    topics = {"test": write_lines(tmp_path / "topics.tsv", "1\ta query")}
-    with raises(problem):
-        prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made", **options))
-    made = prepare(PrepareTrec(corpus, topics=topics, output=tmp_path / "made"))
-    assert not {"encoding", "topic_fields", "on_dangling"} & set(artifacts.read_manifest(made).options)
 
 
 # ----------------------------------------------------------------------------------------------------------------- irds
@@ -365,11 +293,3 @@ def test_the_id_of_a_dataset_determines_its_split() -> None:
     assert irds.by_split(["vaswani"]) == {"test": "vaswani"}
     with raises("duplicate-split", split="dev"):
         irds.by_split(["dev=a", "b/dev"])
-
-
-def test_an_unknown_id_and_two_corpora_are_refused() -> None:
-    pytest.importorskip("ir_datasets", reason="needs the extra irds")
-    with raises("unknown-choice", value="no/such/id"):
-        prepare(PrepareIrds("no/such/id", output=Path("made")))
-    with raises("other-corpus"):
-        prepare(PrepareIrds(["beir/scifact/test", "dev=beir/nfcorpus/dev"], output=Path("made")))

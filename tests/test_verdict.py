@@ -33,20 +33,6 @@ def test_the_outcome_is_that_of_a_paired_t_test(mean: float, outcome: str) -> No
     assert Verdict.stored(json.loads(json.dumps(made.content()))) == made
 
 
-def test_a_sentence_names_both_means_and_what_to_do() -> None:
-    good = Verdict.of("nDCG@10", ("bm25", np.full(25, 0.5) + values(0, 25) / 9), ("hybrid", np.full(25, 0.7)))
-    assert good.sentence().startswith(
-        "bm25 .503 -> hybrid .700 nDCG@10 (+.197, 95% interval +.195 to +.199): better on"
-    )
-    bad = Verdict.of("nDCG@10", ("bm25", values(0.6)), ("hybrid", values(0.3, seed=1)))
-    assert bad.sentence().endswith("Keep bm25.")
-    open_ = Verdict.of("nDCG@10", ("bm25", values(0.5, 25)), ("hybrid", values(0.51, 25, seed=4)))
-    assert "25 judged queries cannot tell" in open_.sentence()
-    assert open_.needed is not None and open_.needed > 25  # noqa: PT018
-    one = Verdict.of("nDCG@10", ("bm25", np.zeros(1)), ("hybrid", np.ones(1)))
-    assert (one.outcome, one.interval, one.needed) == ("undecided", None, None)
-
-
 def test_evaluate_ends_with_the_verdict_unless_the_run_was_tuned_on_the_queries(
     tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from verdicts import (
     learning_curves,
     main,
     measurements,
-    settings,
     verdicts,
     with_roc,
 )
@@ -52,12 +51,6 @@ def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES
     return verdicts(values, [claim], curves).get(claim)
 
 
-def curve_table(**terms: tuple[float, float]) -> pl.DataFrame:
-    """Return first and last values of terms, the same for three seeds of the rows a and b."""
-    rows = [(f"{row}-{seed}", name, *ends) for row in "ab" for seed in (1, 2, 3) for name, ends in terms.items()]
-    return pl.DataFrame(rows, NO_CURVES.schema, orient="row")
-
-
 @pytest.mark.parametrize(
     ("better", "gain", "word"),
     [
@@ -77,14 +70,6 @@ def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float],
     assert found.low < found.better - found.worse < found.high
 
 
-def test_one_seed_decides_nothing() -> None:
-    values = measured({"a": (0.45, 0.0), "b": (0.5, 0.0)}, seeds=1)
-    for better, worse in (("a", "b"), ("b", "a")):
-        found = verdict(values, Claim("x", better, worse))
-        assert found is not None
-        assert (found.word, found.seeds) == ("undecided: one seed", ("1",))
-
-
 def test_a_claim_can_be_about_a_share() -> None:
     values = measured({"a": (0.475, 0.0), "b": (0.5, 0.0)})
     words = {}
@@ -102,15 +87,6 @@ def test_only_seeds_of_both_rows_are_compared() -> None:
     assert found.seeds == ("1", "2")
 
 
-def test_a_row_that_was_not_measured_gives_no_verdict() -> None:
-    assert verdict(measured({"a": (0.5, 0.0)}), Claim("x", "a", "missing")) is None
-
-
-def test_rows_without_a_common_seed_give_no_verdict() -> None:
-    values = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=2).filter(pl.col("run").is_in(["a-1", "b-2"]))
-    assert verdict(values, Claim("x", "a", "b")) is None
-
-
 def test_the_claims_of_a_file_are_corrected_together() -> None:
     values = measured({"a": (0.5, 0.0), "b": (0.5, 0.0), "c": (0.5, 0.0)})
     effects = np.random.default_rng(2).normal(0, 0.05, QUERIES)
@@ -124,36 +100,6 @@ def test_the_claims_of_a_file_are_corrected_together() -> None:
     assert alone.word == "holds"
     assert together.p == pytest.approx(20 * alone.p)
     assert together.word.startswith("undecided: p = 0.")
-
-
-def test_rows_that_were_not_trained_need_no_seeds() -> None:
-    values = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=1).with_columns(pl.col("run").str.head(1))
-    found = verdict(values, Claim("x", "a", "b"))
-    assert found is not None
-    assert (found.word, found.seeds) == ("holds", ())
-
-
-@pytest.mark.parametrize(("mean", "word"), [(0.47, "holds"), (0.43, "does not hold")])
-def test_a_row_can_be_compared_with_a_constant(mean: float, word: str) -> None:
-    found = verdict(measured({"a": (mean, 0.0)}), Claim("x", "a", "", gain=0.45))
-    assert found is not None
-    assert (found.word, found.worse) == (word, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("curves", "word"),
-    [
-        pytest.param(curve_table(orthogonality=(0.5, 0.05)), "does not hold", id="the term was minimized"),
-        pytest.param(curve_table(orthogonality=(0.5, 0.2)), "undecided: cos^2 fell by 60%, below 80%", id="not enough"),
-        pytest.param(NO_CURVES, "undecided: no curve", id="unknown"),
-    ],
-)
-def test_orthogonality_is_refuted_only_where_it_was_reached(curves: pl.DataFrame, word: str) -> None:
-    claim = Claim("x", "a", "b", gain=0.02, fall=0.8)
-    for mean, expected in ((0.5, word), (0.55, "holds")):
-        found = verdict(measured({"a": (mean, 0.0), "b": (0.5, 0.0)}), claim, curves)
-        assert found is not None
-        assert found.word == expected
 
 
 def test_a_claim_on_the_curve_is_decided_over_the_seeds() -> None:
@@ -244,30 +190,6 @@ def test_files_of_seeds_are_joined(tmp_path: Path) -> None:
     assert not len(measurements(tmp_path, "y"))
 
 
-def test_a_run_in_two_files_is_refused(tmp_path: Path) -> None:
-    values = measured({"a": (0.55, 0.0)}, seeds=1)
-    for name in ("x", "x-seed-1"):
-        values.write_parquet(tmp_path / f"{name}.parquet")
-    with pytest.raises(ValueError, match=r"\bx\b.*a-1"):
-        measurements(tmp_path, "x")
-
-
-def test_a_claim_on_learning_curves_needs_no_values_of_queries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [
-        (f"positives-{count}-{seed}", "dev_MRR", 0.2, 0.5 - 0.01 * count + 0.001 * seed * count)
-        for count in (1, 2, 10)
-        for seed in (1, 2, 3)
-    ]
-    pl.DataFrame(rows, NO_CURVES.schema, orient="row").write_csv(tmp_path / "positives-1500-steps-curves.csv")
-    monkeypatch.setattr(sys, "argv", ["verdicts.py", str(tmp_path)])
-    assert main() == 0
-    printed = [line for line in capsys.readouterr().out.splitlines() if "positives" in line]
-    assert len(printed) == 2
-    assert printed[1].endswith("| does not hold |")
-
-
 def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,27 +211,6 @@ def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
         assert cells[2] == setting
         assert cells[12].startswith("R@100 0.45")
         assert cells[13] == ("holds (seen before)" if declaration else "holds")
-
-
-def test_roc_has_its_counts() -> None:
-    answered = {"bm25": [1, 1, 0, 0, 0], "a-1": [1, 0, 1, 1, 0], "b-1": [1, 0, 1, 0, 0]}
-    rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
-    claim = Claim("x", "a", "b", "RoC@10")
-    found = verdict(pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row"), claim)
-    assert found is not None
-    means = {name: (other.better, other.worse) for name, other in found.others.items()}
-    assert means == {
-        "D only@10": pytest.approx((2 / 5, 1 / 5)),
-        "S only@10": pytest.approx((1 / 5, 1 / 5)),
-        "Fail@10": pytest.approx((1 / 5, 2 / 5)),
-        "Success@10": pytest.approx((3 / 5, 2 / 5)),
-    }
-
-
-def test_every_file_of_a_claim_has_a_setting() -> None:
-    declared = settings(MEASURED)
-    assert sorted(declared) == sorted({claim.file for claim in CLAIMS})
-    assert all(one.collection and one.model and one.training and one.machines for one in declared.values())
 
 
 # ---------------------------------------------------------------------------------------------- pages and stored values
@@ -366,12 +267,3 @@ def test_a_row_of_a_page_has_the_stored_values(
     for pair in re.findall(r"p = (1|\.\d+)(?: and (1|\.\d+))?", row["Verdict"]):
         for p in filter(None, pair):
             assert any(round(one.p, len(p) - 1) == float(p) for one in own), p
-
-
-@pytest.mark.parametrize("page", ["recommended", "roc"])
-def test_intervals_in_brackets_are_those_of_the_verdicts(
-    page: str, found: dict[tuple[str, str], list[Verdict]]
-) -> None:
-    intervals = re.findall(rf"\[{END}, {END}\]", (STUDIES / f"{page}.md").read_text(encoding="utf-8"))
-    assert len(intervals) > 20
-    assert [pair for pair in intervals if (ending(pair[0]), ending(pair[1])) not in found] == []
