@@ -366,9 +366,7 @@ def test_distillation_is_the_mean_over_the_texts_of_each_term(seed: int) -> None
 
 
 def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
-    vectors = replace(
-        random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2)
-    )
+    vectors = replace(random_vectors(3), teacher_queries=torch.zeros(4, 2), teacher_documents=torch.zeros(4, 3, 2))
     terms = with_distillation(nll, 4, weight=0.5)(vectors)
     small = replace(vectors, queries=vectors.queries[:, :4], documents=vectors.documents[..., :4])
     large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])

@@ -53,8 +53,8 @@ MUTATIONS = (
     ),
     # losses
     Mutation("scores.masked_fill(~vectors.allowed, -torch.inf)", "scores * 1", "losses"),
-    Mutation("(1 + gamma * step) ** 0.5)", "(1 + gamma * step))", "vector_losses"),
-    Mutation("queries.mean() + documents.mean()", "queries.mean() + documents.sum()", "vector_losses"),
+    Mutation("(1 + gamma * step) ** 0.5)", "(1 + gamma * step))", "losses"),
+    Mutation("queries.mean() + documents.mean()", "queries.mean() + documents.sum()", "losses"),
     Mutation("self.scorer.view(size, size, group)[own, own]", "self.scorer[:, :group]", "losses"),
     Mutation("1:]) - (teacher[:, :1] - teacher[:, 1:])", "1:]) + (teacher[:, :1] - teacher[:, 1:])", "taught"),
     # outputs
