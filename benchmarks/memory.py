@@ -77,13 +77,12 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     "pretrain": "pretrain {n}/data --model {model} --max-steps 3 --max-length 16 --threads 1 --output {n}/pretrained",
     "export": "export {n}/bm25 --format opensearch --output {n}/export",
     "export, parquet": "export {n}/bm25 --format parquet --output {n}/export-parquet",
-    "export, vespa": "export {n}/bm25 --format vespa --output {n}/export-vespa",
     "judge": "judge {n}/data --split train {n}/bm25.parquet {n}/flat.parquet --output {n}/judged.tsv",
     "auto": (
         "auto {n}/data/corpus.parquet --queries {n}/queries.tsv --qrels {n}/qrels.tsv --model {model} --max-steps 3 "
         "--threads 1 --output {n}/auto"
     ),
-    "verify": "verify {n}/bm25",
+    "inspect --verify": "inspect --verify {n}/bm25",
     "encode": "encode {n}/data --model {model} --threads 1 --output {n}/encoded",
     "prepare --split-passages": ("prepare files {n}/data/corpus.parquet --split-passages 25 --output {n}/passages"),
     "split": "split {n}/data --split train --folds 5 --output {n}/folds",

@@ -31,6 +31,7 @@ REGISTRIES = {  # group -> module and name of its registry, which holds our own 
     "callbacks": "hybrid_cli.training.callbacks:CALLBACKS",
     "commands": "hybrid_cli.settings:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.models:ENCODERS",
+    "engines": "hybrid_cli.exports.engine:ENGINES",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
     "losses": "hybrid_cli.training.options:LOSSES",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",

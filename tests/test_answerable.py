@@ -152,7 +152,7 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
     fused = fuse([run, plain], output=Path("fused.parquet"))
     assert pl.read_parquet(fused).columns == ["qid", "docid", "rank", "score"]
     export(run, form="trec", output=Path("run.trec"))
-    for words in (["verify", run], ["inspect", run], ["evaluate", data, "--split", "test", run, fused]):
+    for words in (["inspect", "--verify", run], ["inspect", run], ["evaluate", data, "--split", "test", run, fused]):
         assert hybrid(*words).code == 0
     searched = hybrid("evaluate", data, "--split", "test", retriever, "--answerable", "--format", "json")
     assert json.loads(searched.out)["runs"][0]["confidence"] == "probability"

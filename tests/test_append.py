@@ -141,7 +141,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
     for options in ([], ["--rm3"], ["--engine", "lucene"], ["--engine", "lucene", "--rm3"], ["--k1", "0.5"]):
         assert searched("bm25-3", *options).equals(searched("whole", *options)), options
     assert {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()} == before
-    assert hybrid("verify", "bm25-3").code == 0
+    assert hybrid("inspect", "--verify", "bm25-3").code == 0
     again = hybrid("append", "bm25", "added.parquet", "--replace", "--output", "bm25-2")
     assert again.says("up-to-date")
     hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
@@ -167,7 +167,7 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
         assert hybrid(*command, *options, "--output", f"whole-{kind}").code == 0
         assert contents(f"{kind}-3")["index.faiss"] == contents(f"whole-{kind}")["index.faiss"]
         assert searched(f"{kind}-3").equals(searched(f"whole-{kind}")), kind
-    assert hybrid("verify", "flat-3").code == 0
+    assert hybrid("inspect", "--verify", "flat-3").code == 0
 
 
 @pytest.mark.heavy
@@ -296,7 +296,7 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
     assert artifacts.read_manifest("append").inputs["texts 3"]["fingerprint"] == storage.fingerprint(
         Path("new/corpus.parquet")
     )
-    assert "changed" in hybrid("verify", "append").out
+    assert "changed" in hybrid("inspect", "--verify", "append").out
     done = hybrid("search", "--index", "append", "--query", "walrus")
     assert done.notices.count("corpus-changed", **lost) == 1
     assert "walrus 3" in done.out
@@ -350,7 +350,7 @@ def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> Non
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not Path("out").exists()
     assert storage.fingerprint(Path("bm25")) == before
-    assert hybrid("verify", "bm25").code == 0
+    assert hybrid("inspect", "--verify", "bm25").code == 0
     assert hybrid(*words).code == 0
     assert contents("out") == contents("bm25-2")
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]

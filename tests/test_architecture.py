@@ -173,7 +173,7 @@ def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
 
 @pytest.mark.parametrize(
     ("room", "doors"),
-    {"exports": {"stages/export", "stages/verify"}, "encoders/checkpoints": {"stages/convert_checkpoint"}}.items(),
+    {"exports": {"stages/export", "stages/inspect"}, "encoders/checkpoints": {"stages/convert_checkpoint"}}.items(),
 )
 def test_rooms_for_other_tools_are_imported_by_their_command_only(room: str, doors: set[str]) -> None:
     """The readers of foreign checkpoints and the presets are opened through their registries."""

@@ -25,7 +25,7 @@ STAGES = [
     "auto", "prepare", "split", "perturb", "index-bm25", "append", "delete", "mine-negatives", "label", "pretrain",
     "train-dense", "train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint",
     "presets", "combine", "encode", "search", "judge", "fuse", "compose", "update", "serve", "rerank", "concat-runs",
-    "evaluate", "gate", "report", "inspect", "verify", "export", "doctor",
+    "evaluate", "gate", "report", "inspect", "export", "doctor",
 ]  # fmt: skip
 Write = Callable[[str], Path]
 ALIASES = "x0: &x0 [a, a]\n" + "".join(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]\n" for n in range(1, 40))  # 2**40 values

@@ -1,4 +1,4 @@
-"""Retrievers in Qdrant, Milvus and LanceDB: the same hits as here, and live queries with the analysis of the index."""
+"""Retrievers in Qdrant: the same hits as here; answers of servers; live queries with the analysis of the index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ import pytest
 from command import Done, hybrid, raises, refused
 
 from hybrid_cli import runs
-from hybrid_cli.exports.engines import ENGINES
-from hybrid_cli.exports.loss import simulate
+from hybrid_cli.exports.comparison import fusion_of, simulate, vectors_of
+from hybrid_cli.exports.documents import Served
+from hybrid_cli.exports.engine import ENGINES
+from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.settings import PreparePythonDocs
@@ -28,8 +30,8 @@ from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.stages.verify import verify
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
 PLACES = {"qdrant": "points", "milvus": "points.db", "lancedb": "table"}
@@ -52,12 +54,11 @@ def home(request: pytest.FixtureRequest, tiny: Path, tiny_bert: Path, tmp_path_f
     return folder
 
 
-def loaded(retriever: Path, engine: str, home: Path, folder: Path) -> str:
-    """Export a retriever, load the export as its note says, and return the engine with its address."""
-    written = folder / f"{engine}-files"
-    export(retriever, form=engine, collection=home / "collection", split="test", output=written)  # type: ignore[call-overload]
-    ran(written / "load.py", folder / PLACES[engine])
-    return f"{engine}:{folder / PLACES[engine]}"
+def loaded(retriever: Path, home: Path, folder: Path) -> str:
+    """Export a retriever for Qdrant, load the export as its note says, and return the engine with its address."""
+    export(retriever, form="qdrant", collection=home / "collection", split="test", output=folder / "files")
+    ran(folder / "files/load.py", folder / "points")
+    return f"qdrant:{folder / 'points'}"
 
 
 def ran(script: Path, *words: object) -> None:
@@ -68,23 +69,22 @@ def ran(script: Path, *words: object) -> None:
         sys.argv = before
 
 
-def compared(retriever: Path, address: str, home: Path, code: int = 0) -> dict[str, Any]:
+def compared(retriever: Path, address: str, home: Path) -> dict[str, Any]:
     words = ["--collection", home / "collection", "--split", "test", "--format", "json"]
-    done = hybrid("verify", retriever, "--engine", address, *words)
-    assert done.code == code, done.err
+    done = hybrid("inspect", "--verify", retriever, "--engine", address, *words)
+    assert done.code == 0, done.err
     answer: dict[str, Any] = json.loads(done.out)
     return answer
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("engine", ["qdrant", "milvus"])
 @pytest.mark.parametrize("weights", [None, "0.5,1"])
 def test_an_exact_sum_has_the_same_ten_documents_for_every_query(
-    home: Path, tmp_path: Path, engine: str, weights: str | None
+    home: Path, tmp_path: Path, weights: str | None
 ) -> None:
     chosen: dict[str, Any] = {} if weights is None else {"method": "weighted-sum", "weights": weights}
     retriever = compose([home / "bm25", home / "dense"], output=tmp_path / "retriever", **chosen)
-    address = loaded(retriever, engine, home, tmp_path)
+    address = loaded(retriever, home, tmp_path)
     agreement = compared(retriever, address, home)
     assert agreement["queries"] in (6, 30)
     assert agreement["same"] == agreement["same_order"] == agreement["queries"]
@@ -97,55 +97,31 @@ def test_an_exact_sum_has_the_same_ten_documents_for_every_query(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("home", ["rich"], indirect=True)
-@pytest.mark.parametrize(
-    ("engine", "method"),
-    [("qdrant", "dbsf"), ("qdrant", "minmax"), ("qdrant", "rrf"), ("milvus", "rrf"), ("milvus", "minmax")],
-)
+@pytest.mark.parametrize("method", ["dbsf", "minmax", "rrf"])
 def test_the_engine_computes_the_formula_by_which_the_loss_is_measured(
-    home: Path, tmp_path: Path, engine: str, method: str, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     retriever = compose(
         [home / "bm25", home / "dense"], method=method, weights="0.3,0.7", depth=200, output=tmp_path / "retriever"
     )
-    address = loaded(retriever, engine, home, tmp_path)
-    agreement = compared(retriever, address, home)
+    agreement = compared(retriever, loaded(retriever, home, tmp_path), home)
     assert agreement["differences"]
     assert agreement["overlap"] > 0.5
     capsys.readouterr()
-    ran(tmp_path / f"{engine}-files/ask.py", tmp_path / PLACES[engine])
+    ran(tmp_path / "files/ask.py", tmp_path / "points")
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     asked = pl.DataFrame(lines, ["qid", "docid", "rank", "score"], orient="row").cast({"score": pl.Float64})
     files = RetrieverFiles.read(retriever)
-    translation = ENGINES[engine].translate(fusion_of_files(files))
+    dense = vectors_of(files)
+    opened = {name: open_dense(path) for name, path in dense.items()}
+    served = Served(open_bm25(files.indexes[0]), (), (), Path(), opened)
+    translation = ENGINES["qdrant"]().translate(fusion_of(files, dense, served, "bm25"))
     assert translation is not None
     queries = pl.read_parquet(home / "collection/queries.test.parquet").select("qid", "text")
     expected = pl.concat([runs.empty(), *simulate(files, translation.formula, queries, 10)])
     for qid in queries["qid"]:
         mine, theirs = expected.filter(qid=qid)["score"], asked.filter(qid=qid)["score"]
         np.testing.assert_allclose(theirs, mine, rtol=1e-2 if method == "rrf" else 1e-4, atol=1e-5)
-
-
-def fusion_of_files(files: RetrieverFiles) -> Any:
-    from hybrid_cli.exports.documents import Served
-    from hybrid_cli.exports.export import fusion_of, vectors_of
-    from hybrid_cli.opening.dense import open_dense
-
-    dense = vectors_of(files)
-    served = Served(
-        open_bm25(files.indexes[0]), (), (), Path(), {name: open_dense(path) for name, path in dense.items()}
-    )
-    return fusion_of(files, dense, served, "bm25")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("home", ["rich"], indirect=True)
-@pytest.mark.parametrize("method", [None, "minmax", "rrf", "weighted-sum"])
-def test_lancedb_fuses_its_own_bm25(home: Path, tmp_path: Path, method: str | None) -> None:
-    chosen: dict[str, Any] = {} if method is None else {"method": method}
-    retriever = compose([home / "bm25", home / "dense"], output=tmp_path / "retriever", **chosen)
-    agreement = compared(retriever, loaded(retriever, "lancedb", home, tmp_path), home)
-    assert agreement["overlap"] > 0.4
-    assert agreement["differences"]
 
 
 def test_a_live_query_of_the_documentation_is_the_vector_of_the_index(tiny: Path, tmp_path: Path) -> None:
@@ -181,27 +157,26 @@ def composed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFacto
         ("parquet:documents", "unknown-choice"),
         ("qdrant:nothing", "engine-unreachable"),
         ("qdrant:http://localhost:1", "engine-unreachable"),
-        ("milvus:nothing.db", "engine-unreachable"),
-        ("lancedb:nothing", "engine-unreachable"),
         ("opensearch:http://localhost:1/documents", "engine-unreachable"),
         ("elasticsearch:documents", "engine-unreachable"),
-        ("vespa:http://localhost:1", "engine-unreachable"),
     ],
 )
 def test_an_engine_that_cannot_be_reached_is_refused(
     composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused("verify", composed, "--engine", engine, "--split", "test", problem=problem, option="engine")
+    refused("inspect", "--verify", composed, "--engine", engine, "--split", "test", problem=problem, option="engine")
 
 
 def test_the_options_of_an_engine_need_one_and_a_retriever(
     composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused("verify", composed, "--split", "test", problem="option-does-not-apply", option="split")
-    refused("verify", composed, composed, "--engine", "qdrant:a", "--split", "test", problem="number-of-inputs")
-    refused("verify", composed.parent / "bm25", "--engine", "qdrant:a", "--split", "test", problem="other-kind")
+    engine = ("--engine", "qdrant:a", "--split", "test")
+    refused("inspect", "--verify", composed, "--split", "test", problem="option-does-not-apply", option="split")
+    refused("inspect", composed, *engine, problem="option-does-not-apply", option="engine")
+    refused("inspect", "--verify", composed, composed, *engine, problem="number-of-inputs")
+    refused("inspect", "--verify", composed.parent / "bm25", *engine, problem="other-kind")
 
 
 def test_a_collection_that_is_not_there_or_of_other_documents_is_refused(composed: Path, tmp_path: Path) -> None:
@@ -214,16 +189,15 @@ def test_a_collection_that_is_not_there_or_of_other_documents_is_refused(compose
         client.create_collection(name, vectors_config=vectors)
         client.close()
         with raises(problem):
-            verify([composed], engine=f"qdrant:{place}", split="test")
+            inspect([composed], verify=True, engine=f"qdrant:{place}", split="test")
 
 
 def test_a_client_that_is_not_installed_is_named(
     composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for engine, package in (("qdrant", "qdrant_client"), ("milvus", "pymilvus"), ("lancedb", "lancedb")):
-        monkeypatch.setitem(sys.modules, package, None)
-        done = hybrid("verify", composed, "--engine", f"{engine}:{tmp_path}", "--split", "test")
-        assert (done.code, done.problem) == (1, "missing-package")
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    done = hybrid("inspect", "--verify", composed, "--engine", f"qdrant:{tmp_path}", "--split", "test")
+    assert (done.code, done.problem) == (1, "missing-package")
 
 
 @contextmanager
@@ -257,7 +231,8 @@ def test_servers_are_asked_over_http(composed: Path) -> None:
     """The answers are those of the reference of the servers; no server runs here."""
 
     def asked(engine: str, address: str) -> Done:
-        return hybrid("verify", composed, "--engine", f"{engine}:{address}", "--split", "test", "--format", "json")
+        words = ("--engine", f"{engine}:{address}", "--split", "test", "--format", "json")
+        return hybrid("inspect", "--verify", composed, *words)
 
     hits = {"hits": {"hits": [{"_id": "d1", "_score": 2.0}]}}
     reason = {"error": {"reason": "no script"}}
@@ -275,6 +250,3 @@ def test_servers_are_asked_over_http(composed: Path) -> None:
         assert "no script" in done.err
     with server({"/documents/_count": (200, "<html>")}) as address:
         assert asked("opensearch", address).problem == "engine-unreachable"
-    found = {"root": {"fields": {"totalCount": 12}, "children": [{"fields": {"docid": "d1"}, "relevance": 1.0}]}}
-    with server({"/search/": (200, found)}) as address:
-        assert asked("vespa", address).problem == "other-hits"

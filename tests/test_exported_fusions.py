@@ -13,16 +13,14 @@ import polars as pl
 import pytest
 from command import hybrid, raises
 
-from hybrid_cli.exports.engine import Field, Formula, Fusion
-from hybrid_cli.exports.engines import ENGINES
-from hybrid_cli.exports.loss import simulate
+from hybrid_cli.exports.comparison import simulate
+from hybrid_cli.exports.engine import ENGINES, Field, Formula, Fusion
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings import analysis
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -30,7 +28,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 
 K1 = 1.5
-TRANSLATED = ("opensearch", "elasticsearch", "vespa")
+TRANSLATED = ("opensearch", "elasticsearch")
 QUERY = {"qid": "q", "text": "json parser", "terms": {"json": 1.0, "parser": 2.0}, "vector": [0.6, 0.8]}
 LISTS = {"contents": {"a": 3.0, "b": 2.0, "c": 1.0}, "vector": {"b": 0.9, "d": 0.5, "a": -0.5}}
 
@@ -47,7 +45,7 @@ def fusion_of(
 
 def translated(engine: str, fusion: Fusion) -> tuple[Mapping[str, Any], Any]:
     """The body of a request, which is JSON, and the translation."""
-    translation = ENGINES[engine].translate(fusion)
+    translation = ENGINES[engine]().translate(fusion)
     assert translation is not None
     return json.loads(json.dumps(translation.request(QUERY))), translation
 
@@ -79,10 +77,6 @@ def random_candidates(complete: bool = False) -> pl.DataFrame:
             sides[name] = {f"d{number:02}": float(rng.normal()) for number in chosen}
         frames.append(candidates(sides, query))
     return pl.concat(frames)
-
-
-def test_the_engines_are_those_of_the_settings() -> None:
-    assert tuple(ENGINES) == analysis.ENGINES
 
 
 @pytest.mark.parametrize(
@@ -121,10 +115,10 @@ def test_every_method_is_translated_with_its_differences_or_refused(engine: str)
     for method in METHODS.built_in():
         if method == "product":
             with raises("no-near-fusion", option="format", method="product"):
-                ENGINES[engine].translate(fusion_of(engine, method))
+                ENGINES[engine]().translate(fusion_of(engine, method))
             continue
         _, translation = translated(engine, fusion_of(engine, method))
-        alike = method in ("weighted-sum", "rrf") and not (engine == "vespa" and method == "rrf")
+        alike = method in ("weighted-sum", "rrf")
         assert (not translation.differences) == alike, method
         assert (translation.formula.depth is None) == (method in exact), method
         assert translation.load
@@ -141,7 +135,7 @@ def test_a_plugin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins.register("fusion_methods", "first", first)
     try:
         with raises("no-near-fusion", method="first"):
-            ENGINES["opensearch"].translate(fusion_of("opensearch", "first"))
+            ENGINES["opensearch"]().translate(fusion_of("opensearch", "first"))
     finally:
         plugins.unregister("fusion_methods", "first")
 
@@ -209,8 +203,8 @@ def test_a_hybrid_query_of_opensearch_has_at_most_five_lists() -> None:
     sides = (Field("contents", 1.0), *(Field(f"vector_{n}", 1.0, 2) for n in range(5)))
     fusion = Fusion(FusionRecipe("minmax", (1.0,) * 6, "zero"), sides, 50, K1)
     with raises("too-many-indexes", limit=5):
-        ENGINES["opensearch"].translate(fusion)
-    assert ENGINES["elasticsearch"].translate(fusion) is not None
+        ENGINES["opensearch"]().translate(fusion)
+    assert ENGINES["elasticsearch"]().translate(fusion) is not None
 
 
 # ------------------------------------------------------------------------------------------------------- Elasticsearch
@@ -266,42 +260,6 @@ def test_elasticsearch_normalizes_lengths_of_its_own_scores() -> None:
     assert translation.differences
 
 
-# --------------------------------------------------------------------------------------------------------------- Vespa
-
-PROFILE = "application/schemas/document/hybrid.profile"
-
-
-def test_vespa_normalizes_over_all_candidates_in_the_global_phase() -> None:
-    body, translation = translated("vespa", fusion_of("vespa", "minmax", (1.0, 3.0)))
-    profile = translation.files[PROFILE]
-    assert "expression: 0.25 * normalize_linear(score_impacts) + 0.75 * normalize_linear(score_vector)" in profile
-    assert "rerank-count: 100" in profile
-    assert profile.count("{") == profile.count("}")
-    assert body["ranking"] == "hybrid"
-    assert "({targetHits: 50}nearestNeighbor(vector, vector))" in body["yql"]
-    assert '({targetHits: 50}wand(terms, {"json": 1, "parser": 2}))' in body["yql"]
-    assert json.loads(body["input.query(terms)"]) == QUERY["terms"]
-    assert body["input.query(vector)"] == [0.6, 0.8]
-    assert translation.formula.complete
-    complete = {"impacts": {**LISTS["contents"], "d": 0.0}, "vector": {**LISTS["vector"], "c": -1.0}}
-    scores = scores_of(translation.formula, candidates(complete))
-    assert scores == pytest.approx(
-        {"a": 0.25 + 0.75 * 0.5 / 1.9, "b": 0.25 * 2 / 3 + 0.75, "c": 0.25 / 3, "d": 0.75 * 1.5 / 1.9}
-    )
-    equal = scores_of(translation.formula, candidates({"impacts": {"a": 0.0, "b": 0.0}, "vector": {"a": 2, "b": 1}}))
-    assert equal == pytest.approx({"a": 0.125 + 0.75, "b": 0.125})
-
-
-def test_vespa_fuses_ranks_in_the_global_phase_and_adds_scores_in_the_first() -> None:
-    _, translation = translated("vespa", fusion_of("vespa", "rrf", (1.0, 1.0)))
-    expected = "0.5 * reciprocal_rank(score_impacts, 60.0) + 0.5 * reciprocal_rank(score_vector, 60.0)"
-    assert expected in translation.files[PROFILE]
-    body, translation = translated("vespa", fusion_of("vespa", "weighted-sum", (0.5, 2.0)))
-    assert "expression: 0.5 * score_impacts + 2 * score_vector" in translation.files[PROFILE]
-    assert "global-phase" not in translation.files[PROFILE]
-    assert body["yql"].endswith("where true")
-
-
 # -------------------------------------------------------------------------------------------------------- the command
 
 
@@ -329,7 +287,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("engine", TRANSLATED)
 def test_the_exact_sum_is_that_of_the_exact_search(made: Path, engine: str) -> None:
     files = RetrieverFiles.read(made / "sum")
-    translation = ENGINES[engine].translate(fusion_of(engine, "weighted-sum", (0.5, 1.0)))
+    translation = ENGINES[engine]().translate(fusion_of(engine, "weighted-sum", (0.5, 1.0)))
     assert translation is not None
     queries = pl.read_parquet(made / "tiny" / "queries.test.parquet").select("qid", "text")
     run = pl.concat(simulate(files, translation.formula, queries, 10))

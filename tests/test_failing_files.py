@@ -263,7 +263,7 @@ def test_a_damaged_folder_is_not_up_to_date(
     damage(path / "vectors.bin", how)
     if large:
         monkeypatch.setattr(integrity, "QUICK_BYTES", 4)
-    if large and how == "changed":  # found by `verify`, and by a stage that reads the file
+    if large and how == "changed":  # found by `inspect --verify`, and by a stage that reads the file
         assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
         return
     with pytest.raises(DamageError) as caught:
@@ -297,7 +297,7 @@ def test_a_damaged_index_is_not_up_to_date_for_its_command(here: Path) -> None:
     done = refused(*command, problem="damaged-output", code=1)
     assert done.is_problem("damaged-output", path="new")
     again = hybrid(*command, "--overwrite")
-    assert (again.code, hybrid("verify", "new").code) == (0, 0)
+    assert (again.code, hybrid("inspect", "--verify", "new").code) == (0, 0)
 
 
 def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None:
@@ -308,13 +308,13 @@ def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
 @pytest.mark.parametrize("name", ["bad.parquet", "artifact"])
-@pytest.mark.parametrize("command", ["inspect", "verify"])
+@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--verify")])
 def test_an_artifact_on_a_failing_disk_is_named(
-    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("artifact").mkdir()
     place = Path(name) / MANIFEST if name == "artifact" else Path(name)
     place.symlink_to(MEMORY)
-    done = hybrid(command, name)
+    done = hybrid(*words, name)
     assert (done.code, done.problem, str(done.fields.get("path"))) == (2, "unreadable-file", str(place)), done

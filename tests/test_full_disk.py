@@ -58,7 +58,7 @@ def test_a_full_disk_of_an_output_is_named(local: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("words", [("inspect",), ("verify",), ("search", "--query", "salt", "--index")])
+@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--verify"), ("search", "--query", "salt", "--index")])
 def test_a_full_standard_output_is_named(local: Path, words: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "hybrid_cli", *words, str(local / "out/bm25")]

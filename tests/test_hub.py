@@ -1,4 +1,4 @@
-"""`export --format hub`: a model card from the manifests, a folder that others open, and an upload on request only."""
+"""`export --format hub`: a model card from the manifests, and a folder that others open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from command import hybrid, refused
-from recording_hub import receiving_hub
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
@@ -83,34 +82,6 @@ def test_the_base_model_is_that_of_the_first_training(encoder: Path, tmp_path: P
     front = yaml.safe_load((tmp_path / "out/README.md").read_text("utf-8").split("---\n")[1])
     assert front["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert "license" not in front
-
-
-def test_an_upload_needs_push(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_test")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with receiving_hub() as (address, requests, files):
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        export = ("export", encoder, "--format", "hub", "--output")
-        assert hybrid(*export, tmp_path / "kept").code == 0
-        assert requests == []
-        done = hybrid(*export, tmp_path / "model", "--push", "someone/model")
-        assert done.code == 0, done.err
-        assert done.says("uploaded", name="someone/model")
-    assert "private" in json.loads(requests[0][1]).values()
-    stored = {file.relative_to(tmp_path / "model").as_posix(): file for file in (tmp_path / "model").rglob("*")}
-    assert files == {name: file.read_bytes() for name, file in stored.items() if file.is_file()}
-    assert 'SentenceTransformer("someone/model")' in files["README.md"].decode()
-
-
-def test_a_refused_upload_is_one_line(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    words = ("export", encoder, "--format", "hub", "--output", tmp_path / "model")
-    done = hybrid(*words, "--push", "someone/model")
-    assert done.is_problem("no-upload", option="push", value="someone/model")
-    assert (tmp_path / "model/README.md").is_file()
-    assert len(done.failure.message.splitlines()) == 1
-    refused(*words, "--push", "model", problem="invalid-value", option="push")
 
 
 def test_encoders_that_are_no_single_model_are_refused(

@@ -304,7 +304,6 @@ UNBOUNDED = {  # commands without --memory
     "serve": "holds the open indexes; requests have limits of hits, bytes and number",
     "append": "reads the new documents, and links the files of the others",
     "delete": "reads ids, and links the files of the other documents",
-    "verify": "hashes files in pieces of a fixed size",
     "doctor": "reads no data",
 }
 

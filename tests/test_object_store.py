@@ -89,7 +89,7 @@ def test_a_chain_of_stages_writes_the_bytes_of_local_files(any_bucket: Bucket, l
     before = times(any_bucket, "out")
     shutil.rmtree(any_bucket.mirror)  # another machine
     assert run(any_bucket, 2)[0].says("up-to-date")
-    assert hybrid("verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data").code == 0
+    assert hybrid("inspect", "--verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data").code == 0
     hit = json.loads(hybrid("search", "--index", f"{any_bucket}/out/bm25", *QUERY, "--format", "json").out)["hits"][0]
     assert hit["text"]  # from the corpus that the index records
     copies = inodes(any_bucket)
@@ -198,7 +198,7 @@ def test_an_upload_that_was_killed_is_finished_by_the_same_command(
     killed(command, "put", end.removeprefix("/"), after)
     complete = (end, after) == ("manifest.json", True)
     assert ("out/bm25/manifest.json" in any_bucket.names("out")) == complete
-    done = hybrid("verify", f"{any_bucket}/out/bm25")
+    done = hybrid("inspect", "--verify", f"{any_bucket}/out/bm25")
     assert (done.code, done.problem) == (2, "unfinished-upload")
     assert hybrid("inspect", f"{any_bucket}/out").problem == "unfinished-upload"  # which is in that folder
     copy = remote.copy_of(f"{any_bucket}/out/bm25")
@@ -210,7 +210,7 @@ def test_an_upload_that_was_killed_is_finished_by_the_same_command(
     assert {f"out/bm25/{name}": content for name, content in made.items()} == {
         name: any_bucket.get(name) for name in any_bucket.names("out")
     }
-    assert hybrid("verify", f"{any_bucket}/out").code == 0
+    assert hybrid("inspect", "--verify", f"{any_bucket}/out").code == 0
 
 
 def test_on_another_machine_an_unfinished_upload_is_no_artifact(
@@ -349,7 +349,7 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
         assert again.code == 0, again.err
     assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"] == ["title", "text"]
     shutil.rmtree(bucket.mirror)
-    assert hybrid("verify", f"{bucket}/out/bm25").code == 0
+    assert hybrid("inspect", "--verify", f"{bucket}/out/bm25").code == 0
 
 
 def test_files_that_another_process_replaces_are_not_published(
@@ -380,7 +380,7 @@ def test_versions_of_another_machine_are_read_after_a_command_that_failed(
     with monkeypatch.context() as other:
         other.setenv("HYBRID_CACHE", str(tmp_path / "other"))
         assert hybrid(*command, "--fields", "text", "--overwrite").code == 0
-    assert hybrid("verify", f"{bucket}/out").err == ""
+    assert hybrid("inspect", "--verify", f"{bucket}/out").err == ""
     assert remote.copy_of(f"{bucket}/out/bm25/manifest.json").read_bytes() == bucket.get("out/bm25/manifest.json")
     for name in bucket.names("out/bm25"):
         bucket.system.delete_file(f"{bucket.name}/{name}")
@@ -463,7 +463,7 @@ def test_a_training_of_two_processes_uploads_once(bucket: Bucket, tiny_bert: Pat
     assert ["uploaded to" in each.stderr for each in ended] == [True, False]
     assert "out/dense/manifest.json" in bucket.names("out")
     shutil.rmtree(bucket.mirror)
-    assert hybrid("verify", f"{bucket}/out/dense").code == 0
+    assert hybrid("inspect", "--verify", f"{bucket}/out/dense").code == 0
 
 
 def test_a_process_of_a_cluster_downloads_the_inputs_to_its_machine(bucket: Bucket, local: Path) -> None:

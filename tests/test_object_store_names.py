@@ -22,7 +22,7 @@ QUERY = ("--query", "salt", "--threads", "1")
 
 
 NAMES = ("../../../../profile.txt", "a//b", "./c", "c:/d", "..\\e", "x/..")
-COMMANDS = (("inspect",), ("verify",), ("search", *QUERY, "--index"), ("index-bm25",))
+COMMANDS = (("inspect",), ("inspect", "--verify"), ("search", *QUERY, "--index"), ("index-bm25",))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_url_that_a_local_artifact_records_is_never_followed(
         "inspect bm25",
         "inspect dense",
         "inspect bm25.parquet",
-        "verify bm25 dense bm25.parquet",
+        "inspect --verify bm25 dense bm25.parquet",
         "search --index bm25 --query salt",
         "search --index dense --query salt",
         "search collection --split test --index bm25 --output a.parquet",

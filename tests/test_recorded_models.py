@@ -97,7 +97,7 @@ def commands(index: Path, tiny: Path, out: Path) -> tuple[list[list[Any]], list[
     ]
     return needing, [
         ["inspect", index],
-        ["verify", index],
+        ["inspect", "--verify", index],
         ["delete", index, "--ids", out / "ids.txt", "--output", out / "shorter"],
         ["encode", index, "--index-type", "hnsw", "--output", out / "graph"],
         ["evaluate", *runs, "--qrels", tiny, "--split", "test"],

@@ -247,7 +247,7 @@ def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_be
     before = open_retriever(tmp_path / "here/retriever").search("salt water")
     (tmp_path / "here").rename(tmp_path / "there")
     assert open_retriever(tmp_path / "there/retriever").search("salt water").equals(before)
-    assert hybrid("verify", tmp_path / "there/retriever").code == 0
+    assert hybrid("inspect", "--verify", tmp_path / "there/retriever").code == 0
     shutil.rmtree(tmp_path / "there/dense")
     with raises("index-missing", index=tmp_path / "there/dense"):
         open_retriever(tmp_path / "there/retriever")
@@ -296,7 +296,7 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
     described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out
-    assert hybrid("verify", run, retriever).code == 0
+    assert hybrid("inspect", "--verify", run, retriever).code == 0
 
 
 def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:

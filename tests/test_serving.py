@@ -14,13 +14,13 @@ from command import Refusal, hybrid, refusal
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.runs import read_run
-from hybrid_cli.settings.analysis import ENGINES
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+
+ENGINES = ("opensearch", "elasticsearch", "qdrant", "parquet")
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,12 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
     queries = ["--collection", "tiny", "--split", "test"]
     for form in ENGINES:
         done = hybrid("export", "retriever", "--format", form, *queries, "--output", form)
-        assert done.problem == ("number-of-indexes" if form == "lancedb" else ""), done.err
+        assert done.code == 0, done.err
     documents = pl.read_parquet("parquet/documents.parquet")
     expected = open_dense(Path("short"))
     rows = np.array([expected.docids.to_list().index(docid) for docid in documents["docid"]])
     np.testing.assert_array_equal(np.array(documents["vector_2"].to_list(), np.float32), expected.vectors_of(rows))
-    profile = Path("vespa/application/schemas/document/hybrid.profile").read_text()
-    assert "expression: sum(query(vector_1) * attribute(vector_1))\n" in profile
-    assert {"vector_1", "vector_2"} <= json.loads(Path("vespa/queries.jsonl").read_text().splitlines()[0]).keys()
+    assert {"vector_1", "vector_2"} <= json.loads(Path("opensearch/queries.jsonl").read_text().splitlines()[0]).keys()
     mapping = json.loads(Path("opensearch/index.json").read_text())["mappings"]["properties"]
     assert (mapping["vector_2"]["type"], mapping["vector_2"]["dimension"]) == ("knn_vector", 16)
     mapping = json.loads(Path("elasticsearch/index.json").read_text())["mappings"]["properties"]
@@ -116,37 +114,10 @@ def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
         assert Path(form, output).read_bytes() == alone.read_bytes()
         assert json.loads(Path(form, "fusion.json").read_text())["method"] == "weighted-sum"
     compose([Path("bm25"), Path("whole")], method="rrf", output=Path("lexical"))
-    words = ["export", "lexical", "--format", "vespa", "--output", "refused"]
+    words = ["export", "lexical", "--format", "opensearch", "--output", "refused"]
     assert hybrid(*words).is_problem("unknown-choice", option="format", choices=["anserini", "folder"])
-    dense = ["export", retriever, "--dense", "dense", "--format", "vespa", "--output", "refused"]
+    dense = ["export", retriever, "--dense", "dense", "--format", "opensearch", "--output", "refused"]
     assert hybrid(*dense).is_problem("option-does-not-apply", option="dense")
-
-
-def test_vespa_has_terms_with_impacts_and_a_rank_profile(here: Path) -> None:
-    folder = exported("vespa")
-    index = open_bm25(Path("whole"))
-    rows = [json.loads(line) for line in (folder / "documents.jsonl").read_text("utf-8").splitlines()]
-    assert sorted(row["fields"]["docid"] for row in rows) == sorted(index.docids)
-    queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").splitlines()]
-    scores = [
-        {
-            "qid": query["qid"],
-            "docid": row["fields"]["docid"],
-            "score": sum(row["fields"]["impacts"].get(term, 0) * weight for term, weight in query["terms"].items()) / 2
-            + float(np.dot(row["fields"]["vector"], query["vector"])),
-        }
-        for query in queries
-        for row in rows
-    ]
-    both = pl.DataFrame(scores).join(read_run(Path("exact.parquet")), on=["qid", "docid"], suffix="_exact")
-    assert len(both) == len(scores)
-    np.testing.assert_allclose(both["score"], both["score_exact"], rtol=1e-5, atol=1e-6)
-    schemas = folder / "application" / "schemas"
-    profile = (schemas / "document" / "hybrid.profile").read_text()
-    assert "expression: 1 * score_impacts + 1 * score_vector" in profile
-    assert profile.count("{") == profile.count("}")
-    impacts = rows[0]["fields"]["impacts"]
-    assert rows[0]["fields"]["terms"] == {term: round(1000 * value) for term, value in impacts.items()}
 
 
 def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> None:
@@ -184,18 +155,12 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
         assert [fields[name]["type"] for name in columns] == ["long", "keyword", "double", "boolean"]
         row = json.loads(Path(f"typed/{engine}/documents.ndjson").read_text("utf-8").splitlines()[1])
         assert [row[name] for name in columns] == [2000, "en", 0.0, None]
-    row = json.loads(Path("typed/vespa/documents.jsonl").read_text("utf-8").splitlines()[0])["fields"]
-    assert [row[name] for name in columns[:3]] == [2000, "en", 0.0]
-    assert "free" not in row  # null
-    schema = Path("typed/vespa/application/schemas/document.sd").read_text()
-    for name, kind in zip(columns, ["long", "string", "double", "bool"], strict=True):
-        assert f"field {name} type {kind} {{" in schema
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("dense --format vespa", refusal("unknown-choice", option="format")),
+        ("dense --format opensearch", refusal("unknown-choice", option="format")),
         ("bm25 --format parquet --split test", refusal("missing-option", option="collection")),
         ("bm25 --format parquet --collection first.parquet", refusal("other-corpus", path="first.parquet")),
         ("part --format parquet --dense dense", refusal("other-corpus", path="dense")),

@@ -105,8 +105,8 @@ def test_dense_shards_have_the_hits_of_one_index(here: Path, one_thread: None) -
 def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
     shutil.copytree("shards", "copied")
     for command in (
-        ["verify", "copied"],
-        ["verify", "copied/shard-00002"],
+        ["inspect", "--verify", "copied"],
+        ["inspect", "--verify", "copied/shard-00002"],
         ["inspect", "copied"],
         ["inspect", "shards"],
     ):

@@ -33,7 +33,7 @@ def here(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def changed(*words: str) -> None:
     done = hybrid(*words)
     assert done.code == 0, done.err
-    assert hybrid("verify", words[-1]).code == 0
+    assert hybrid("inspect", "--verify", words[-1]).code == 0
 
 
 def shared(index: str, other: str) -> list[bool]:

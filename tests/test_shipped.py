@@ -20,8 +20,8 @@ from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.inspect import INTACT, UNCHANGED, inspect
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.stages.verify import INTACT, UNCHANGED, verify
 from hybrid_cli.storage import Kind
 
 QUERIES = ["salt water", "oxygen in the blood", "parsing"]
@@ -52,7 +52,7 @@ def shipped(retriever: Path, home: Path) -> pl.DataFrame:
     assert after["text"].null_count() == 0
     done = hybrid("search", "--index", "elsewhere/retriever", "--query", QUERIES[0], "--format", "json")
     assert (done.code, done.warnings) == (0, []), done.err
-    assert {each["state"] for each in verify([Path("elsewhere/retriever")])} == {INTACT}
+    assert {each["state"] for each in inspect([Path("elsewhere/retriever")], verify=True)} == {INTACT}
     return after
 
 
@@ -63,7 +63,7 @@ def test_a_retriever_leaves_as_one_folder(home: Path) -> None:
     shipped(retriever, home)
     files = {path.relative_to("elsewhere/retriever").as_posix() for path in Path("elsewhere/retriever").glob("*/*")}
     assert files == {"indexes/bm25", "indexes/dense", "models/model", "texts/corpus.parquet"}
-    inputs = [source for each in verify([Path("elsewhere/retriever")]) for source in each["inputs"]]
+    inputs = [source for each in inspect([Path("elsewhere/retriever")], verify=True) for source in each["inputs"]]
     needed = [source for source in inputs if source["role"] in ("model", "corpus", "index 1", "index 2")]
     assert {source["state"] for source in needed} == {UNCHANGED}
     assert {source["path"].split("/", 2)[2] for source in needed} == files

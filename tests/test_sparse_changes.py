@@ -15,8 +15,8 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.stages.append import append
 from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.verify import verify
 from hybrid_cli.storage import Kind
 
 TEXTS = ["salt in sea water", "", "the moon moves the tides", "salt", "blood carries oxygen", "sea water and the moon"]
@@ -69,7 +69,7 @@ def test_appended_documents_give_the_index_of_all(
     assert content(both) == content(whole)
     assert counts(both) == counts(whole)
     assert content(first) == before
-    assert verify([both]) is not None
+    assert inspect([both], verify=True) is not None
     hits = [search(corpora["whole"], index=each, query="salt water of the moon") for each in (both, whole)]
     assert hits[0].equals(hits[1])
     assert len(hits[0])

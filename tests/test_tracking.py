@@ -151,7 +151,7 @@ def test_a_tracked_output_is_the_same_artifact(folder: Path, tiny_bert: Path, tr
     assert (plain.options, plain.fingerprint) == (tracked.options, tracked.fingerprint)
     (folder / "model/tracking/more").write_text("of the tool that shows it")
     storage.check_parts(folder / "model")
-    assert hybrid("verify", "model").code == 0
+    assert hybrid("inspect", "--verify", "model").code == 0
     assert train(tiny_bert, "model").says("up-to-date")
 
 

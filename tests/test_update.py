@@ -194,7 +194,7 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     assert measured.code == 0, measured.err
     assert hybrid("inspect", "made/retriever").code == 0
     assert inspect(["made/retriever"])["retriever"]["changed"] == after.changed
-    assert hybrid("verify", "made").code == 0
+    assert hybrid("inspect", "--verify", "made").code == 0
     again = hybrid("update", "made", "docs")
     assert again.says("documents-changed", added=0, replaced=0, removed=0)
     assert read_retriever(Path("made/retriever")).generation == 2
@@ -378,5 +378,5 @@ def test_a_killed_update_leaves_the_old_state_or_the_new_one(home: Home) -> None
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert read_retriever(retriever).generation == 2
     assert hybrid("update", "made", "docs", "--threads", "1").says("documents-changed", added=0, removed=0)
-    assert hybrid("verify", "made").code == 0
+    assert hybrid("inspect", "--verify", "made").code == 0
     assert {path.name for path in Path("made").glob(".*")} <= {".retriever.partial.lock"}

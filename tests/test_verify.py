@@ -1,4 +1,4 @@
-"""The command `verify`: intact, damaged and unchecked artifacts, and the state of their inputs."""
+"""The command `inspect --verify`: intact, damaged and unchecked artifacts, and the state of their inputs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hybrid_cli import artifacts
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
+from hybrid_cli.stages.inspect import CHANGED, DAMAGED, INTACT, MISSING, UNCHANGED, UNCHECKED, inspect
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.verify import CHANGED, DAMAGED, INTACT, MISSING, UNCHANGED, UNCHECKED, verify
 from hybrid_cli.storage import MANIFEST, Kind, layout
 
 
@@ -34,24 +34,24 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def states(*paths: Path) -> dict[str, str]:
-    return {each["path"]: each["state"] for each in verify(list(paths))}
+    return {each["path"]: each["state"] for each in inspect(list(paths), verify=True)}
 
 
 def inputs(path: Path) -> dict[str, str]:
     """Return path -> state of all inputs behind an artifact."""
-    return {source["path"]: source["state"] for each in verify([path]) for source in each["inputs"]}
+    return {source["path"]: source["state"] for each in inspect([path], verify=True) for source in each["inputs"]}
 
 
 def damaged(path: Path) -> list[str]:
     """Run the command on a damaged artifact and return its warnings."""
-    done = hybrid("verify", path)
+    done = hybrid("inspect", "--verify", path)
     assert done.code == 1, done
     assert done.is_problem("damaged", count=len(done.warnings)), done
     return [notice.message for notice in done.notices.heard if notice.level == "warning"]
 
 
 def test_an_intact_artifact_and_its_inputs(chain: Path) -> None:
-    done = hybrid("verify", chain)
+    done = hybrid("inspect", "--verify", chain)
     assert done.code == 0
     assert all(len(line) <= 80 for line in done.out.splitlines())
     assert states(chain) == {"second.parquet": INTACT, "first.parquet": INTACT}
@@ -65,7 +65,7 @@ def test_changed_and_missing_inputs_are_no_damage(chain: Path) -> None:
     assert inputs(chain) == {"first.parquet": CHANGED}
     Path("first.parquet").unlink()
     assert inputs(chain) == {"first.parquet": MISSING}
-    assert hybrid("verify", chain).code == 0
+    assert hybrid("inspect", "--verify", chain).code == 0
 
 
 def test_a_damaged_input_is_damage(chain: Path) -> None:
@@ -88,7 +88,7 @@ def test_all_artifacts_in_a_folder_are_verified(chain: Path, tmp_path: Path) -> 
         ("topics.tsv", refusal("no-artifact", path="topics.tsv")),
         ("gone", refusal("no-such-file", path="gone")),
     ):
-        done = hybrid("verify", path)
+        done = hybrid("inspect", "--verify", path)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert done.is_problem(words)
 
@@ -96,7 +96,7 @@ def test_all_artifacts_in_a_folder_are_verified(chain: Path, tmp_path: Path) -> 
 def test_json_lists_problems(chain: Path) -> None:
     folder = write_folder(Path("index"))
     (folder / "vectors.bin").unlink()
-    done = hybrid("verify", folder, "--format", "json")
+    done = hybrid("inspect", "--verify", folder, "--format", "json")
     (found,) = json.loads(done.out)
     assert (done.code, found["state"], found["kind"], found["files"]) == (1, DAMAGED, "dense index", 1)
     assert [text.partition(":")[0] for text in found["problems"]] == ["index/vectors.bin"]
@@ -115,7 +115,7 @@ def test_every_form_is_checked(tmp_path: Path) -> None:
         (warning,) = damaged(tmp_path / name.split("/")[0])
         assert str(tmp_path / name) in warning
         flip(tmp_path / name, bit)
-    assert hybrid("verify", tmp_path).code == 0
+    assert hybrid("inspect", "--verify", tmp_path).code == 0
 
 
 def test_artifacts_without_checksums_are_not_called_damaged(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_artifacts_without_checksums_are_not_called_damaged(tmp_path: Path) -> N
     (folder / MANIFEST).write_text(json.dumps({**without(manifest, "checksum"), "checksums": None}))
     (folder / "vectors.bin").write_text("changed")
     assert states(run, folder) == {str(run): UNCHECKED, str(folder): UNCHECKED}
-    assert hybrid("verify", run, folder).code == 0
+    assert hybrid("inspect", "--verify", run, folder).code == 0
 
 
 def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_any_file_of_a_dense_index_or_encoder_is_found(
         for _ in range(4):
             bit = draw.randrange(file.stat().st_size * 8)
             flip(file, bit)
-            (problem,) = verify([model])[0]["problems"]
+            (problem,) = inspect([model], verify=True)[0]["problems"]
             assert str(file) in problem
             flip(file, bit)
 
@@ -180,7 +180,11 @@ def test_paths_in_a_manifest_are_never_written_or_removed(tmp_path: Path, monkey
         )
         output.write([run.cast({"rank": pl.Int32, "score": pl.Float32}).to_arrow()])
     victim.write_text("changed")
-    for command in ("inspect a.parquet", "verify a.parquet", "fuse a.parquet b.parquet -o a2.parquet --overwrite"):
+    for command in (
+        "inspect a.parquet",
+        "inspect --verify a.parquet",
+        "fuse a.parquet b.parquet -o a2.parquet --overwrite",
+    ):
         hybrid(*command.split())
     assert Path("a2.parquet").exists()
     assert (victim.read_text(), [*victim.parent.iterdir()]) == ("changed", [victim])

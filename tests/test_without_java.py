@@ -83,7 +83,7 @@ def test_an_index_without_lucene_is_changed_and_inspected(tiny: Path, index: Pat
     assert smaller.code == 0, smaller.err
     assert not (tmp_path / "smaller" / "lucene").exists()
     assert artifacts.read_manifest(tmp_path / "smaller").counts["documents"] == 11
-    for words in (["inspect", index], ["verify", index]):
+    for words in (["inspect", index], ["inspect", "--verify", index]):
         assert hybrid(*words).code == 0
 
 

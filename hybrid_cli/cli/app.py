@@ -26,7 +26,6 @@ PRINTERS = {  # command -> module:function that prints the result of its stage, 
     "evaluate": "hybrid_cli.reporting.evaluate:show",
     "gate": "hybrid_cli.reporting.gate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
-    "verify": "hybrid_cli.reporting.inspect:show_verified",
     "presets": "hybrid_cli.reporting.terminal:show_presets",
     "doctor": "hybrid_cli.reporting.terminal:show_checks",
 }

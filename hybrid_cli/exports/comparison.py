@@ -1,10 +1,10 @@
-"""The same queries in a retriever and in an engine into which its export was loaded."""
+"""A retriever and an engine: the fusion as the engine gets it, the loss of its formula, the hits of a served export."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +12,183 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, runs
+from hybrid_cli.artifacts.lineage import passage_length
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.complementarity import overlap
-from hybrid_cli.evaluation.measures import evaluate_run
+from hybrid_cli.evaluation.measures import evaluate_run, without_query
+from hybrid_cli.evaluation.options import Significance
+from hybrid_cli.evaluation.significance import bootstrap
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Engine, Translation
-from hybrid_cli.exports.engines import ENGINES
-from hybrid_cli.exports.export import fusion_of, vectors_of
+from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, Translation
 from hybrid_cli.exports.live import Live
+from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.options import HITS
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import query_encoder
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.opening.searcher import RetrieverSearcher
+from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sides
+from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
 from hybrid_cli.reporting.engine import MEASURE, TOP, Agreement, Difference
-from hybrid_cli.runs.groups import by_document
+from hybrid_cli.retrieval.grouped import Grouped
+from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.groups import by_document, judgments_of_documents
+from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
 
-_HITS, _TIED = 1000, 1e-5  # hits in which ties are looked up; relative difference of single-precision sums
+_MEASURED, _RESAMPLES, _CONFIDENCE = 100, 10_000, 0.95  # hits by which a formula is measured
+_ASKED, _TIED = 1000, 1e-5  # hits in which ties are looked up; relative difference of single-precision sums
 
 
-def engine_at(text: str) -> tuple[str, Engine, str]:
-    """Return name, engine and address of `NAME:ADDRESS`.
+def vectors_of(files: RetrieverFiles) -> dict[str, Path]:
+    """Return field name -> dense index of a retriever."""
+    dense = files.of_kind(Kind.DENSE_INDEX)
+    return {f"vector_{number}" if len(dense) > 1 else "vector": index for number, index in enumerate(dense, 1)}
+
+
+def fusion_of(files: RetrieverFiles | None, dense: Mapping[str, Path], served: Served, lexical: str) -> Fusion:
+    """Return the fusion of a retriever, or the sum of all scores, with the names of the written fields.
+
+    Args:
+        files: the retriever; None for indexes alone.
+        dense: field name -> dense index.
+        served: the documents.
+        lexical: name of the field of BM25.
+    """
+
+    def field(name: str, weight: float) -> Field:
+        if name not in served.dense:
+            return Field(name, weight)
+        return Field(name, weight, served.dims[name], served.exact(name), served.unit(name))
+
+    index = served.lexical
+    facts: dict[str, Any] = {"k1": index.k1, "documents": len(index.docids), "language": index.language}
+    if files is None:
+        fields = tuple(field(name, 1.0) for name in (lexical, *dense))
+        return Fusion(FusionRecipe("weighted-sum", (1.0,) * len(fields), "exact"), fields, HITS, **facts)
+    stored, names = files.stored, {index: name for name, index in dense.items()}
+    fields = tuple(
+        field(names.get(index, lexical), weight) for index, weight in zip(files.indexes, stored.weights, strict=True)
+    )
+    return Fusion(stored.recipe, fields, stored.depth, group=stored.group, shares=stored.shares, **facts)
+
+
+def judgments_for(files: RetrieverFiles, path: Path) -> pl.DataFrame:
+    """Return judgments (qid, docid, relevance) in the unit of the hits of a retriever: documents, or passages."""
+    qrels = collections.read_qrels(path)
+    passages = files.stored.group != NO_GROUPS and passage_length(path) is not None
+    return judgments_of_documents(qrels) if passages else qrels
+
+
+def _search(files: RetrieverFiles, queries: pl.DataFrame, hits: int) -> pl.DataFrame:
+    """Return the run of a retriever without its reranker."""
+    plain = replace(files, stored=replace(files.stored, reranker=None))
+    found = RetrieverSearcher.open(plain).search(queries, hits)
+    return pl.concat([runs.empty(), *(block.select(runs.SCHEMA.names()) for block in found)])
+
+
+# ----------------------------------------------------------------------------------------------------------------- loss
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The formulas of hybrid and of an engine, measured on judged queries.
+
+    Attributes:
+        measure: name of the measure.
+        queries: number of judged queries.
+        hybrid, engine: means of both formulas.
+        difference: engine minus hybrid.
+        interval: 95% bootstrap interval of the difference.
+        overlap: mean fraction of common documents in the top 10.
+    """
+
+    measure: str
+    queries: int
+    hybrid: float
+    engine: float
+    difference: float
+    interval: tuple[float, float]
+    overlap: float
+
+    def in_words(self, engine: str) -> str:
+        """Return one line."""
+        low, high = self.interval
+        return (
+            f"{self.measure} of {self.queries:,} judged queries: hybrid {self.hybrid:.4f}, formula of {engine} "
+            f"{self.engine:.4f}, difference {self.difference:+.4f} [{low:+.4f}, {high:+.4f}]; "
+            f"{TOP * self.overlap:.2f} of the top {TOP} documents in common"
+        )
+
+
+def measure_loss(
+    files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, qrels: pl.DataFrame, remove_query: bool = False
+) -> Loss:
+    """Compare the fusion of a retriever, without its reranker, with the formula of an engine.
+
+    Args:
+        files: the retriever.
+        formula: formula of the engine.
+        queries: qid, text.
+        qrels: qid, docid, relevance; of documents if the retriever has a rule for passages.
+        remove_query: hits whose docid is the qid do not count.
+    """
+    asked = queries.join(qrels, on="qid", how="semi", maintain_order="left")
+    hybrid = _search(files, asked, _MEASURED)
+    engine = pl.concat([runs.empty(), *simulate(files, formula, asked, _MEASURED)])
+    if remove_query:
+        hybrid, engine = without_query(hybrid), without_query(engine)
+    ours, theirs = (evaluate_run(run, qrels, [MEASURE])["value"].to_numpy() for run in (hybrid, engine))
+    low, high = bootstrap((theirs - ours)[:, None], _RESAMPLES, _CONFIDENCE, Significance.seed)
+    common = overlap(hybrid, engine, TOP)["value"].mean()
+    assert isinstance(common, float)
+    return Loss(
+        MEASURE, len(ours), float(ours.mean()), float(theirs.mean()), float((theirs - ours).mean()),
+        (float(low[0]), float(high[0])), common,
+    )  # fmt: skip
+
+
+def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
+    """Yield the run that the formula of an engine gives for some queries at a time.
+
+    Args:
+        files: the retriever.
+        formula: formula of the engine.
+        queries: qid, text.
+        hits: documents per query.
+    """
+    grouped, exact = files.stored.group != NO_GROUPS, formula.depth is None
+    docids = [docids_of(index) for index in files.indexes]
+    if exact and all(ids.equals(docids[0]) for ids in docids[1:]):
+        searcher = open_hybrid(files.indexes, formula.weights)
+        found = (Grouped(searcher, lambda: docids[0], MAX) if grouped else searcher).search(queries, hits)
+        yield from (run.select(runs.SCHEMA.names()) for run in found)
+        return
+    depth = formula.depth or len(docids[0])
+    recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
+    retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
+    for candidates, qids in retriever.candidates(queries):
+        for run in formula.run(candidates, qids, depth if grouped else hits):
+            yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run
+
+
+# --------------------------------------------------------------------------------------------------------- live engines
+
+
+def engine_at(text: str) -> tuple[Engine, str]:
+    """Return engine and address of `NAME:ADDRESS`.
 
     Raises:
         InputError: an unknown name, or no address.
     """
     name, _, address = text.partition(":")
-    known = [each for each in ENGINES if each != "parquet"]
+    known = [engine for engine in ENGINES if engine != "parquet"]
     if name not in known or not address:
         reason = f"needs NAME:ADDRESS with one of {', '.join(known)}"
         raise option_error("engine", text, reason, code="unknown-choice", choices=known)
-    return name, ENGINES[name], address
+    return ENGINES[name](), address
 
 
 def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.DataFrame | None) -> Agreement:
@@ -60,15 +204,14 @@ def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.D
         InputError: the engine cannot be reached, has other documents, or lacks a feature.
         HybridError: its client is not installed.
     """
-    name, engine, address = engine_at(text)
-    served, translation = _translated(files, name, engine)
-    plain = replace(files, stored=replace(files.stored, reranker=None))
+    engine, address = engine_at(text)
+    served, translation = _translated(files, engine)
     with closing(engine.connect(address)) as live:
         if (count := live.count()) != (expected := len(served.lexical.docids)):
             problem = f"--engine {text}: has {count:,} documents, the retriever has {expected:,}; load its export again"
             raise InputError(problem, code="other-corpus", option="engine", value=count, expected=expected)
         theirs = _asked(live, translation, served, queries)
-    ours = pl.concat([runs.empty(), *RetrieverSearcher.open(plain).search(queries, _HITS)], how="diagonal")
+    ours = _search(files, queries, _ASKED)
     if files.stored.group != NO_GROUPS:
         theirs = by_document(theirs, MAX).select(runs.SCHEMA.names())
     theirs = theirs.filter(pl.col("rank") <= TOP)
@@ -83,12 +226,12 @@ def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.D
     )  # fmt: skip
 
 
-def _translated(files: RetrieverFiles, name: str, engine: Engine) -> tuple[Served, Translation]:
+def _translated(files: RetrieverFiles, engine: Engine) -> tuple[Served, Translation]:
     """Return the indexes of a retriever, and its fusion in the words of an engine."""
     lexical, dense = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
     if len(lexical) != 1 or any(len(shards) > 1 for shards in files.manifests):
         reason = f"takes one index of BM25 and dense ones, without shards; {files.folder} has others"
-        raise option_error("engine", name, reason, code="other-kind", path=files.folder)
+        raise option_error("engine", engine.name, reason, code="other-kind", path=files.folder)
     served = Served(open_bm25(lexical[0]), (), (), Path(), {key: open_dense(index) for key, index in dense.items()})
     served.check()
     engine.check(served)
@@ -102,7 +245,7 @@ def _asked(live: Live, translation: Translation, served: Served, queries: pl.Dat
     encoders = {name: query_encoder(index) for name, index in served.dense.items()}
     terms, hits = served.terms, list[dict[str, Any]]()
     table = served.queries(queries, encoders)
-    with console.progress("verify", len(table), "queries") as advance:
+    with console.progress("inspect", len(table), "queries") as advance:
         for query in table.iter_rows(named=True):
             weights = dict(zip(terms.gather(query["indices"]), query["values"], strict=True))
             for rank, (docid, score) in enumerate(live.search(translation.request({**query, "terms": weights})), 1):
@@ -131,12 +274,9 @@ def _same(ours: pl.DataFrame, theirs: pl.DataFrame) -> tuple[bool, bool]:
 
 
 def _difference(qid: str, ours: pl.DataFrame, theirs: pl.DataFrame) -> Difference:
-    first, second = ([*run.filter(qid=qid)["docid"].head(TOP)] for run in (ours, theirs))
-    return Difference(qid, _without(first, second), _without(second, first))
-
-
-def _without(docids: Sequence[str], others: Sequence[str]) -> list[str]:
-    return [docid for docid in docids if docid not in others]
+    first, second = (run.filter(qid=qid)["docid"].head(TOP) for run in (ours, theirs))
+    only_first = [docid for docid in first if docid not in set(second)]
+    return Difference(qid, only_first, [docid for docid in second if docid not in set(first)])
 
 
 def _mean(run: pl.DataFrame, qrels: pl.DataFrame) -> float:

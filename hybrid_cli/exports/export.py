@@ -1,9 +1,9 @@
-"""Indexes, and the fusion of a retriever, written for a search engine."""
+"""Indexes, and the fusion of a retriever, written for a search engine, with a note."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,18 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts.lineage import passage_length
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.retrieved import removes_query
+from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, measure_loss
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Engine, Field, Fusion, Request, Translation
-from hybrid_cli.exports.engines import ENGINES
-from hybrid_cli.exports.loss import Loss, measure_loss
-from hybrid_cli.exports.note import NOTE, note
-from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.options import HITS
+from hybrid_cli.exports.engine import ENGINES, Engine, Fusion, Request, Translation
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import query_encoder
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
-from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.runs.groups import judgments_of_documents
 from hybrid_cli.settings import Export
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -64,7 +57,7 @@ def export_indexes(
     Raises:
         InputError: the engine cannot take the documents, or has nothing near the fusion.
     """
-    engine, served = ENGINES[settings.form], _served(lexical, dense, scratch, settings)
+    engine, served = ENGINES[settings.form](), _served(lexical, dense, scratch, settings)
     served.check()
     engine.check(served)
     fusion = fusion_of(files, dense, served, engine.lexical)
@@ -85,14 +78,81 @@ def export_indexes(
         disk.write_text(scratch / name, text)
     names = sorted(path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if path.is_file())
     reranked = files is not None and files.stored.reranker is not None
-    disk.write_text(scratch / NOTE, note(settings.form, fusion, translation, names, loss, engine.ran, reranked))
-    described: dict[str, Any] = {
-        "name": settings.form,
+    disk.write_text(scratch / "README.md", _note(engine, fusion, translation, names, loss, reranked))
+    described = {
+        "name": engine.name,
         "fusion": translation.name,
         "differences": list(translation.differences),
+        "ran": engine.ran,
+        "loss": None if loss is None else asdict(loss),
     }
-    described |= {"ran": engine.ran, "loss": None if loss is None else asdict(loss)}
     return Written(console.counted(**counts), described, loss)
+
+
+_NOTE = """\
+# Export for {engine}
+
+Fusion: {method} (weights: {weights}; depth {depth:,}).
+In {engine}: {translated}. {tested}
+
+Files: {files}.
+
+In the request `query.json`, names stand for the text, the terms and the vectors of a query; a line of
+`queries.jsonl`, which `--split` writes, has the whole request.
+
+## Load and ask
+
+```sh
+{load}
+{ask}
+```
+
+## Differences
+
+{differences}
+
+## Loss
+
+{loss}.
+"""
+
+
+def _note(
+    engine: Engine,
+    fusion: Fusion,
+    translation: Translation,
+    files: Sequence[str],
+    loss: Loss | None,
+    reranked: bool,
+) -> str:
+    """Return the note of an export.
+
+    Args:
+        engine: the engine.
+        fusion: fusion of the retriever.
+        translation: the fusion in the words of the engine.
+        files: names of the files.
+        loss: measured loss; None without judged queries.
+        reranked: the retriever has a reranker.
+    """
+    differences = [f"- {line}" for line in translation.differences] or ["None."]
+    if reranked:
+        differences.append("- The reranker is not part of the export: rerank the hits where you ask the engine.")
+    unmeasured = "Not measured: export again with `--collection` and a judged `--split`"
+    tested = "The tests of hybrid run such an export in the engine." if engine.ran else "Not run against a server."
+    return _NOTE.format(
+        engine=engine.name,
+        method=fusion.recipe.method,
+        weights=", ".join(f"{each.name} {each.weight:g}" for each in fusion.fields),
+        depth=fusion.depth,
+        translated=translation.name,
+        tested=tested,
+        files=", ".join(f"`{name}`" for name in files),
+        load=translation.load,
+        ask=translation.ask,
+        differences="\n".join(differences),
+        loss=unmeasured if loss is None else loss.in_words(engine.name),
+    )
 
 
 def _write_queries(
@@ -115,9 +175,7 @@ def _loss(files: RetrieverFiles, translation: Translation, queries: pl.DataFrame
     if settings.qrels is None and not collections.is_judged(settings.collection, settings.split):
         return None
     path = settings.qrels or collections.qrels_path(settings.collection, settings.split)
-    qrels = collections.read_qrels(path)
-    if files.stored.group != NO_GROUPS and passage_length(path) is not None:
-        qrels = judgments_of_documents(qrels)
+    qrels = judgments_for(files, path)
     return measure_loss(files, translation.formula, queries, qrels, removes_query(settings.collection, settings.split))
 
 
@@ -144,36 +202,3 @@ def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: E
     refuse_other_corpora({index: [artifacts.read_manifest(index)] for index in (lexical, *dense.values())})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
     return Served(open_bm25(lexical), fields, corpora, work, opened)
-
-
-def vectors_of(files: RetrieverFiles) -> dict[str, Path]:
-    """Return field name -> dense index of a retriever."""
-    dense = files.of_kind(Kind.DENSE_INDEX)
-    return {f"vector_{number}" if len(dense) > 1 else "vector": index for number, index in enumerate(dense, 1)}
-
-
-def fusion_of(files: RetrieverFiles | None, dense: Mapping[str, Path], served: Served, lexical: str) -> Fusion:
-    """Return the fusion of a retriever, or the sum of all scores, with the names of the written fields.
-
-    Args:
-        files: the retriever; None for indexes alone.
-        dense: field name -> dense index.
-        served: the documents.
-        lexical: name of the field of BM25.
-    """
-
-    def field(name: str, weight: float) -> Field:
-        if name not in served.dense:
-            return Field(name, weight)
-        return Field(name, weight, served.dims[name], served.exact(name), served.unit(name))
-
-    index = served.lexical
-    facts: dict[str, Any] = {"k1": index.k1, "documents": len(index.docids), "language": index.language}
-    if files is None:
-        fields = tuple(field(name, 1.0) for name in (lexical, *dense))
-        return Fusion(FusionRecipe("weighted-sum", (1.0,) * len(fields), "exact"), fields, HITS, **facts)
-    stored, names = files.stored, {index: name for name, index in dense.items()}
-    fields = tuple(
-        field(names.get(index, lexical), weight) for index, weight in zip(files.indexes, stored.weights, strict=True)
-    )
-    return Fusion(stored.recipe, fields, stored.depth, group=stored.group, shares=stored.shares, **facts)

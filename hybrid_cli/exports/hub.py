@@ -1,4 +1,4 @@
-"""Model cards of encoders, and their upload to the Hugging Face hub."""
+"""Model cards of encoders, for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import yaml
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import intervals
 from hybrid_cli.reporting.summary import CONFIDENCE, RESAMPLES
@@ -47,28 +46,6 @@ def model_card(encoder: Path, name: str, license: str | None, measurements: Path
     if measurements is not None:
         parts.append(_measures(measurements))
     return "\n".join(parts)
-
-
-def upload(folder: Path, repository: str) -> str:
-    """Upload a folder to a repository, which is created, private, if it does not exist; return its address.
-
-    Raises:
-        HybridError: the hub cannot be reached or refuses the upload.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-
-    hub = HfApi()
-    try:
-        address = hub.create_repo(repository, private=True, exist_ok=True)
-        hub.upload_folder(repo_id=repository, folder_path=folder)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HybridError(
-            f"--push {repository}: no upload to Hugging Face ({reason}); log in with `hf auth login`, and try again",
-            code="no-upload", option="push", value=repository,
-        ) from None  # fmt: skip
-    return str(address)
 
 
 def _lineage(encoder: Path) -> tuple[list[Manifest], str | None]:

@@ -1,4 +1,4 @@
-"""Collections that an engine serves: what `verify --engine` asks, and the errors about them."""
+"""Collections that an engine serves: what `inspect --verify --engine` asks, and the errors about them."""
 
 from __future__ import annotations
 
@@ -55,26 +55,21 @@ def missing_package(engine: str, package: str) -> HybridError:
     return HybridError(problem, code="missing-package", package=package)
 
 
+def refusal(engine: str, address: str, reason: str, code: str = "engine-refused") -> InputError:
+    """Return the error about a request that an engine refuses, such as for a feature of a later version."""
+    return InputError(f"--engine {engine}:{address}: {reason}", code=code, option="engine", value=address)
+
+
 def unreachable(engine: str, address: str, reason: str) -> InputError:
     """Return the error about an engine that does not answer."""
-    problem = (
-        f"--engine {engine}:{address}: cannot be reached ({reason}); load the export first, or correct the address"
-    )
-    return InputError(problem, code="engine-unreachable", option="engine", value=address)
-
-
-def refusal(engine: str, address: str, reason: str) -> InputError:
-    """Return the error about a request that an engine refuses, such as for a feature of a later version."""
-    problem = f"--engine {engine}:{address}: {reason}"
-    return InputError(problem, code="engine-refused", option="engine", value=address)
+    problem = f"cannot be reached ({reason}); load the export first, or correct the address"
+    return refusal(engine, address, problem, "engine-unreachable")
 
 
 def no_collection(engine: str, address: str, name: str) -> InputError:
     """Return the error about a collection that is not in an engine."""
-    problem = (
-        f"--engine {engine}:{address}: has no collection '{name}'; run load.py of the export, or add /NAME to a URL"
-    )
-    return InputError(problem, code="no-such-collection", option="engine", value=address, name=name)
+    problem = f"has no collection '{name}'; run load.py of the export, or add /NAME to a URL"
+    return refusal(engine, address, problem, "no-such-collection")
 
 
 class Server:
@@ -84,13 +79,16 @@ class Server:
         engine: name of the engine, for messages.
         address: URL that the user named; nothing else is contacted.
 
+    Attributes:
+        name: name of the collection.
+
     Raises:
         InputError: no URL.
     """
 
     def __init__(self, engine: str, address: str):
-        self.engine, self.address = engine, address
-        self.base, self.name = collection_in(address)
+        self._engine, self._address = engine, address
+        self._base, self.name = collection_in(address)
         if urlsplit(address).scheme not in ("http", "https"):
             raise unreachable(engine, address, "needs a URL, such as http://localhost:9200/documents")
 
@@ -101,7 +99,7 @@ class Server:
             InputError: the server cannot be reached, or refuses.
         """
         data = None if body is None else json.dumps(body).encode()
-        request = Request(self.base + path, data, {"Content-Type": "application/json"})
+        request = Request(self._base + path, data, {"Content-Type": "application/json"})
         try:
             with urlopen(request, timeout=TIMEOUT) as answer:
                 return json.load(answer)
@@ -109,10 +107,10 @@ class Server:
             with error:
                 said = error.read().decode("utf-8", "replace")
             if error.code == 404:
-                raise no_collection(self.engine, self.address, self.name) from None
+                raise no_collection(self._engine, self._address, self.name) from None
             reason = f"HTTP {error.code}: {one_line(said or error.reason)}"
-            raise refusal(self.engine, self.address, reason) from None
+            raise refusal(self._engine, self._address, reason) from None
         except ValueError as error:
-            raise unreachable(self.engine, self.address, f"no JSON in the answer: {one_line(error)}") from None
+            raise unreachable(self._engine, self._address, f"no JSON in the answer: {one_line(error)}") from None
         except (OSError, HTTPException) as error:
-            raise unreachable(self.engine, self.address, one_line(getattr(error, "reason", error))) from None
+            raise unreachable(self._engine, self._address, one_line(getattr(error, "reason", error))) from None

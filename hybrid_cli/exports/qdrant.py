@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
+from hybrid_cli.exports.engine import Formula, Fusion, Nearest, Query, Translation, nearest
 from hybrid_cli.exports.live import (
     TIMEOUT,
     Live,
@@ -19,14 +19,12 @@ from hybrid_cli.exports.live import (
     refusal,
     unreachable,
 )
-from hybrid_cli.exports.nearest import Nearest, nearest
 from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-SPARSE = "bm25"  # name of the sparse vectors
 _LOAD = '''\
 """Load documents.parquet into Qdrant: python load.py FOLDER|URL"""
 
@@ -83,10 +81,10 @@ client.close()
 
 
 class Qdrant(Tables):
-    """Tables for `load.py`, which creates the collection."""
+    """Qdrant: tables for `load.py`, which creates the collection, and a formula over nested prefetches."""
 
-    lexical = SPARSE
     name = "qdrant"
+    lexical = "bm25"
     ran = True
 
     def scripts(self, served: Served) -> Mapping[str, str]:

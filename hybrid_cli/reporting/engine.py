@@ -1,4 +1,4 @@
-"""How the hits of a retriever and of a search engine agree: `verify --engine`."""
+"""How the hits of a retriever and of a search engine agree: `inspect --verify --engine`."""
 
 from __future__ import annotations
 

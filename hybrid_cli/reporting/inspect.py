@@ -1,4 +1,4 @@
-"""The results of `inspect` and `verify` as text or JSON."""
+"""The results of `inspect` as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.calibration import show_calibration
 from hybrid_cli.reporting.engine import Agreement, show_agreement
 from hybrid_cli.reporting.tables import Table
-from hybrid_cli.settings import Inspect, Verify
+from hybrid_cli.settings import Inspect
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -24,9 +24,17 @@ _NOT_READ = ("stored vectors", "Lucene index")
 _LATENCY = ("encode", "search", "fuse", "total")
 
 
-def show(described: Description, settings: Inspect) -> None:
-    """Print the result of `inspect`."""
-    if settings.form == "json":
+def show(described: Description | Sequence[Description] | Agreement, settings: Inspect) -> None:
+    """Print the result of `inspect`.
+
+    Raises:
+        HybridError: with --verify, files are damaged, and a warning names each of them; or an engine has other hits.
+    """
+    if isinstance(described, Agreement):
+        show_agreement(described, settings.form)
+    elif not isinstance(described, dict):
+        _show_verified(described, settings.form)
+    elif settings.form == "json":
         console.result_json(described, indent=2)
     elif "memory_table" in described:
         _show_memory_table(described["memory_table"])
@@ -183,15 +191,9 @@ def _tree(inputs: list[Description]) -> Tree:
     return grow(Tree(console.styled("\ninputs", "bold")), inputs)
 
 
-def show_verified(descriptions: Sequence[dict[str, Any]] | Agreement, settings: Verify) -> None:
-    """Print the state of every artifact and of its inputs, or the agreement with an engine.
-
-    Raises:
-        HybridError: files are damaged, and a warning names each of them; or the engine has other hits.
-    """
-    if isinstance(descriptions, Agreement):
-        return show_agreement(descriptions, settings.form)
-    if settings.form == "json":
+def _show_verified(descriptions: Sequence[Description], form: str) -> None:
+    """Print the state of every artifact and of its inputs."""
+    if form == "json":
         console.result_json(descriptions, indent=2)
     else:
         rows = [

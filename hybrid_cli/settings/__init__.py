@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report, Verify
+from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.composing import Compose, Update
@@ -62,7 +62,6 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Gate,
     Report,
     Inspect,
-    Verify,
     Export,
     Doctor,
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from hybrid_cli import plugins
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
@@ -35,12 +35,7 @@ from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
-Engine = Literal[  # search engines, in `exports.engines`
-    "opensearch", "elasticsearch", "vespa", "qdrant", "milvus", "lancedb", "parquet"
-]
-ExportFormat = Literal[
-    "trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder", Engine
-]
+FORMATS = ("trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder")
 
 ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
@@ -313,16 +308,26 @@ class Report(Writes, Comparison):
 
 @settings()
 class Inspect(Budgeted, MayWrite):
-    """Describe an artifact and its inputs, or compare the memory of indexes.
+    """Describe an artifact and its inputs, verify artifacts, or compare the memory of indexes.
 
     Prints kind, stage, options, counts, library versions, size on disk, first rows, an encoder's contract, the last
     values of a learning curve, and the tree of inputs; inputs that have changed or are missing are marked.
+
+    With --verify, reads every file of artifacts and of their inputs, also those that a search does not check: files
+    over 1 GiB, and Lucene's. Exit code 1 if a file is damaged; inputs that changed or are missing are marked. With
+    --engine too, compares the top ten of a retriever with those of an engine into which its `hybrid export` was loaded:
+    exit code 1 if they differ although the engine computes the same formula.
 
     With --memory-table, prints one row per run: bytes read by a search, recall, accuracy, and latency of encoding,
     search and fusion (p50 and p95 of single queries on one thread, 100 hits).
 
     Attributes:
-        paths: An artifact, or any file or folder. With --memory-table: runs (`name=path` names one).
+        paths: An artifact, or any file or folder. With --verify: artifacts, and folders that contain some; with
+            --memory-table: runs (`name=path` names one).
+        verify: Compare every file with the checksums and fingerprints of the manifests.
+        engine: Engine to compare with: qdrant:FOLDER, or NAME:URL of a server, such as
+            opensearch:http://localhost:9200/documents.
+        collection: Collection of the queries.
         memory_table: Compare the indexes of the runs on the queries of this collection (LITE, table 2).
         split: Split of the collection.
         form: Format of the printed result.
@@ -333,67 +338,37 @@ class Inspect(Budgeted, MayWrite):
     panel = ANALYSIS
     examples = (
         "hybrid inspect out/clear.parquet",
+        "hybrid inspect --verify out/clear.parquet out/clear-index",
+        "hybrid inspect --verify out/retriever --engine qdrant:out/qdrant-data --split test",
         "hybrid inspect bm25=out/bm25.parquet dense=out/dense.parquet --memory-table data/pydocs --split test",
     )
 
     paths: Sequence[NameOrPath] | NameOrPath = argument(REQUIRED)
     _: KW_ONLY
-    scopes = scope(when(memory_table=GIVEN), "split", "output", "memory")
+    scopes = (
+        scope(when(verify=True), "engine")
+        + scope(when(engine=GIVEN), "collection")
+        + scope(when(verify=False), "memory_table")
+        + scope(when(memory_table=GIVEN), "output", "memory")
+        + scope((when(memory_table=GIVEN), when(engine=GIVEN)), "split")
+    )
 
+    verify: bool = option(False)
+    engine: str | None = option(None, metavar="NAME:ADDRESS")
+    collection: Path | None = option(None, shown="that of the indexes")
     memory_table: Path | None = option(None, metavar="COLLECTION")
     split: str | None = option(None)
     form: Literal["text", "json"] = option("text", "--format", recorded=False)
 
 
-@settings()
-class Verify(Settings):
-    """Compare artifacts and their inputs with the fingerprints and checksums of their manifests.
-
-    Reads every file, also those that a search does not check: files over 1 GiB, and Lucene's. Inputs are found through
-    the manifests and verified too. Exit code 1 if a file is damaged; inputs that changed or are missing are marked.
-
-    With --engine, compares the top ten of a retriever with those of an engine into which its `hybrid export` was
-    loaded. Exit code 1 if they differ although the engine computes the same formula.
-
-    Attributes:
-        paths: Artifacts, or folders that contain artifacts. With --engine: one retriever.
-        engine: Engine, and path or URL: qdrant:FOLDER, milvus:FILE.db, lancedb:FOLDER, or NAME:URL of a server, such as
-            opensearch:http://localhost:9200/documents.
-        split: Split whose queries are asked.
-        collection: Collection of the queries.
-        form: Format of the printed result.
-    """
-
-    command = "verify"
-    panel = ANALYSIS
-    examples = (
-        "hybrid verify out/clear.parquet out/clear-index",
-        "hybrid verify out",
-        "hybrid verify out/retriever --engine qdrant:out/qdrant-data --split test",
-    )
-
-    paths: Sequence[Path] = argument(REQUIRED)
-    _: KW_ONLY
-    scopes = scope(when(engine=GIVEN), "split", "collection")
-
-    engine: str | None = option(None, metavar="NAME:ADDRESS")
-    split: str | None = option(None)
-    collection: Path | None = option(None, shown="that of the indexes")
-    form: Literal["table", "json"] = option("table", "--format", recorded=False)
-
-
 RUN, QRELS = "a run", "qrels"  # facts: kind of the exported artifact
-ENGINES: tuple[Engine, ...] = get_args(Engine)
-
-
+ENGINE = "a search engine"  # fact: whom the format is for
 _HUB = when(form="hub")
 
 
-def _repository(text: str) -> str:
-    """Return the name of a repository of the hub."""
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
-        raise ValueError("needs OWNER/NAME")
-    return text
+def _formats() -> tuple[str, ...]:
+    """Return the names of all formats; those of search engines are the entries of `exports.engine.ENGINES`."""
+    return (*FORMATS, *plugins.registry("engines"))
 
 
 @settings()
@@ -403,9 +378,9 @@ class Export(Budgeted, Writes):
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
     encoder. `hub`: an encoder with a model card, for the Hugging Face hub. `pyserini`: a dense index that FaissSearcher
-    opens. `opensearch`, `elasticsearch`, `vespa`, `qdrant`, `milvus`, `lancedb`, `parquet`: the documents of a lexical
-    index with BM25, and with the vectors of `--dense`; of a retriever also its fusion in the words of the engine, with
-    what the engine computes differently. `anserini`: the weights of a lexical index as JSON lines, for Anserini's
+    opens. `opensearch`, `elasticsearch`, `qdrant`, `parquet`, and engines of plugins: the documents of a lexical index
+    with BM25, and with the vectors of `--dense`; of a retriever also its fusion in the words of the engine, with what
+    the engine computes differently. `anserini`: the weights of a lexical index as JSON lines, for Anserini's
     impact search; of BM25 and DeepCT the counts, for its BM25. `folder`: a retriever with its indexes, encoders and
     texts, which opens on another machine. A retriever has the formats of its indexes too; its fusion is written to
     `fusion.json`.
@@ -422,14 +397,13 @@ class Export(Budgeted, Writes):
         tag: Last column of a TREC run.
         license: License in the model card, by its identifier on the hub: `apache-2.0`.
         measurements: Measurements for the model card, written by `evaluate --output`.
-        push: Upload the folder to this repository of the Hugging Face hub; a new one is private.
     """
 
     command = "export"
     panel = ANALYSIS
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
-        "hybrid export out/bm25 --dense out/clear-index --format vespa --output out/vespa",
+        "hybrid export out/bm25 --dense out/clear-index --format parquet --output out/parquet",
         "hybrid export out/retriever --format opensearch --collection data/mine --split test --output out/opensearch",
         "hybrid export out/retriever --format folder --output out/shipped",
         "hybrid export out/clear --format hub --license apache-2.0 --output out/clear-hub",
@@ -438,16 +412,16 @@ class Export(Budgeted, Writes):
     path: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(form=("dpr", *ENGINES)), "collection", "split")
-        + scope(when(form=ENGINES, split=GIVEN), "qrels")
-        + scope(when(form=ENGINES, artifact="a lexical index"), "dense")
-        + scope(when(form=ENGINES, dense=GIVEN, split=GIVEN), "model")
+        scope((when(form="dpr"), when(target=ENGINE)), "collection", "split")
+        + scope(when(target=ENGINE, split=GIVEN), "qrels")
+        + scope(when(target=ENGINE, artifact="a lexical index"), "dense")
+        + scope(when(target=ENGINE, dense=GIVEN, split=GIVEN), "model")
         + scope(when(form=("trec", "msmarco", "dpr"), artifact=RUN), "hits", "memory")
         + scope(when(form="trec", artifact=RUN), "tag")
-        + scope(_HUB, "license", "measurements", "push")
+        + scope(_HUB, "license", "measurements")
     )
 
-    form: ExportFormat = option(REQUIRED, "--format")
+    form: str = option(REQUIRED, "--format", choices=_formats)
     collection: Path | None = option(None, shown="for an index, its corpus")
     split: str | None = option(None)
     qrels: Path | None = option(None, shown="those of the split")
@@ -457,7 +431,10 @@ class Export(Budgeted, Writes):
     tag: str = option("hybrid")
     license: str | None = option(None)
     measurements: Path | None = option(None)
-    push: str | None = option(None, metavar="OWNER/NAME", parse=_repository, recorded=False)
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and whether the format is that of a search engine."""
+        return {**super().values(), "target": "" if self.form in FORMATS else ENGINE}
 
 
 @settings()

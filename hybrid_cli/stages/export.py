@@ -18,8 +18,9 @@ from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
+from hybrid_cli.exports.engine import ENGINES
 from hybrid_cli.exports.folder import FOLDER, write_folder
-from hybrid_cli.exports.hub import CARD, model_card, upload
+from hybrid_cli.exports.hub import CARD, model_card
 from hybrid_cli.input_files import PARQUET
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
@@ -29,7 +30,7 @@ from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Export
-from hybrid_cli.settings.analysis import ENGINES, ExportFormat
+from hybrid_cli.settings.analysis import FORMATS
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
@@ -41,7 +42,6 @@ _OPENED = {  # how another tool opens a format of one file or folder
         "  from sentence_transformers import SentenceTransformer; "
         'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
     ),
-    **dict.fromkeys(map(str, ENGINES), "  Commands, and what the engine computes differently: {path}/README.md"),
     "parquet": "  Code for Qdrant: docs/export.md",
     "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
@@ -60,9 +60,9 @@ _TREC = {  # how trec_eval reads a run and judgments
 _LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
-_VECTORS = {Kind.DENSE_INDEX: ENGINES}  # formats in which a dense index goes with a lexical one
 _MODELS = ("sentence-transformers", "hub")  # formats of an encoder
-_FOLDERS = ("sentence-transformers", "hub", "pyserini", *ENGINES)  # formats of several files
+_FILES = ("trec", "msmarco", "dpr", "anserini")  # formats of one file
+_OF_ENGINES = "  Commands, and what the engine computes differently: {path}/README.md"
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
@@ -98,17 +98,19 @@ def export(settings: Export) -> Path:
     output = artifacts.open_output(
         settings.output, kind, f"export {settings.form}",
         inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
-        foreign=True, compare=settings.output.is_dir() == (settings.form in _FOLDERS or kind == Kind.RETRIEVER),
+        foreign=True, compare=settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER),
     )  # fmt: skip
     with output.scratch() as scratch:
-        count = (_write_retriever if kind == Kind.RETRIEVER else _WRITERS[kind, settings.form])(path, scratch, settings)
+        count = (_write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form])(
+            path, scratch, settings
+        )
     console.note(f"export: {output.path}: {count} ({settings.form})", code="written", path=output.path)
     if settings.form == "trec":
         console.note(_TREC[kind].format(path=output.path))
-    if kind == Kind.RETRIEVER and settings.form not in ENGINES:
+    if kind == Kind.RETRIEVER and settings.form in FORMATS:
         for name, index in _exported_indexes(RetrieverFiles.read(path), settings.form).items():
             _note_opening(index, output.path / name, settings.form)
-    elif settings.form in _OPENED:
+    elif settings.form in _OPENED or settings.form not in FORMATS:
         _note_opening(path, output.path, settings.form)
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
@@ -120,16 +122,14 @@ def export(settings: Export) -> Path:
                 f"{contract.doc_max_len}; needs sentence-transformers 6",
                 code="two-lengths", query_max_len=contract.query_max_len, doc_max_len=contract.doc_max_len,
             )  # fmt: skip
-    if settings.push is not None:
-        console.note(f"export: uploaded to {upload(output.path, settings.push)}", code="uploaded", name=settings.push)
     return output.path
 
 
-def _note_opening(path: Path, output: Path, form: ExportFormat) -> None:
+def _note_opening(path: Path, output: Path, form: str) -> None:
     """Print how another tool opens an exported artifact."""
     counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
     two = form == "sentence-transformers" and not (output / layout.MODULES).is_file()
-    text = _TWO_TOWERS if two else _OPENED[form]
+    text = _TWO_TOWERS if two else _OPENED.get(form, _OF_ENGINES)
     console.note(text.format(path=output) + (counts if form == "anserini" else ""))
 
 
@@ -137,18 +137,18 @@ def _formats(path: Path, kind: Kind) -> list[str]:
     """Return the formats of an artifact; search engines have none for learned weights."""
     if kind == Kind.RETRIEVER:
         files = RetrieverFiles.read(path)
-        forms = dict.fromkeys(form for _, form in _WRITERS)
+        forms = dict.fromkeys(form for _, form in _writers())
         return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
-    return [form for known, form in _WRITERS if known == kind and not (learned and form in ENGINES)]
+    return [form for known, form in _writers() if known == kind and not (learned and form not in FORMATS)]
 
 
-def _ready(path: Path, kind: Kind, form: ExportFormat) -> str:
+def _ready(path: Path, kind: Kind, form: str) -> str:
     """Return a hint at what another tool opens without an export: BM25's Lucene index, or a reranker."""
     if form == "pyserini" and (path / layout.LUCENE).is_dir():
         return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens"
     if kind == Kind.RETRIEVER:
-        return "; search engines take one index of BM25, and dense ones" if form in ENGINES else ""
+        return "; search engines take one index of BM25, and dense ones" if form not in FORMATS else ""
     reranker = form == "sentence-transformers" and kind == Kind.RERANKER
     return f"; CrossEncoder({str(path)!r}) of sentence-transformers opens it as it is" if reranker else ""
 
@@ -198,7 +198,7 @@ def _write_hits(run: Run, scratch: Path, separator: str, columns: Callable[[pl.D
     return console.counted(query=len(run.queries), hit=run.hits)
 
 
-def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: ExportFormat) -> None:
+def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: str) -> None:
     """Refuse ids with white space that separates the columns of the format."""
     for name in ("qid", "docid"):
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
@@ -359,7 +359,7 @@ def _hub(path: Path, scratch: Path, settings: Export) -> str:
     _sentence_transformers(path, scratch, settings)
     for name in (layout.CURVE, layout.EPOCHS):
         disk.remove(scratch / name)
-    card = model_card(path, settings.push or settings.output.name, settings.license, settings.measurements)
+    card = model_card(path, settings.output.name, settings.license, settings.measurements)
     disk.write_text(scratch / CARD, card)
     return "one model with a model card"
 
@@ -394,15 +394,16 @@ def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings).counts
 
 
-def _exported_indexes(files: RetrieverFiles, form: ExportFormat) -> dict[str, Path]:
+def _exported_indexes(files: RetrieverFiles, form: str) -> dict[str, Path]:
     """Return name -> index of a retriever with a format; empty if a search engine cannot take all of them."""
+    of_engine = form in ENGINES  # a dense index goes with a lexical one
     names = zip(short_names(files.indexes), files.indexes, files.manifests, strict=True)
     named = {
         name.replace("/", "-"): index
-        for name, index, shards in names
-        if len(shards) == 1 and form in (*_formats(index, shards[0].kind), *_VECTORS.get(shards[0].kind, ()))
+        for name, index, (first, *others) in names
+        if not others and (form in _formats(index, first.kind) or (of_engine and first.kind == Kind.DENSE_INDEX))
     }
-    if form not in ENGINES:
+    if not of_engine:
         return named
     return named if len(named) == len(files.indexes) and len(files.of_kind(Kind.LEXICAL_INDEX)) == 1 else {}
 
@@ -413,18 +414,18 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     indexes = _exported_indexes(files, settings.form)
     scratch.mkdir()
     if settings.form in ENGINES:
-        from hybrid_cli.exports.engines import ENGINES as engines
-        from hybrid_cli.exports.export import export_indexes, vectors_of
+        from hybrid_cli.exports.comparison import vectors_of
+        from hybrid_cli.exports.export import export_indexes
 
         (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
         written = export_indexes(lexical, vectors, files, scratch, settings)
         if written.loss is not None:
             console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))
         count, engine = written.counts, written.engine
-        parts = {index: name for name, index in vectors.items()} | {lexical: engines[settings.form].lexical}
+        parts = {index: name for name, index in vectors.items()} | {lexical: ENGINES[settings.form].lexical}
     else:
         folders = {
-            name: _WRITERS[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
+            name: _writers()[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
             for name, index in indexes.items()
         }
         count, engine = "; ".join(f"{name}: {text}" for name, text in folders.items()), {}
@@ -462,14 +463,16 @@ def _anserini(path: Path, scratch: Path, settings: Export) -> str:
     return console.counted(document=len(docids), weight=len(postings))
 
 
-_WRITERS: dict[tuple[Kind, ExportFormat], Writer] = {
-    (Kind.RUN, "trec"): _trec_run,
-    (Kind.RUN, "msmarco"): _msmarco_run,
-    (Kind.RUN, "dpr"): _dpr_run,
-    (Kind.QRELS, "trec"): _trec_qrels,
-    (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
-    (Kind.ENCODER, "hub"): _hub,
-    (Kind.DENSE_INDEX, "pyserini"): _pyserini,
-    **{(Kind.LEXICAL_INDEX, name): _write_documents for name in ENGINES},
-    (Kind.LEXICAL_INDEX, "anserini"): _anserini,
-}
+def _writers() -> dict[tuple[Kind, str], Writer]:
+    """Return kind of artifact, format -> writer, in the order of the messages."""
+    return {
+        (Kind.RUN, "trec"): _trec_run,
+        (Kind.RUN, "msmarco"): _msmarco_run,
+        (Kind.RUN, "dpr"): _dpr_run,
+        (Kind.QRELS, "trec"): _trec_qrels,
+        (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
+        (Kind.ENCODER, "hub"): _hub,
+        (Kind.DENSE_INDEX, "pyserini"): _pyserini,
+        **{(Kind.LEXICAL_INDEX, name): _write_documents for name in ENGINES},
+        (Kind.LEXICAL_INDEX, "anserini"): _anserini,
+    }

@@ -1,4 +1,4 @@
-"""`inspect`: describe an artifact or any file, or compare the memory of indexes."""
+"""`inspect`: describe an artifact or any file, compare artifacts with their manifests, or the memory of indexes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import named_model
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import DamageError, InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import read_tuned
-from hybrid_cli.input_files import PARQUET, opened
+from hybrid_cli.input_files import PARQUET, opened, read_bytes
 from hybrid_cli.json_files import NOT_JSON, read_object
 from hybrid_cli.opening.dense import info_of
+from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.models import input_path
-from hybrid_cli.opening.provenance import refuse_other_corpus
-from hybrid_cli.opening.stored_retriever import read_retriever
+from hybrid_cli.opening.provenance import corpora_of, refuse_other_corpus
+from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
+from hybrid_cli.reporting.engine import Agreement
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
-from hybrid_cli.storage import Kind, disk, layout
+from hybrid_cli.storage import MANIFEST, Kind, disk, layout
 
 SAMPLE_ROWS = 3
 SAMPLE_CHARACTERS = 100
@@ -56,8 +58,8 @@ Description = dict[str, Any]
 
 
 @stage(Inspect)
-def inspect(settings: Inspect) -> Description:
-    """Describe an artifact or a file.
+def inspect(settings: Inspect) -> Any:
+    """Describe an artifact or a file, or verify artifacts.
 
     Returns:
         path, what (text), parts (name -> bytes); for an index `memory`, its bytes by purpose, and `documents`; for
@@ -66,11 +68,17 @@ def inspect(settings: Inspect) -> Description:
         the contract, `best_values` (values of the validation at the best step) and, of a static encoder, `weights`
         (shape and longest vectors of each table); for learning curves the last values; for the file of `fuse --tune`
         `weights`; for a retriever `retriever`, the content of `retriever.json`. With `memory_table`: `memory_table`, a
-        list of rows.
+        list of rows. With `verify`, for each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or
+        `UNCHECKED`), problems (one line for each damaged file) and inputs, a list of role, path, kind and state
+        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, a `reporting.engine.Agreement` of its hits with
+        those of the retriever.
 
     Raises:
-        InputError: a path does not exist, or an artifact is damaged.
+        InputError: a path does not exist, or an artifact is damaged; with `verify`, a path is no artifact and contains
+            none, or the engine cannot be compared.
     """
+    if settings.verify:
+        return _verify_paths(settings) if settings.engine is None else _compare(settings, settings.engine)
     if settings.memory_table is not None:
         return {"memory_table": _memory_table(settings, settings.memory_table)}
     paths = as_names(settings.paths)
@@ -135,7 +143,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
     for role, recorded in sorted(manifest.inputs.items()):
         path = input_path(manifest, role)
         entry: Description = {"role": role, **recorded, "path": manifest.input_label(role)}
-        entry |= {"state": "missing", "inputs": []}
+        entry |= {"state": MISSING, "inputs": []}
         if path is not None and path.exists() and path.resolve() not in above:
             try:
                 unchanged = storage.fingerprint(path) == recorded["fingerprint"]
@@ -143,7 +151,7 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
             except InputError as error:
                 entry["state"] = f"damaged ({error})"
             else:
-                entry["state"] = "unchanged" if unchanged else "changed"
+                entry["state"] = UNCHANGED if unchanged else CHANGED
                 if source:
                     entry["stage"] = source.stage
                     entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
@@ -354,3 +362,112 @@ def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
     joined = lists.Lists.of(list(runs))
     recipe = FusionRecipe("minmax", (1.0,) * len(runs), "zero")
     return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))
+
+
+# --------------------------------------------------------------------------------------------------------- verification
+
+INTACT, DAMAGED, UNCHECKED = "intact", "damaged", "not checked (older version: rebuild)"
+UNCHANGED, CHANGED, MISSING = "unchanged", "changed", "missing"
+_SUFFIXES = (".parquet", ".json", ".html")
+
+
+def _verify_paths(settings: Inspect) -> list[Description]:
+    """Read every file of the artifacts and of their inputs, and compare it with its checksum."""
+    checked: dict[Path, Description] = {}
+    with console.progress("inspect", None, "artifacts") as advance:
+        for given in map(Path, as_names(settings.paths)):
+            inside = list(_artifacts(given, set()))
+            if not inside:
+                problem = "contains no artifact" if given.is_dir() else "has no manifest, so it is no artifact"
+                raise InputError(f"{given}: {problem} of hybrid", code="no-artifact", path=given)
+            for path in inside:
+                _verify(path, str(path), checked)
+                advance(1)
+    return list(checked.values())
+
+
+def _compare(settings: Inspect, engine: str) -> Agreement:
+    """Compare a retriever with an engine on the queries of a split."""
+    from hybrid_cli.exports.comparison import compare, engine_at, judgments_for
+
+    engine_at(engine)
+    paths = as_names(settings.paths)
+    if len(paths) != 1:
+        raise option_error("engine", engine, "needs one retriever", code="number-of-inputs", expected=1)
+    files = RetrieverFiles.read(Path(paths[0]))
+    collection = settings.collection or collection_of(corpora_of(files.manifests))
+    if collection is None:
+        reason = f"the collection of {files.folder} is not recorded, or has changed; pass it"
+        raise option_error("collection", None, reason, code="missing-option")
+    queries = collections.read_queries(collections.queries_path(collection, settings.split)).select("qid", "text")
+    path = collections.qrels_path(collection, settings.split)
+    qrels = judgments_for(files, path) if path.exists() else None
+    return compare(files, engine, queries, qrels)
+
+
+def _artifacts(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield `path` if it is an artifact, else the artifacts below it."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder", code="no-such-file", path=path)
+    if not path.is_dir():
+        opened(path).close()
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    if path.is_dir() and not (path / MANIFEST).is_file():
+        for part in sorted(path.iterdir()):
+            if not part.name.startswith(".") and (part.is_dir() or (part.is_file() and part.suffix in _SUFFIXES)):
+                yield from _artifacts(part, seen)
+    elif _has_manifest(path):
+        yield path
+
+
+def _has_manifest(path: Path) -> bool:
+    """Return whether hybrid wrote `path`, as far as a damaged file shows it."""
+    try:
+        return artifacts.find_manifest(path, any_format=True) is not None
+    except DamageError:
+        return True
+    except InputError as error:
+        if error.code in ("unreadable-file", "read-error"):
+            raise
+        return path.suffix == ".parquet" or b'"fingerprint"' in read_bytes(path)
+
+
+def _verify(path: Path, label: str, descriptions: dict[Path, Description]) -> Description:
+    """Verify an artifact and its inputs; add them to `descriptions`, by their resolved path."""
+    resolved = path.resolve()
+    if resolved in descriptions:
+        return descriptions[resolved]
+    described: Description = {"path": label, "kind": "file", "files": 1, "state": INTACT, "problems": [], "inputs": []}
+    descriptions[resolved] = described
+    try:
+        manifest = artifacts.read_manifest(path, any_format=True)
+        described["kind"] = str(manifest.kind)
+        described["files"] = len(manifest.files) if manifest.files is not None else 1
+        described["problems"] = list(storage.damage(path, manifest))
+        described["state"] = INTACT if storage.has_checksums(path) else UNCHECKED
+        whole = artifacts.enclosing_artifact(path)
+        origin = manifest if manifest.inputs or whole == path else artifacts.read_manifest(whole, any_format=True)
+    except InputError as error:
+        described |= {"state": DAMAGED, "problems": [str(error)]}
+        return described
+    if described["problems"]:
+        described["state"] = DAMAGED
+    described["inputs"] = [_input(origin, role, descriptions) for role in sorted(origin.inputs)]
+    return described
+
+
+def _input(manifest: Manifest, role: str, descriptions: dict[Path, Description]) -> Description:
+    """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
+    recorded, path = manifest.inputs[role], input_path(manifest, role)
+    label = manifest.input_label(role)
+    described = {"role": role, "path": label, "kind": recorded["kind"], "state": MISSING}
+    if path is None or not path.exists():
+        return described
+    if "path" in recorded:
+        path = Path(label)  # relative to the working directory
+    if _has_manifest(path) and _verify(path, described["path"], descriptions)["problems"]:
+        return {**described, "state": DAMAGED}
+    unchanged = storage.fingerprint(path) == recorded["fingerprint"]
+    return {**described, "state": UNCHANGED if unchanged else CHANGED}

@@ -199,7 +199,6 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "search (sparse)": (f"{SEARCHED} splade-index --output out.parquet", "--hits 3", 2),
     "index-bm25 (shards)": ("index-bm25 tiny --shards 2 --threads 1 --output out", "--language de", 1),
     "export opensearch": ("export bm25 --dense dense --format opensearch --output out", "", 2),
-    "export vespa": ("export bm25 --dense dense --format vespa --output out", "", 2),
     "export parquet": ("export bm25 --dense dense --format parquet --output out", "", 2),
     "export anserini": ("export splade-index --format anserini --output out", "", 2),
     "convert-checkpoint (pickle)": ("convert-checkpoint pickled out", "", 2),

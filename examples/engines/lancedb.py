@@ -1,4 +1,10 @@
-"""LanceDB: its own BM25 over terms that are analyzed here, and its rerankers."""
+"""LanceDB, as a plugin: its own BM25 over terms that are analyzed here, and its rerankers.
+
+pip install 'lancedb>=0.30'
+hybrid export out/retriever --plugin lancedb.py --format lancedb --collection data/mine --split test --output out/lance
+python out/lance/load.py out/lance-data
+hybrid inspect out/retriever --verify --plugin lancedb.py --engine lancedb:out/lance-data --split test
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,11 @@ from typing import Any
 
 import polars as pl
 
+from hybrid_cli import plugins
 from hybrid_cli.errors import option_error
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
+from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation, nearest
 from hybrid_cli.exports.live import NAME, Live, missing_package, no_collection, one_line, refusal, unreachable
-from hybrid_cli.exports.nearest import nearest
 from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import Transform, minmax, reciprocal_rank
 from hybrid_cli.lexical import analyze
@@ -72,12 +78,12 @@ for line in (Path(__file__).parent / "queries.jsonl").open(encoding="utf-8"):
 '''
 
 
+@plugins.register("engines", "lancedb")
 class LanceDB(Tables):
-    """Tables for `load.py`, which creates the table and its index of terms."""
+    """LanceDB: tables for `load.py`, which creates the table and its index of terms."""
 
-    lexical = TERMS
     name = "lancedb"
-    ran = True
+    lexical = TERMS
 
     def check(self, served: Served) -> None:
         """Refuse several dense indexes, and fields besides title and text.
@@ -89,7 +95,7 @@ class LanceDB(Tables):
             reason = f"a hybrid search has one vector, there are {len(served.dense)} dense indexes"
             raise option_error("format", self.name, reason, code="number-of-indexes", expected=1)
         if others := [name for name in served.fields if name not in ("title", "text")]:
-            reason = f"writes titles and texts, the index has the field '{others[0]}'; use qdrant or milvus"
+            reason = f"writes titles and texts, the index has the field '{others[0]}'; use qdrant"
             raise option_error("format", self.name, reason, code="other-fields", field=others[0])
 
     def scripts(self, served: Served) -> Mapping[str, str]:

@@ -1,4 +1,7 @@
-"""Vespa: an application of a schema and a rank profile, and a feed of documents with impacts and vectors."""
+"""Vespa, as a plugin: an application of a schema and a rank profile, and a feed of documents with impacts and vectors.
+
+hybrid export out/retriever --plugin vespa.py --format vespa --collection data/mine --split test --output out/vespa
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,19 @@ from typing import Any
 
 import polars as pl
 
+from hybrid_cli import plugins
 from hybrid_cli.exports.documents import Served, json_rows, write_line
-from hybrid_cli.exports.engine import APPROXIMATE, Engine, Formula, Fusion, Query, Translation
+from hybrid_cli.exports.engine import (
+    APPROXIMATE,
+    Engine,
+    Formula,
+    Fusion,
+    Nearest,
+    Query,
+    Translation,
+    nearest,
+)
 from hybrid_cli.exports.live import Live, Server
-from hybrid_cli.exports.nearest import Nearest, nearest
 from hybrid_cli.fusion.methods import of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.passages import NO_GROUPS
@@ -42,9 +54,11 @@ _UNION = (
 _MORE = "Vespa may return more candidates than asked for, and finds those of BM25 by impacts rounded to 1/1000."
 
 
+@plugins.register("engines", "vespa")
 class Vespa(Engine):
-    """`documents.jsonl` (feed) and `application` (schema, rank profile, services)."""
+    """Vespa: `documents.jsonl` (feed) and `application` (schema, rank profile, services)."""
 
+    name = "vespa"
     lexical = IMPACTS
 
     def write(self, served: Served, folder: Path, advance: Advance) -> int:
@@ -72,7 +86,7 @@ class Vespa(Engine):
 
     def translate(self, fusion: Fusion) -> Translation:
         """See `Engine`."""
-        near = nearest(fusion, ("sum", "minmax", "rrf"), "vespa", missing="exact")
+        near = nearest(fusion, ("sum", "minmax", "rrf"), self.name, missing="exact")
         return _exact(fusion, near) if near.kind == "sum" else _fused(fusion, near)
 
 

@@ -1,4 +1,10 @@
-"""Milvus: a field of sparse vectors with metric IP, and the rankers of `hybrid_search`."""
+"""Milvus, as a plugin: a field of sparse vectors with metric IP, and the rankers of `hybrid_search`.
+
+pip install 'pymilvus>=2.5' milvus-lite
+hybrid export out/retriever --plugin milvus.py --format milvus --collection data/mine --split test --output out/milvus
+python out/milvus/load.py out/milvus.db
+hybrid inspect out/retriever --verify --plugin milvus.py --engine milvus:out/milvus.db --split test
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid_cli import plugins
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation
+from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation, nearest
 from hybrid_cli.exports.live import (
     TIMEOUT,
     Live,
@@ -19,8 +26,7 @@ from hybrid_cli.exports.live import (
     refusal,
     unreachable,
 )
-from hybrid_cli.exports.nearest import nearest
-from hybrid_cli.exports.tables import TIES, Tables, both, hits_of
+from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import reciprocal_rank
 
 if TYPE_CHECKING:
@@ -85,12 +91,12 @@ client.close()
 '''
 
 
+@plugins.register("engines", "milvus")
 class Milvus(Tables):
-    """Tables for `load.py`, which creates the collection."""
+    """Milvus: tables for `load.py`, which creates the collection."""
 
-    lexical = "bm25"
     name = "milvus"
-    ran = True
+    lexical = "bm25"
 
     def scripts(self, served: Served) -> Mapping[str, str]:
         """See `Tables`."""
@@ -129,7 +135,7 @@ def _request(fusion: Fusion, depth: int, ranker: dict[str, Any], query: Query) -
     """Return the body of `POST /v2/vectordb/entities/hybrid_search`."""
 
     def search(name: str, dim: int | None) -> dict[str, Any]:
-        vector = query[name] if dim else dict(both(query)) or {UNKNOWN: 1.0}
+        vector = query[name] if dim else dict(zip(query["indices"], query["values"], strict=True)) or {UNKNOWN: 1.0}
         return {"data": [vector], "annsField": name, "limit": depth}
 
     lists = [search(each.name, each.dim) for each in fusion.fields]
