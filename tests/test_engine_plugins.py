@@ -66,7 +66,7 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
 def test_a_plugin_writes_documents_requests_and_the_loss(made: Path, tmp_path: Path, name: str) -> None:
     plugin, output = ("--plugin", FILES / f"{name}.py"), tmp_path / "out"
     words = ("export", made / "retriever", "--format", name, "--collection", made / "data", "--split", "test")
-    assert hybrid(*words, "--output", output).is_problem("unknown-choice", option="form")
+    assert hybrid(*words, "--output", output).is_problem("removed", words=f"export --format {name}")
     done = hybrid(*words, *plugin, "--output", output)
     assert done.code == 0, done.err
     loss = json.loads((output / "fusion.json").read_text())["engine"]["loss"]

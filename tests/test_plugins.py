@@ -285,6 +285,7 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
         "callbacks": [],
         "commands": ["cut-run"],
         "encoders": [],
+        "engines": [],
         "fusion_methods": ["first"],
         "losses": ["cosine"],
         "measures": ["Top"],

@@ -336,8 +336,9 @@ def _add_config_file(configs: Sequence[str], fields: Set[str], kind: type[Settin
     try:
         yield
     except InputError as error:
-        words = f"{kind.command} --{error.fields.get('option')} {error.fields.get('value')}"
-        if removed := removed_error(words.replace("_", "-")):
+        option = str(error.fields.get("option"))
+        flag = spelling(option, kind.declared()[option]) if option in kind.declared() else f"--{option}"
+        if removed := removed_error(f"{kind.command} {flag} {error.fields.get('value')}".replace("_", "-")):
             raise removed from None
         name = str(error.fields.get("needed_by", error.fields.get("option")))
         if name in fields & kind.declared().keys():

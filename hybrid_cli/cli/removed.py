@@ -7,6 +7,11 @@ from hybrid_cli.errors import InputError
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
     "auto --minutes": "--max-steps",
+    "export --format lancedb": "--format lancedb --plugin examples/engines/lancedb.py",
+    "export --format milvus": "--format milvus --plugin examples/engines/milvus.py",
+    "export --format vespa": "--format vespa --plugin examples/engines/vespa.py",
+    "export --push": "hf upload OWNER/NAME OUTPUT",
+    "verify": "inspect --verify",
 }
 
 

@@ -12,7 +12,9 @@ from hybrid_cli.storage import checksums
 from hybrid_cli.storage.records import IN_PAGE, MANIFEST, Record, find_as, find_record, fingerprint
 from hybrid_cli.threads import ThreadPool
 
-CHECKED_BYTES = 1 << 30  # larger files are checked by `hybrid inspect --verify` only: a search must not read all of a large index
+CHECKED_BYTES = (
+    1 << 30
+)  # larger files are checked by `hybrid inspect --verify` only: a search must not read all of a large index
 QUICK_BYTES = 1 << 26  # larger files of an output that is up to date are compared by their sizes
 _THREADS = 4
 checked: set[tuple[str, int, int, int]] = set()
