@@ -193,8 +193,9 @@ def test_answers_replace_qrels(tmp_path: Path) -> None:
     curve = {(row["run"], row["depth"]): row["recall"] for row in shown.rows("recall-by-depth")}
     assert curve == {("one", 1): 0.5, ("one", 2): 1.0, ("two", 1): 0.5}
     grades = [
-        query["documents"][docid]["grade"] for query in shown.with_lists for run in query["lists"] for docid, _ in run
+        query["grades"].get(hit["docid"]) for query in shown.with_lists for hits in query["lists"] for hit in hits
     ]
+    assert not any(query["ranks"] for query in shown.with_lists)
     assert grades.count(1) == 3  # the hits with an answer, in all lists shown
 
 
@@ -263,17 +264,11 @@ def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, 
     first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*hits, "salt"]})
     second = write_run(tmp_path / "second.parquet", {"001": hits, "002": ["salt"]})
     shown = page([tiny, first, second], tmp_path, split="test", measures=["nDCG@10"], relevance_level=2)
-    others = " ".join(text for query in shown.with_lists for run in query["others"] for text in run)
-    missed = dict(re.findall(r"Relevant document (\S+)[^.]*?(\d*)\.", others))
-    assert missed == {"salt": "11", "007": ""}
-    grades = {
-        (query["qid"], docid): document["grade"]
-        for query in shown.with_lists
-        for docid, document in query["documents"].items()
-    }
-    assert grades["001", "007"] == 2
-    assert grades["002", "NA"] == 1  # below the level
-    assert grades["002", "void"] is None
+    moon, salt = sorted(shown.with_lists, key=lambda query: query["qid"])
+    assert (moon["ranks"], salt["ranks"]) == ({"007": [1, None]}, {"salt": [11, 1]})
+    assert moon["grades"]["007"] == 2
+    assert salt["grades"]["NA"] == 1  # below the level
+    assert "void" not in salt["grades"]
 
 
 def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import sets
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.reporting import compare, memory, queries, reranked, venn
+from hybrid_cli.reporting import comparison, memory, queries, reranked, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
 from hybrid_cli.reporting.data import Findings, Match
@@ -55,7 +55,8 @@ def sections(
     if findings.matches:
         yield queries.dots_section(findings, DOTS)
     if findings.lead:
-        yield compare.section(findings, findings.lead, analyzer_of(language))
+        text, compared = comparison.of_report(findings, findings.lead, analyzer_of(language))
+        yield Section("compare", "Compare queries", text=[text], comparison=compared)
     if findings.groups:
         yield groups_section(findings.groups, findings.measure, runs)
     if curves:
@@ -84,7 +85,7 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
         yield "Index size against quality: no manifest of a run leads to its index; pass --index RUN=FOLDER."
 
 
-def analyzer_of(language: str) -> compare.Analyze:
+def analyzer_of(language: str) -> comparison.Analyze:
     """Return Lucene's analyzer, or without Java a function that lowercases words."""
     analyzer = LazyAnalyzer(language)
     try:

@@ -14,8 +14,9 @@ from starlette.routing import Route
 
 from hybrid_cli.evaluation.buckets import easy_hard, query_length
 from hybrid_cli.evaluation.complementarity import first_relevant, rbo
-from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
+from hybrid_cli.evaluation.measures import evaluate_run, judged_hits, parse_measures
 from hybrid_cli.fusion.options import HITS
+from hybrid_cli.reporting.comparison import content, judgments
 from hybrid_cli.server.live import Live
 from hybrid_cli.server.state import State
 
@@ -43,37 +44,25 @@ class Comparison:
         measure = measure or self._state.settings.measure
         cutoff = parse_measures([measure])[0].cutoff or HITS
         live, qrels = self._state.live, self._state.qrels()
-        judged = len(qrels) > 0
-        queries = self._state.queries
-        queries = (queries.join(qrels, on="qid", how="semi", maintain_order="left") if judged else queries).head(
-            _MOST_QUERIES
-        )
+        judged, queries = len(qrels) > 0, self._state.queries
+        queries = queries.join(qrels, on="qid", how="semi", maintain_order="left") if judged else queries
+        queries = queries.head(_MOST_QUERIES)
+        qrels = qrels.join(queries, on="qid", how="semi")
         depth = max(DEPTH, cutoff) if judged else DEPTH
         runs = self._searched(live, queries, depth)
         buckets = [query_length(queries)]
         if judged and "lexical" in live.kinds:
             lexical = live.sides[live.kinds.index("lexical")]
             buckets.append(easy_hard(first_relevant(runs[lexical], qrels, _LEVEL), lexical))
-        labels = [dict(bucket.queries.iter_rows()) for bucket in buckets]
-        rows: list[dict[str, Any]] = [
-            {"qid": qid, "text": text, "groups": [of_query.get(qid) for of_query in labels]}
-            for qid, text in queries.iter_rows()
-        ]
-        content = {
-            "measure": measure, "systems": live.systems, "level": _LEVEL, "depth": depth, "queries": rows,
-            "groups": [
-                {"name": bucket.name, "labels": [label for label in bucket.labels if label in of_query.values()]}
-                for bucket, of_query in zip(buckets, labels, strict=True)
-            ],
-        }  # fmt: skip
+        values = [_values(run, qrels, measure) for run in runs.values()] if judged else []
+        compared = content(queries, live.systems, measure, _LEVEL, buckets, values) | {"depth": depth}
         if not judged:
-            return content | {"overlaps": _overlaps(runs, queries)}
-        qrels = qrels.join(queries, on="qid", how="semi")
-        values = {system: _values(run, qrels, measure) for system, run in runs.items()}
-        judgments = _judgments(runs, qrels)
-        for row in rows:
-            row |= {"values": [values[system].get(row["qid"], 0.0) for system in live.systems], **judgments[row["qid"]]}
-        return content
+            return compared | {"overlaps": _overlaps(runs, queries)}
+        positions = [run.select("qid", "docid", position="rank") for run in runs.values()]
+        of_query = judgments([judged_hits(hits, qrels) for hits in positions], _LEVEL)
+        for row in compared["queries"]:
+            row |= of_query[row["qid"]]
+        return compared
 
     def _searched(self, live: Live, queries: pl.DataFrame, depth: int) -> Mapping[str, pl.DataFrame]:
         known, asked, runs = self._runs.get((id(live), depth), (None, None, {}))
@@ -87,20 +76,6 @@ def _values(run: pl.DataFrame, qrels: pl.DataFrame, measure: str) -> dict[str, f
     if not len(run):
         return {}
     return dict(evaluate_run(run, qrels, [measure], _LEVEL).select("qid", "value").iter_rows())
-
-
-def _judgments(runs: Mapping[str, pl.DataFrame], qrels: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return by query the grade of each judged document, and the rank of each relevant one in every run."""
-    relevant = qrels.filter(pl.col("relevance") >= _LEVEL)
-    for number, run in enumerate(runs.values()):
-        ranks = run.select("qid", "docid", pl.col("rank").alias(f"rank_{number}"))
-        relevant = relevant.join(ranks, on=["qid", "docid"], how="left", maintain_order="left")
-    found: dict[str, dict[str, Any]] = {qid: {"grades": {}, "ranks": {}} for qid in qrels["qid"].unique()}
-    for qid, docid, grade in qrels.select("qid", "docid", "relevance").iter_rows():
-        found[qid]["grades"][docid] = grade
-    for qid, docid, *ranks_of_runs in relevant.select("qid", "docid", "^rank_.*$").iter_rows():
-        found[qid]["ranks"][docid] = ranks_of_runs
-    return found
 
 
 def _overlaps(runs: Mapping[str, pl.DataFrame], queries: pl.DataFrame) -> dict[str, list[float]]:

@@ -6,13 +6,15 @@ const ROWS = 100; // of the list, before "show all"
 const COLUMNS = 400; // of the heat map; more queries share a column
 const WIDE = 1000, HIGH = 150;
 const EQUAL = 1e-9;
+const OTHERS = 3; // relevant documents below the hits
 const OUTCOMES = { all: () => true, won: (row) => row.change > EQUAL, lost: (row) => row.change < -EQUAL,
   equal: (row) => Math.abs(row.change) <= EQUAL };
 
-// data: { measure, systems, level, queries: [{ qid, text, values: [by system] or null, groups: [labels] }],
-//   groups: [{ name, labels }], overlaps: { "0,1": [by query] } where there are no values }
+// data: { measure, systems, level, queries: [{ qid, text, values: [by system] or null, groups: [labels],
+//   grades: { docid: grade }, ranks: { docid of a relevant document: [rank or null by system] } }],
+//   groups: [{ name, labels }], depth of the searched lists, overlaps: { "0,1": [by query] } where there are no values }
 // state: { a, b (places of systems), find, outcome, groups: [labels], point, q (qid) }, changed by the view
-// lists(query): a promise of [{ hits, others }] by system, or of a text
+// lists(query): a promise of { lists: [[{ docid, rank }] by system], documents: { docid: { title, snippet } } }, or of a text
 // link(query): an address that searches the query, if there is one
 // changed(): is called after each change of the state
 export function compare(root, { data, state, lists, link, changed = () => {}, announce = () => {} }) {
@@ -233,22 +235,33 @@ export function compare(root, { data, state, lists, link, changed = () => {}, an
       return;
     }
     const places = [...new Set([state.a, state.b])];
-    const [first, ...rest] = places.map((place) => answer[place].hits.map(({ docid }) => docid));
+    const [first, ...rest] = places.map((place) => answer.lists[place].map(({ docid }) => docid));
     const shared = first.filter((docid) => rest.some((other) => other.includes(docid)));
-    detail.replaceChildren(heading(row), h("div", { class: "lists" }, places.map((place) => ranking(place, answer[place], row, shared))));
+    detail.replaceChildren(heading(row), h("div", { class: "lists" }, places.map((place) => ranking(place, answer, row, shared))));
     announce(`Lists of ${row.text || row.qid}`);
   }
 
   const heading = (row) => h("h3", { class: "asked" }, row.text || row.qid, " ", h("small", {}, row.text ? row.qid : ""),
     link ? [" ", h("a", { href: link(row) }, "Search")] : null);
 
-  function ranking(place, { hits, others = [] }, row, shared) {
-    const name = data.systems[place];
+  // Ranks of the first relevant documents that are not among the hits shown.
+  function others({ ranks = {} }, place, hits) {
+    const rest = Object.entries(ranks).filter(([docid]) => !hits.some((each) => each.docid === docid)).map(([docid, all]) => [docid, all[place]]);
+    rest.sort(([, x], [, y]) => (x ?? Infinity) - (y ?? Infinity));
+    const missing = data.depth ? `is not among the first ${data.depth} hits` : "was not retrieved";
+    const texts = rest.slice(0, OTHERS).map(([docid, rank]) =>
+      `Relevant document ${docid} ${rank === null ? missing : `is at rank ${rank.toLocaleString("en")}`}.`);
+    const left = rest.length - OTHERS;
+    return left > 0 ? [...texts, `${left.toLocaleString("en")} more relevant documents are not shown.`] : texts;
+  }
+
+  function ranking(place, { lists, documents }, row, shared) {
+    const name = data.systems[place], hits = lists[place];
     return h("div", { class: "list" },
       h("h4", {}, swatch(place), name, judged ? h("span", { class: "value" }, number(row.values[place])) : null),
-      hits.length ? list(hits.map((each) => hit({ ...each, badge: grade(each.grade, data.level),
-        tint: shared.includes(each.docid) && colour(shared.indexOf(each.docid)) })), `Hits of ${name}`) : h("p", { class: "note" }, "No hits."),
-      others.map((text) => h("p", { class: "note other" }, text)));
+      hits.length ? list(hits.map((each) => hit({ ...each, title: documents[each.docid]?.title, snippet: documents[each.docid]?.snippet,
+        badge: grade(row.grades?.[each.docid], data.level), tint: shared.includes(each.docid) && colour(shared.indexOf(each.docid)) })), `Hits of ${name}`) : h("p", { class: "note" }, "No hits."),
+      others(row, place, hits).map((text) => h("p", { class: "note other" }, text)));
   }
 
   const pointed = (event) => {

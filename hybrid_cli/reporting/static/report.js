@@ -5,12 +5,8 @@ const data = JSON.parse(document.getElementById("comparison").textContent);
 const [a, b] = data.first;
 
 // The lists of a query; only those that change most are in the page.
-async function lists({ lists, others, documents }) {
-  if (!lists) return "The page does not have the lists of this query. Pass a larger --show-queries to include more.";
-  return lists.map((hits, run) => ({
-    hits: hits.map(([docid, rank]) => ({ docid, rank, ...documents[docid] })), others: others[run],
-  }));
-}
+const lists = async (query) => query.lists ? query
+  : "The page does not have the lists of this query. Pass a larger --show-queries to include more.";
 
 const state = { a, b, find: "", outcome: "all", groups: [], point: null, q: null };
 compare(document.querySelector(".comparison"), { data, state, lists });

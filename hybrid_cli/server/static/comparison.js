@@ -2,7 +2,7 @@
 import { compare } from "./compare.js";
 import { h } from "./dom.js";
 
-const SHOWN = 10, OTHERS = 3;
+const SHOWN = 10;
 
 export function mount(root, { api, info, params, navigate, announce, title }) {
   const state = { a: 0, b: 0, find: "", outcome: "all", groups: [], point: null, q: null };
@@ -29,24 +29,10 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   }
 
   // Lists of all systems for one query.
-  async function lists(query) {
-    const { documents, columns } = await api.get("/api/columns", { query: query.text, depth: 100 });
-    const texts = new Map(documents.map((each) => [each.docid, each]));
-    return data.systems.map((system, place) => {
-      const hits = (columns[system] ?? []).slice(0, SHOWN).map(({ docid, rank }) => {
-        const { title, snippet } = texts.get(docid) ?? {};
-        return { rank, docid, title, snippet, grade: query.grades?.[docid] };
-      });
-      return { hits, others: others(query, place, new Set(hits.map(({ docid }) => docid))) };
-    });
-  }
-
-  function others({ ranks = {} }, place, shown) {
-    const rest = Object.entries(ranks).filter(([docid]) => !shown.has(docid)).map(([docid, places]) => [docid, places[place]]);
-    rest.sort(([, x], [, y]) => (x ?? Infinity) - (y ?? Infinity));
-    const texts = rest.slice(0, OTHERS).map(([docid, rank]) => rank === null
-      ? `Relevant document ${docid} is not among the first ${data.depth} hits.` : `Relevant document ${docid} is at rank ${rank}.`);
-    return rest.length > OTHERS ? [...texts, `${rest.length - OTHERS} more relevant documents are not shown.`] : texts;
+  async function lists({ text }) {
+    const { documents, columns } = await api.get("/api/columns", { query: text, depth: 100 });
+    return { lists: data.systems.map((system) => (columns[system] ?? []).slice(0, SHOWN)),
+      documents: Object.fromEntries(documents.map((each) => [each.docid, each])) };
   }
 
   async function start() {
