@@ -411,7 +411,7 @@ def test_input_files_are_opened_in_one_place() -> None:
         "plugins", "reporting/colours", "reporting/page",
         "server/pages", "server/app", "stages/serve",
         "stages/doctor", "artifacts/output", "storage/disk", "artifacts/unfinished", "cli/streams",
-            "workflows/machine_judges",  # the answer of a server
+            "workflows/machine_judging",  # the answer of a server
     }  # fmt: skip
     users = {
         f"{named(file)}, line {node.lineno}: {ast.unparse(node.func)}"

@@ -220,12 +220,12 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], problem: str
 def test_a_bug_is_reported_in_one_line_and_exits_1(
     judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    from hybrid_cli.reporting import evaluate
+    from hybrid_cli.reporting import summary
 
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(evaluate, "show_tables", fail)
+    monkeypatch.setattr(summary, "show_tables", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
     done = hybrid(*command)
     assert (done.code, done.out) == (1, "")

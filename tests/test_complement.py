@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 from hybrid_cli.cli.app import app
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.complement import Complement, bar
-from hybrid_cli.reporting.evaluate import show_tables
-from hybrid_cli.reporting.evaluate import text as in_format
-from hybrid_cli.reporting.summary import Summary
+from hybrid_cli.reporting.summary import Summary, show_tables
+from hybrid_cli.reporting.summary import text as in_format
 
 
 @pytest.fixture

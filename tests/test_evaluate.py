@@ -16,10 +16,10 @@ from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
 from hybrid_cli import storage
-from hybrid_cli.reporting.evaluate import show_tables, text
-from hybrid_cli.reporting.evaluate import text as in_format
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
+from hybrid_cli.reporting.summary import show_tables, text
+from hybrid_cli.reporting.summary import text as in_format
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.prepare import prepare

@@ -23,8 +23,8 @@ from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.workflows import machine_judges
-from hybrid_cli.workflows.machine_judges import (
+from hybrid_cli.workflows import machine_judging
+from hybrid_cli.workflows.machine_judging import (
     BadAnswerError,
     ChatJudge,
     CommandJudge,
@@ -112,7 +112,7 @@ def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny").symlink_to(tiny)
     write_runs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine_judges, "DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(machine_judging, "DELAYS", (0.0, 0.0))
     return tmp_path
 
 

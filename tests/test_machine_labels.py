@@ -14,7 +14,7 @@ from sklearn.metrics import cohen_kappa_score
 from hybrid_cli.evaluation.agreement import Agreement
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean
-from hybrid_cli.reporting.machine_labels import MachineLabels
+from hybrid_cli.reporting.agreement import MachineLabels
 from hybrid_cli.runs import open_run
 from hybrid_cli.stages.evaluate import evaluate
 

@@ -222,7 +222,7 @@ def test_circle_areas_equal_the_counts(whole: Path) -> None:
 
 
 def test_equal_dots_form_a_disc_and_a_single_dot_stays() -> None:
-    from hybrid_cli.reporting.queries import spread
+    from hybrid_cli.reporting.sections import spread
 
     x, y = np.array([0.0] * 500 + [0.5]), np.array([1.0] * 500 + [0.25])
     right, up = spread(x, y)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from hybrid_cli.artifacts.lineage import indexes_of
-from hybrid_cli.reporting.memory import pareto_front
+from hybrid_cli.reporting.sections import pareto_front
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search

@@ -23,7 +23,7 @@ from hybrid_cli.collections.source import passages
 from hybrid_cli.draws import draw
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.perturbations import edits
-from hybrid_cli.reporting.compare import Marker
+from hybrid_cli.reporting.comparison import Marker
 from hybrid_cli.reporting.snippets import cells, match_words, snippet, wrap_lines
 
 MIXED = st.text(

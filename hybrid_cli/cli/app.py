@@ -23,7 +23,7 @@ PLUGIN = EVERYWHERE["plugin"]
 GROUPS = {"prepare": "Import a collection: `prepare SOURCE ... --output FOLDER`."}
 PRINTERS = {  # command -> module:function that prints the result of its stage, and may return an exit code
     "search": "hybrid_cli.reporting.terminal:show_hits",
-    "evaluate": "hybrid_cli.reporting.evaluate:show",
+    "evaluate": "hybrid_cli.reporting.summary:show",
     "gate": "hybrid_cli.reporting.gate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
     "presets": "hybrid_cli.reporting.terminal:show_presets",

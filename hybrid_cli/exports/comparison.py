@@ -31,7 +31,7 @@ from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sid
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
-from hybrid_cli.reporting.engine import MEASURE, TOP, Agreement, Difference
+from hybrid_cli.reporting.inspect import MEASURE, TOP, Agreement, Difference
 from hybrid_cli.retrieval.grouped import Grouped
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document, judgments_of_documents

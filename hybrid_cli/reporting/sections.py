@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isnan
+from pathlib import Path
+from typing import Any
 
 import altair as alt
+import numpy as np
 import polars as pl
 
-from hybrid_cli import console, words
+from hybrid_cli import artifacts, console, words
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import sets
+from hybrid_cli.evaluation.measures import mean_of
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.reporting import comparison, memory, queries, reranked, venn
+from hybrid_cli.reporting import comparison, venn
 from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
 from hybrid_cli.reporting.complement import Complement, contest
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Section
+from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
 from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note, with_sign
+from hybrid_cli.storage import Kind, layout
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
 DOTS = 10_000  # queries in a scatter plot
@@ -34,7 +41,7 @@ def sections(
     curves: Mapping[str, tuple[str | None, pl.DataFrame]],
     held: Mapping[str, Sequence[Held]],
     language: str,
-    studies: Mapping[str, Sequence[reranked.AtDepth]],
+    studies: Mapping[str, Sequence[AtDepth]],
 ) -> Iterator[Section]:
     """Yield all sections except the provenance.
 
@@ -49,11 +56,11 @@ def sections(
     yield overview_section(findings.summary, findings.lead, findings.reused)
     yield depth_section(findings)
     if studies:
-        yield reranked.section(studies, findings.measure, runs)
+        yield _reranked_section(studies, findings.measure, runs)
     if findings.complement:
         yield venn.section(findings.complement, runs, DRAWN)
     if findings.matches:
-        yield queries.dots_section(findings, DOTS)
+        yield dots_section(findings, DOTS)
     if findings.lead:
         text, compared = comparison.of_report(findings, findings.lead, analyzer_of(language))
         yield Section("compare", "Compare queries", text=[text], comparison=compared)
@@ -63,7 +70,7 @@ def sections(
         yield training_section(curves, runs)
     if held:
         means = {run: findings.summary.means[run, findings.measure] for run in held}
-        yield memory.section(held, means, findings.measure, runs)
+        yield _memory_section(held, means, findings.measure, runs)
     if reasons := list(_absent_sections(findings, bool(curves), bool(held))):
         yield Section("absent", "Absent sections", text=reasons)
 
@@ -396,3 +403,311 @@ def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
 
 def _count_of(count: int, queries: int) -> str:
     return f"{count:,} of {queries:,}" + (f" ({count / queries:.0%})" if queries else "")
+
+
+# ------------------------------------------------------------------------------------------------- queries won and lost
+
+_TEXT_CHARACTERS = 160
+_SPACING, _WIDEST = 0.008, 0.045  # fractions of the axis: distance of dots with equal values, and the maximum radius
+_CORNERS = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
+_GOLDEN_ANGLE = np.pi * (3 - np.sqrt(5))
+
+
+def dots_section(findings: Findings, most: int) -> Section:
+    """Return a scatter plot for each match, and a table of wins.
+
+    Args:
+        findings: result of `data.find`.
+        most: maximum number of dots; more queries are sampled.
+    """
+    values, runs, measure = findings.summary.values, findings.summary.runs, findings.measure
+    wide = values.filter(measure=measure).pivot(on="run", index="qid", values="value", maintain_order=True)
+    drawn = wide.sample(most, seed=findings.summary.settings["seed"]) if len(wide) > most else wide
+    dots = _dots(drawn, findings.matches, findings.queries, runs)
+    sampled = f" A random sample of {most:,} of {len(wide):,} queries is shown." if len(wide) > most else ""
+    figures = [
+        _dots_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(findings.matches)
+    ]
+    return Section("queries", "Per query", figures=figures, tables=[_wins(values, findings.matches, measure)])
+
+
+def _wins(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
+    rows = []
+    for match in matches:
+        *counts, mean = contest(values, match.run, match.bases, measure)
+        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), with_sign(mean)])
+    columns = ["run", "against", "wins", "ties", "losses", "difference"]
+    return Table(columns, rows, f"Queries won and lost by {measure}", left=2)
+
+
+# ----------------------------------------------------------------------------------------------------------- diagrams
+
+
+def _dots(
+    wide: pl.DataFrame, matches: Sequence[Match], texts: Mapping[str, str], runs: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return one row per query: text, values (v0, v1, ... in the order of the runs), position and winner per match."""
+    columns: dict[str, Any] = {
+        "q": wide["qid"].to_list(),
+        "t": [words.head(texts.get(qid) or qid, _TEXT_CHARACTERS) for qid in wide["qid"]],
+        **{f"v{position}": wide[run].round(4).to_list() for position, run in enumerate(runs)},
+    }
+    for number, match in enumerate(matches):
+        names = [match.run, *match.bases, None]
+        ours, others = wide[match.run].to_numpy(), wide.select(match.bases).to_numpy()
+        best = others.max(axis=1)
+        winner = np.where(ours > best, 0, np.where(ours == best, len(names) - 1, 1 + others.argmax(axis=1)))
+        right, up = spread(best, ours)
+        columns |= {
+            f"x{number}": (best + right).round(4).tolist(),
+            f"y{number}": (ours + up).round(4).tolist(),
+            f"w{number}": [names[position] for position in winner],
+        }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def spread(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets that spread dots with equal values over a disc of uniform density.
+
+    The n-th dot is placed at n golden angles, at a distance proportional to the square root of n.
+    """
+    points = pl.DataFrame({"x": x, "y": y})
+    number = points.select(pl.int_range(pl.len()).over("x", "y")).to_series().to_numpy()
+    spacing = min(_SPACING, _WIDEST / np.sqrt(max(1, number.max(initial=0))))
+    distance, angle = spacing * np.sqrt(number), number * _GOLDEN_ANGLE
+    return distance * np.cos(angle), distance * np.sin(angle)
+
+
+def _dots_figure(
+    number: int, match: Match, measure: str, dots: list[dict[str, Any]], runs: Sequence[str], sampled: str
+) -> Figure:
+    ends = alt.Scale(domain=[-0.06, 1.06], nice=False)
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2~f")
+    shown = match.runs
+    tooltip = [
+        alt.Tooltip("t:N", title="query"),
+        alt.Tooltip("q:N", title="id"),
+        *(alt.Tooltip(f"v{runs.index(name)}:Q", title=name, format=".3f") for name in shown),
+    ]
+    base = chart("queries").encode(
+        alt.X(f"x{number}:Q", title=f"{measure} of {match.base}", scale=ends, axis=axis),
+        alt.Y(f"y{number}:Q", title=f"{measure} of {match.run}", scale=ends, axis=axis),
+        tooltip=tooltip,
+    )
+    equal = base.transform_filter(f"datum.w{number} === null").mark_circle(size=14, style="quiet")
+    decided = base.transform_filter(f"datum.w{number} !== null").mark_circle(size=18, opacity=0.75)
+    corners = chart("corners")
+    diagonal = corners.mark_line(style="guide").encode(alt.X("x:Q", scale=ends), alt.Y("y:Q", scale=ends))
+    return Figure(
+        f"queries-{number + 1}",
+        f"{match.run} against {match.base}",
+        plain(
+            diagonal + equal + decided.encode(colours(runs, f"w{number}")), {"queries": dots, "corners": _CORNERS}, 440
+        ),
+        f"One dot per query. Above the diagonal, {match.run} is better; the color is that of the better run, gray for "
+        f"ties. Dots with equal values are spread around their position.{sampled} Hover over a dot to read the query.",
+        legend=[name for name in runs if name in shown],
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- rescored hits
+
+
+@dataclass(frozen=True)
+class AtDepth:
+    """One depth of reranked runs; depth 0 is the first stage.
+
+    Attributes:
+        depth: rescored hits per query.
+        means: measure -> mean over the queries.
+        pairs: rescored pairs per query.
+        tokens: tokens of the reranker's input per query.
+        seconds: time of scoring per query. All pairs were scored at once, in batches of similar length, so the time of
+            a depth is its share of the tokens.
+    """
+
+    depth: int
+    means: Mapping[str, float]
+    pairs: float
+    tokens: float
+    seconds: float
+
+
+def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDepth]:
+    """Measure the reranked runs of a folder, and their first stage if it still exists.
+
+    Args:
+        first_stage: its name, for messages.
+        folder: written by `rerank --depths`.
+        plan: measures and judgments.
+
+    Raises:
+        InputError: not a folder of reranked runs, or runs of other queries.
+    """
+    made = artifacts.read_manifest(folder, Kind.RERANKED)
+    runs = {depth: folder / layout.run_of(depth) for depth in made.counts["depths"]}
+    first = made.input_path("run")
+    if first is not None and first.exists():
+        runs = {0: first, **runs}
+    named = {f"{first_stage}, {depth} rescored": path for depth, path in runs.items()}
+    values, _ = measure(replace(plan, runs=named, pair=None, overlap_with=None))
+    depths = []
+    for name, depth in zip(named, runs, strict=True):
+        own = values.filter(run=name)
+        counts = artifacts.read_manifest(runs[depth]).counts if depth else {"pairs": 0, "tokens": 0}
+        share = counts["tokens"] / max(made.counts["tokens"], 1)
+        per_query = 1 / max(made.counts["queries"], 1)
+        depths.append(
+            AtDepth(
+                depth,
+                {column: mean_of(own, column) for column in plan.columns if column in own["measure"]},
+                counts["pairs"] * per_query,
+                counts["tokens"] * per_query,
+                made.counts["seconds"] * share * per_query,
+            )
+        )
+    return depths
+
+
+def _reranked_section(studies: Mapping[str, Sequence[AtDepth]], measure: str, runs: Sequence[str]) -> Section:
+    """Return charts of quality and cost by depth, and a table.
+
+    Args:
+        studies: name of a first stage -> its depths.
+        measure: name of the measure.
+        runs: runs of the report; a first stage with the name of a run has its color.
+    """
+    others = [name for name in studies if name not in runs]
+    numbers = {name: [*runs, *others].index(name) for name in studies}
+    rows = [
+        {
+            "stage": name,
+            "depth": depth.depth,
+            "mean": round(depth.means[measure], 5),
+            "shown": figure(depth.means[measure]),
+            "ms": round(depth.seconds * 1000, 3),
+        }
+        for name, depths in studies.items()
+        for depth in depths
+    ]
+    quality = "Mean of the measure when the first k hits are rescored; k = 0 is the first stage."
+    cost = (
+        "Time of the reranker per query. All pairs were scored at once; the time of a depth is its share of the "
+        "tokens. The time of the first stage is not included."
+    )
+    figures = [
+        _reranked_figure("reranked-quality", rows, numbers, "mean", measure, quality),
+        _reranked_figure("reranked-cost", rows, numbers, "ms", "milliseconds per query", cost),
+    ]
+    return Section("reranked", "Rescored hits", figures=figures, tables=[_reranked_table(studies)])
+
+
+def _reranked_figure(
+    name: str, rows: Sequence[Mapping[str, object]], numbers: Mapping[str, int], field: str, title: str, caption: str
+) -> Figure:
+    """Return a chart of one value by depth."""
+    base = chart(name).encode(
+        alt.X("depth:Q", title="rescored hits k", scale=alt.Scale(type="symlog", constant=10)).axis(
+            values=[0, 10, 20, 50, 100, 200, 500, 1000], format="~s"
+        ),
+        alt.Y(f"{field}:Q", title=title).scale(zero=field == "ms").axis(tickCount=5),
+        colours_at(numbers, "stage"),
+        tooltip=[
+            alt.Tooltip("stage:N", title="first stage"),
+            alt.Tooltip("depth:Q", title="k"),
+            alt.Tooltip("shown:N", title="mean"),
+            alt.Tooltip("ms:Q", title="ms per query"),
+        ],
+    )
+    drawn = base.mark_line(strokeWidth=2) + base.mark_circle(size=36, opacity=1)
+    heading = f"{title[:1].upper()}{title[1:]} by rescored hits"
+    return Figure(
+        name, heading, plain(drawn, {name: rows}, height=300), caption, legend=list(numbers), colour_numbers=numbers
+    )
+
+
+def _reranked_table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:
+    columns = list(next(iter(studies.values()))[0].means)
+    rows = [
+        [name, f"{depth.depth:,}", *(figure(depth.means[column]) for column in columns), *costs]
+        for name, depths in studies.items()
+        for depth in depths
+        for costs in [(f"{depth.pairs:,.1f}", f"{depth.tokens:,.0f}", f"{depth.seconds * 1000:,.1f}")]
+    ]
+    heads = ["first stage", "rescored hits", *columns, "pairs per query", "tokens per query", "ms per query"]
+    return Table(heads, rows, "Quality and cost by number of rescored hits")
+
+
+# ------------------------------------------------------------------------------------------- index size against quality
+
+_ROOM = 2.5  # range of the axis beyond the smallest and the largest index, as a factor; room for names
+
+
+def _memory_section(
+    held: Mapping[str, Sequence[Held]], means: Mapping[str, float], measure: str, runs: Sequence[str]
+) -> Section:
+    """Return a scatter plot of the runs with known indexes, and a table of the indexes.
+
+    Args:
+        held: run -> its indexes.
+        means: run -> mean of `measure`.
+        measure: name of the measure.
+        runs: all runs, in the order of their colors.
+    """
+    figures = [_memory_figure(held, means, measure, runs)]
+    return Section("memory", "Index size against quality", figures=figures, folded=[_memory_table(held)])
+
+
+def _memory_figure(
+    held: Mapping[str, Sequence[Held]], means: Mapping[str, float], measure: str, runs: Sequence[str]
+) -> Figure:
+    sizes = {run: sum(index.size for index in indexes) for run, indexes in held.items()}
+    best = pareto_front(sizes, means)
+    rows = [
+        {"run": run, "bytes": size, "size": console.size(size), "mean": means[run], "shown": figure(means[run])}
+        | {"front": run in best}
+        for run, size in sizes.items()
+    ]
+    across = alt.Scale(type="log", domain=[min(sizes.values()) / _ROOM, max(sizes.values()) * _ROOM], nice=False)
+    base = chart("memory").encode(
+        alt.X("bytes:Q", title="bytes read by a search", scale=across).axis(format="~s", tickCount=5, grid=False),
+        alt.Y("mean:Q", title=measure).scale(zero=False, padding=24).axis(tickCount=5, format=".2~f"),
+        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("size:N"), alt.Tooltip("shown:N", title=measure)],
+    )
+    dots = base.mark_circle(size=130, opacity=1).encode(colours(runs))
+    names = base.mark_text(dy=-13, align="center").encode(text="run:N")
+    steps = base.transform_filter("datum.front").mark_line(style="guide", interpolate="step-after")
+    return Figure(
+        "memory",
+        f"{measure} and bytes",
+        plain(steps + dots + names, {"memory": rows}, height=300),
+        "Size on disk of the files that a search reads; for a fused run, of all its indexes. The query encoder is not "
+        "included. Up and to the left is better: the line connects the runs that no smaller or equal run beats "
+        "(Pareto front).",
+        wide=True,
+    )
+
+
+def pareto_front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
+    """Return the Pareto front: no other run has an equal mean with fewer bytes, or a higher mean with equal bytes."""
+
+    def is_dominated(run: str, by: str) -> bool:
+        no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]
+        return no_worse and (sizes[by], means[by]) != (sizes[run], means[run])
+
+    return {run for run in sizes if not any(is_dominated(run, other) for other in sizes)}
+
+
+def _memory_table(held: Mapping[str, Sequence[Held]]) -> Table:
+    rows = []
+    for run, indexes in held.items():
+        for index in indexes:
+            parts = ", ".join(
+                f"{name} {console.size(size)}{'' if name in index.needed else ' (not read)'}"
+                for name, size in index.parts.items()
+            )
+            bytes_per_document = index.size / index.documents if index.documents else 0
+            size = f"{console.size(index.size)}\n{index.size / 2**30:.3f} GiB"
+            rows.append([run, str(index.index), parts, size, f"{bytes_per_document:,.0f}"])
+    columns = ["run", "index", "parts", "read by a search", "bytes per document"]
+    return Table(columns, rows, "Parts of each index", left=3)

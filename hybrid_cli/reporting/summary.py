@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
+from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
 from hybrid_cli.console import styled
 from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
-from hybrid_cli.reporting import complement
+from hybrid_cli.reporting import complement, tables
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
 from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Table, count, figure, pseudo_note, stdout
 from hybrid_cli.reporting.verdict import Verdict
-from hybrid_cli.settings.analysis import Comparison
+from hybrid_cli.settings.analysis import Comparison, Evaluate
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,6 +32,22 @@ ALPHA, PERMUTATIONS = 0.05, 10_000
 RESAMPLES, CONFIDENCE = 1_000, 0.95
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 COUNTS = {"missing": "unanswered (scored 0)"}
+
+
+class Result(Protocol):
+    """A result of `evaluate`."""
+
+    def tables(self, form: str) -> list[Table]:
+        """Return the tables for a format: `table` (the terminal), `markdown` or `latex`."""
+
+    def legend(self) -> list[str]:
+        """Return the lines below the tables."""
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures for JSON."""
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Return the rows for CSV."""
 
 
 @dataclass(frozen=True)
@@ -363,3 +380,42 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}"
     return str(value)
+
+
+# ------------------------------------------------------------------------------------------------------------ printing
+
+
+def show(result: Result, settings: Evaluate) -> None:
+    """Print the result of `evaluate`."""
+    if settings.form == "table":
+        show_tables(result)
+    else:
+        console.result(text(result, settings.form))
+
+
+def show_tables(result: Result) -> None:
+    """Print the tables with their legend, then the comparison of two runs if there is one."""
+    for table in result.tables("table"):
+        tables.show(table)
+    tables.prose(result.legend())
+    if isinstance(result, Summary) and result.complement:
+        complement.show(result.complement)
+    if isinstance(result, Summary) and result.verdict:
+        tables.prose([result.verdict.sentence()])
+
+
+def text(result: Result, form: str) -> str:
+    """Return the result as `json`, `csv`, `markdown` or `latex`."""
+    if form == "json":
+        return console.json_text(result.content(), indent=2)
+    if form == "csv":
+        return tables.csv_text(result.csv_rows())
+    write, escape = {"markdown": (tables.markdown_table, tables.markdown), "latex": (tables.latex_table, tables.latex)}[
+        form
+    ]
+    parts = [*map(write, result.tables(form)), *map(escape, result.legend())]
+    if form == "markdown" and isinstance(result, Summary) and result.complement:
+        parts.append(complement.as_markdown(result.complement))
+    if form == "markdown" and isinstance(result, Summary) and result.verdict:
+        parts.append(tables.markdown(result.verdict.sentence()))
+    return "\n\n".join(parts)

@@ -278,3 +278,35 @@ def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
     )
     if missing := [check.name for check in checks if check.state == "missing"]:
         raise HybridError(f"doctor: missing: {', '.join(missing)}; see the column `advice`", code="missing-package")
+
+
+_BAR_WIDTH = 40  # characters of a probability of 1
+
+
+def show_calibration(stored: Mapping[str, Any]) -> None:
+    """Print the calibration error and the reliability of a calibration; see `retrieval.calibration.Calibration`.
+
+    A bar is the share of relevant hits, a mark the mean probability: both end at the same place if it is right.
+    """
+    rows = [
+        [figure(likely, 3), figure(share, 3), f"{hits:,}", _bar(likely, share)]
+        for likely, share, hits in stored["bins"]
+    ]
+    console.table(
+        ["probability", "relevant", "hits", "reliability (bar: relevant, |: probability)"],
+        rows,
+        left=["reliability (bar: relevant, |: probability)"],
+    )
+    prose(
+        [
+            f"Expected calibration error: {figure(stored['error'])} for the first ten hits of left-out queries, a "
+            f"fifth of them without their relevant documents ({stored['queries']:,} judged queries, "
+            f"{stored['relevant']:,} relevant hits). Unjudged documents count as not relevant."
+        ]
+    )
+
+
+def _bar(probability: float, relevant: float) -> str:
+    bar = ("=" * round(relevant * _BAR_WIDTH)).ljust(_BAR_WIDTH + 1)
+    mark = round(probability * _BAR_WIDTH)
+    return f"{bar[:mark]}|{bar[mark + 1 :]}".rstrip()

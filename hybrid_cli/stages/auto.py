@@ -11,7 +11,7 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.json_files import read_object
 from hybrid_cli.opening.models import model_input
-from hybrid_cli.reporting.evaluate import show
+from hybrid_cli.reporting.summary import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, Report
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage

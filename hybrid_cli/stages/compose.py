@@ -32,7 +32,7 @@ from hybrid_cli.opening.stored_retriever import (
     named_indexes,
     refuse_shards,
 )
-from hybrid_cli.reporting.calibration import show_calibration
+from hybrid_cli.reporting.terminal import show_calibration
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage

@@ -13,11 +13,10 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.opening.judged import warn_raters
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
+from hybrid_cli.reporting.agreement import MachineLabels, PeopleAgreement, machine_labels, people_agreement
 from hybrid_cli.reporting.answerable import Answerable, answerable
 from hybrid_cli.reporting.complement import Texts, complement
-from hybrid_cli.reporting.machine_labels import MachineLabels, machine_labels
 from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
-from hybrid_cli.reporting.people import PeopleAgreement, people_agreement
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize

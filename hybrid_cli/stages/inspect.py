@@ -31,7 +31,7 @@ from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.models import input_path
 from hybrid_cli.opening.provenance import corpora_of, refuse_other_corpus
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
-from hybrid_cli.reporting.engine import Agreement
+from hybrid_cli.reporting.inspect import Agreement
 from hybrid_cli.settings import Inspect
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
@@ -70,8 +70,8 @@ def inspect(settings: Inspect) -> Any:
         `weights`; for a retriever `retriever`, the content of `retriever.json`. With `memory_table`: `memory_table`, a
         list of rows. With `verify`, for each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or
         `UNCHECKED`), problems (one line for each damaged file) and inputs, a list of role, path, kind and state
-        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, a `reporting.engine.Agreement` of its hits with
-        those of the retriever.
+        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, a `reporting.inspect.Agreement` of its hits
+        with those of the retriever.
 
     Raises:
         InputError: a path does not exist, or an artifact is damaged; with `verify`, a path is no artifact and contains

@@ -27,7 +27,8 @@ from hybrid_cli.opening.provenance import (
 )
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.reporting import judging, keyboard
-from hybrid_cli.reporting.judging import QUIT
+from hybrid_cli.reporting.agreement import judgments_of_people
+from hybrid_cli.reporting.judging import QUIT, Judging
 from hybrid_cli.reporting.judging_session import (
     QUERIES_AT_ONCE,
     ComparedRuns,
@@ -35,16 +36,14 @@ from hybrid_cli.reporting.judging_session import (
     JudgingSession,
     at_weights,
 )
-from hybrid_cli.reporting.judging_terminal import Judging
-from hybrid_cli.reporting.people import judgments_of_people
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Evaluate, Fuse, Judge
 from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
-from hybrid_cli.workflows import machine_judges, machine_judging
-from hybrid_cli.workflows.machine_judges import Question
+from hybrid_cli.workflows import machine_judging
+from hybrid_cli.workflows.machine_judging import Question
 from hybrid_cli.workflows.retrievers import searched_sides, tuning
 
 
@@ -194,15 +193,15 @@ def _questions(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Poo
             yield pool, docid, Question(query, *texts.of(docid, query, ahead))
 
 
-def _machine(settings: Judge, texts: JudgedTexts) -> machine_judges.Judge:
+def _machine(settings: Judge, texts: JudgedTexts) -> machine_judging.Judge:
     """Return the machine of the options."""
     if settings.llm is not None:
         guidelines = read_text(settings.guidelines) if settings.guidelines else ""
-        return machine_judges.ChatJudge(
+        return machine_judging.ChatJudge(
             settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls
         )
     if settings.program is not None:
-        return machine_judges.CommandJudge(settings.program, settings.timeout)
+        return machine_judging.CommandJudge(settings.program, settings.timeout)
     qrels = collection.read_qrels(settings.qrels or Path())
     qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
     known = texts.documents(qrels["docid"])
@@ -211,7 +210,7 @@ def _machine(settings: Judge, texts: JudgedTexts) -> machine_judges.Judge:
         for qid, docid, grade in qrels.iter_rows()
         if docid in known
     ]
-    return machine_judges.RerankerJudge(str(settings.reranker), labelled)
+    return machine_judging.RerankerJudge(str(settings.reranker), labelled)
 
 
 def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
@@ -222,7 +221,7 @@ def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
         made = artifacts.find_manifest(path)
         if made is not None and (model := made.inputs.get("model")) is not None:
             names.add(str(model.get("name") or model.get("path")))
-    return {machine_judges.in_one_word(name.rstrip("/").rpartition("/")[2]) for name in names} | names
+    return {machine_judging.in_one_word(name.rstrip("/").rpartition("/")[2]) for name in names} | names
 
 
 # ------------------------------------------------------------------------------------------------------------- answers

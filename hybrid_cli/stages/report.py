@@ -19,7 +19,7 @@ from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments
-from hybrid_cli.reporting.reranked import at_depths
+from hybrid_cli.reporting.sections import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
 from hybrid_cli.settings import Report
 from hybrid_cli.settings.analysis import ACC
