@@ -35,10 +35,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def only(name: str) -> Any:
-    return pytest.mark.parametrize("engine", [name], indirect=True)
-
-
 def translated(engine: str, method: str, weights: Sequence[float] = (1.0, 3.0), **options: Any) -> tuple[Any, Any]:
     """The body of a request, which is JSON, and the translation."""
     translation = ENGINES[engine]().translate(fusion_of(engine, method, weights, **options))
@@ -114,7 +110,7 @@ def test_an_engine_needs_its_name_and_class() -> None:
             plugins.register("engines", "mine", added)
 
 
-@only("vespa")
+@pytest.mark.parametrize("engine", ["vespa"], indirect=True)
 def test_vespa_normalizes_over_all_candidates_in_the_global_phase(engine: str) -> None:
     body, translation = translated(engine, "minmax")
     profile = translation.files[PROFILE]
@@ -133,7 +129,7 @@ def test_vespa_normalizes_over_all_candidates_in_the_global_phase(engine: str) -
     assert equal == pytest.approx({"a": 0.125 + 0.75, "b": 0.125})
 
 
-@only("vespa")
+@pytest.mark.parametrize("engine", ["vespa"], indirect=True)
 def test_vespa_fuses_ranks_in_the_global_phase_and_adds_scores_in_the_first(engine: str) -> None:
     _, translation = translated(engine, "rrf", (1.0, 1.0))
     expected = "0.5 * reciprocal_rank(score_impacts, 60.0) + 0.5 * reciprocal_rank(score_vector, 60.0)"
@@ -145,7 +141,7 @@ def test_vespa_fuses_ranks_in_the_global_phase_and_adds_scores_in_the_first(engi
     assert not translation.differences
 
 
-@only("milvus")
+@pytest.mark.parametrize("engine", ["milvus"], indirect=True)
 def test_milvus_adds_weighted_scores_or_ranks_without_weights(engine: str) -> None:
     body, translation = translated(engine, "weighted-sum", (0.5, 2.0))
     assert body["rerank"] == {"strategy": "ws", "params": {"weights": [0.25, 1.0], "norm_score": False}}
@@ -160,7 +156,7 @@ def test_milvus_adds_weighted_scores_or_ranks_without_weights(engine: str) -> No
     assert "Weights are not used." in translation.differences
 
 
-@only("lancedb")
+@pytest.mark.parametrize("engine", ["lancedb"], indirect=True)
 def test_lancedb_interpolates_min_max_scores_of_its_own_bm25(engine: str) -> None:
     body, translation = translated(engine, "minmax")
     assert body == {

@@ -25,7 +25,7 @@ from hybrid_cli.storage import Kind
 def inspect(path: Path) -> dict[str, Any]:
     """Describe a path, and print the description as the command does."""
     settings = Inspect([str(path)])
-    described = stage(settings)
+    described: dict[str, Any] = stage(settings)
     show(described, settings)
     return described
 

@@ -14,7 +14,7 @@ from hybrid_cli.threads import ThreadPool
 
 CHECKED_BYTES = (
     1 << 30
-)  # larger files are checked by `hybrid inspect --verify` only: a search must not read all of a large index
+)  # larger files are checked by `inspect --verify` only: a search must not read all of a large index
 QUICK_BYTES = 1 << 26  # larger files of an output that is up to date are compared by their sizes
 _THREADS = 4
 checked: set[tuple[str, int, int, int]] = set()
