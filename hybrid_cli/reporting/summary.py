@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,7 +46,7 @@ class Result(Protocol):
     def content(self) -> dict[str, Any]:
         """Return all figures for JSON."""
 
-    def csv_rows(self) -> list[dict[str, Any]]:
+    def csv_rows(self) -> Iterable[dict[str, Any]]:
         """Return the rows for CSV."""
 
 
