@@ -33,7 +33,7 @@ TEXTS = (
 )
 UNUSUAL = {  # options whose variant has conditions of its own that no declaration tells
     "perturb": {"synonyms"}, "fuse": {"step"}, "evaluate": {"test", "correction"},
-    "export": {"collection", "split", "qrels", "dense", "model", "license", "measurements", "push"},
+    "export": {"collection", "split", "qrels", "dense", "model", "license", "measurements"},
 }  # fmt: skip
 Values = dict[str, Any]
 

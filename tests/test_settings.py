@@ -340,8 +340,7 @@ def literal_defaults(tree: ast.Module) -> Iterator[tuple[str, object]]:
 
 
 SAME_NAME = {  # options of several commands with one name and another meaning
-    ("form", "'table'"),  # of different results
-    ("form", "'text'"),
+    ("form", "'text'"),  # of different results
     ("measure", "'nDCG@10'"),  # `auto` and `judge` have graded or few judgments
     ("temperature", "1.0"),  # no scaling
 }
