@@ -95,35 +95,23 @@ def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
     assert ending.rfind("\x1b[?1049l") > ending.rfind(CLEAR), "the first screen of the terminal is back"
 
 
-def test_ctrl_c_keeps_the_answers_and_restores_the_terminal(here: Path) -> None:
+@pytest.mark.parametrize("ending", ["ctrl-c", signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_keeps_the_answers_and_restores_the_terminal(here: Path, ending: str | signal.Signals) -> None:
     session = Judging()
     before = termios.tcgetattr(session.terminal)
     first = session.wait_for_screen(1)
     assert termios.tcgetattr(session.terminal) != before
     session.press(b"3")
     session.wait_for_screen(2)
-    session.press(b"\x03")
+    if isinstance(ending, signal.Signals):
+        session.send(ending)
+    else:
+        session.press(b"\x03")
     session.wait_for(b"resume")
     assert termios.tcgetattr(session.terminal) == before
-    ending = session.end()
-    assert "hybrid: interrupted; run the same command again to resume" in ending
-    assert session.code == 130
-    assert stored() == {pair_on(first): "3"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_keeps_the_answers_and_restores_the_terminal(here: Path, number: signal.Signals) -> None:
-    session = Judging()
-    before = termios.tcgetattr(session.terminal)
-    first = session.wait_for_screen(1)
-    session.press(b"3")
-    session.wait_for_screen(2)
-    session.send(number)
-    session.wait_for(b"resume")
-    assert termios.tcgetattr(session.terminal) == before
-    ending = session.end()
-    assert ending.count("hybrid: terminated; run the same command again to resume") == 1
-    assert session.code == 128 + number
+    printed, code = ("terminated", 128 + ending) if isinstance(ending, signal.Signals) else ("interrupted", 130)
+    assert session.end().count(f"hybrid: {printed}; run the same command again to resume") == 1
+    assert session.code == code
     assert stored() == {pair_on(first): "3"}
 
 

@@ -53,16 +53,6 @@ def test_a_lens_of_two_unit_circles_at_distance_one() -> None:
     assert lens(1, 1, 1) == pytest.approx(2 * pi / 3 - sqrt(3) / 2)
 
 
-def test_areas_by_random_points() -> None:
-    """Estimate the common area by random points in a box."""
-    first, second = circles(600, 400, 150)
-    points = np.random.default_rng(0).uniform(0, 1, (400_000, 2))
-    height = 2 * first.radius
-    x, y = points[:, 0] * second.right, (points[:, 1] - 0.5) * height
-    inside = [(x - circle.x) ** 2 + y**2 <= circle.radius**2 for circle in (first, second)]
-    assert (inside[0] & inside[1]).mean() * second.right * height == pytest.approx(150, rel=0.02)
-
-
 @pytest.mark.parametrize(("one", "other"), [(9, 4), (4, 9), (5, 5), (1, 0), (0, 3)])
 def test_disjoint_sets_touch_from_outside(one: int, other: int) -> None:
     first, second = circles(one, other, 0)
