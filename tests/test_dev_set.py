@@ -183,7 +183,7 @@ def test_each_validation_of_a_training_is_full_retrieval_by_the_model_of_its_ste
 ) -> None:
     """The models of the steps are those of trainings that end there."""
     examples = made / "train.parquet"
-    steps: dict[str, Any] = {**PLAN, "schedule": "constant", "warmup_steps": 0, "dev": examples, "keep": "last"}
+    steps: dict[str, Any] = {**PLAN, "schedule": "constant", "warmup": 0, "dev": examples, "keep": "last"}
     curve = pl.read_parquet(
         train_dense(examples, output=tmp_path / "all", model=str(tiny_bert), **steps, max_steps=4) / "curve.parquet"
     )

@@ -87,7 +87,7 @@ def test_different_counts_of_lucene_and_the_matrix_are_an_error(
 
 
 def test_tuning_is_recorded(tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, tune_measure="nDCG@10", split="test")
+    index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, measure="nDCG@10", split="test")
     recorded = json.loads((index / "bm25.json").read_text("utf-8"))
     tuning = recorded["tuning"]
     assert (tuning["measure"], tuning["queries"]) == ("nDCG@10", 5)
@@ -99,7 +99,7 @@ def test_tuning_is_recorded(tiny: Path, tmp_path: Path, notices: Notices) -> Non
     manifest = artifacts.read_manifest(index)
     assert set(manifest.inputs) == {"corpus", "queries", "qrels"}
     assert manifest.options == {
-        "fields": ["title", "text"], "language": "en", "lucene": True, "tune": True, "tune_measure": "nDCG@10",
+        "fields": ["title", "text"], "language": "en", "lucene": True, "tune": True, "measure": "nDCG@10",
     }  # fmt: skip
 
 

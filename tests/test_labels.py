@@ -20,7 +20,6 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import Run, read_run
-from hybrid_cli.settings import Label
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -73,10 +72,6 @@ def index(corpus: Path) -> LexicalIndex:
     return open_bm25(index_bm25(corpus, output=corpus.parent / "bm25", threads=1))
 
 
-def label_settings(**options: Any) -> Label:
-    return Label(Path("data"), index=Path("bm25"), output=Path("out"), **options)
-
-
 def queries(*texts: str, rows: list[int | None] | None = None) -> pl.DataFrame:
     sources = rows or [None] * len(texts)
     return pl.DataFrame(
@@ -97,7 +92,7 @@ def lists(hits: Hits) -> list[list[str]]:
 
 def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path) -> None:
     batch = queries("red fox runs", "unknown", "owls")
-    found = labelled(batch, MatrixTeacher(index, corpus, label_settings(depth=2)).hits(batch))
+    found = labelled(batch, MatrixTeacher(index, 2).hits(batch))
     run = index.search(batch, 2)
     assert found["qid"].to_pylist() == ["q0", "q2"]
     for labels in found.to_pylist():
@@ -106,53 +101,32 @@ def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path
         assert labels["source"] is None
 
 
-def test_drop_own_replaces_the_passage_of_a_sentence_with_the_next_hit(index: LexicalIndex, corpus: Path) -> None:
-    batch = queries("the red fox runs", "grey owls fly", rows=[0, 3])
-    kept, dropped = (
-        MatrixTeacher(index, corpus, label_settings(depth=3, keep_own=keep)).hits(batch) for keep in (True, False)
-    )
-    assert lists(kept) == [["d0", "d1", "d5"], ["d3"]]
-    assert lists(dropped) == [["d1", "d5", "d2"], []]
-    assert labelled(batch, dropped)["qid"].to_pylist() == ["q0"]
-
-
-def test_drop_same_text_drops_passages_with_the_text_of_the_query(index: LexicalIndex, corpus: Path) -> None:
-    """White space does not count."""
-    batch = queries("a red fox runs", "the red\tfox ", "owls", rows=[5, 2, 3])
-    same_text = MatrixTeacher(index, corpus, label_settings(keep_same_text=False)).hits(batch)
-    assert lists(same_text) == [["d0", "d5", "d2"], ["d5", "d0", "d1"], ["d3"]]
-    both = MatrixTeacher(index, corpus, label_settings(keep_same_text=False, keep_own=False)).hits(batch)
-    assert lists(both) == [["d0", "d2"], ["d5", "d0", "d1"], []]
-
-
-def run_teacher(run: Path, batch: pl.DataFrame, corpus: Path, settings: Label) -> RunTeacher:
-    return RunTeacher(run, runs.open_run(run, by_qid=False), batch, corpus, settings)
+def run_teacher(run: Path, batch: pl.DataFrame, corpus: Path, depth: int) -> RunTeacher:
+    return RunTeacher(run, runs.open_run(run, by_qid=False), batch, corpus, depth)
 
 
 def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -> None:
     hits = [("q1", "d3", 1, 9.0), ("q1", "d0", 2, 9.0), ("q1", "d2", 3, 1.0), ("q0", "d5", 1, 0.5), ("x", "d9", 1, 1.0)]
     run, batch = write_run(tmp_path / "run.parquet", hits), queries("the red fox", "grey owls fly", "nothing")
-    teacher = run_teacher(run, batch, corpus, label_settings(depth=2))
+    teacher = run_teacher(run, batch, corpus, 2)
     assert lists(teacher.hits(batch)) == [["d5"], ["d3", "d0"], []]
     assert lists(teacher.hits(batch[1:2])) == [["d3", "d0"]]
     assert labelled(batch, teacher.hits(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
-    without = run_teacher(run, batch, corpus, label_settings(depth=2, keep_same_text=False))
-    assert lists(without.hits(batch)) == [["d5"], ["d0", "d2"], []]
 
 
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:
     batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
     with raises("other-corpus", corpus="corpus.parquet", id="z0", count=5):
-        run_teacher(run, batch, corpus, label_settings())
+        run_teacher(run, batch, corpus, 50)
     repeated = pl.concat([pl.read_parquet(corpus), pl.read_parquet(corpus).head(1)])
     repeated.write_parquet(tmp_path / "repeated.parquet")
     known = write_run(tmp_path / "known.parquet", [("q0", "d0", 1, 0.5)])
     with raises("duplicate-id", path="repeated.parquet", id="d0"):
-        run_teacher(known, batch, tmp_path / "repeated.parquet", label_settings())
+        run_teacher(known, batch, tmp_path / "repeated.parquet", 50)
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
     with raises("other-queries", path="other.parquet"):
-        run_teacher(other, batch, corpus, label_settings())
+        run_teacher(other, batch, corpus, 50)
 
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
@@ -200,7 +174,7 @@ def test_given_queries_keep_their_ids_and_those_without_a_hit_are_dropped(
     assert notices.says("written", queries=4, hits=9, without_hits=2)
     assert counts_of(tmp_path / "labels")["without_hits"] == 2
     assert artifacts.read_manifest(tmp_path / "labels").options == {
-        "max_queries": None, "depth": 50, "keep_same_text": True,
+        "max_queries": None, "depth": 50,
     }  # fmt: skip
 
 
@@ -228,21 +202,6 @@ def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tm
     assert artifacts.read_manifest(tmp_path / "by-index").inputs["index"]["kind"] == Kind.RETRIEVER
 
 
-@pytest.mark.parametrize("dropped", ["keep_own", "keep_same_text"])
-def test_a_retriever_labels_sentences_without_dropped_passages(tmp_path: Path, tiny_bert: Path, dropped: str) -> None:
-    texts = ["Salt is in the sea.", "Salt is in the sea.", "The sea is deep.", "The air has no salt at all."]
-    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
-    sides = [index_bm25(corpus, output=tmp_path / "bm25"), encode(corpus, model=str(tiny_bert), output=tmp_path / "d")]
-    retriever = compose(sides, method="rrf", output=tmp_path / "retriever")
-    whole = labels_of(corpus, tmp_path / "whole", index=retriever, queries_from="all")
-    found = labels_of(corpus, tmp_path / "few", index=retriever, queries_from="all", depth=2, **{dropped: False})
-    for qid, source, docids in found.select("qid", "source", "docids").iter_rows():
-        other = {"d0": "d1", "d1": "d0"}.get(source)
-        absent = {source, other} if dropped == "keep_same_text" else {source}
-        (every,) = whole.filter(qid=qid)["docids"].to_list()
-        assert docids == [docid for docid in every if docid not in absent][:2]
-
-
 def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
     tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,9 +221,6 @@ def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
     bm25 = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
     found = labels_of(corpus, tmp_path / "labels", index=bm25)
     assert found.select("qid", "source", "docids").rows() == [("d1#1", "d1", ["d1"])]
-    with raises("no-hits", count=1):
-        labels_of(corpus, tmp_path / "none", index=bm25, keep_own=False)
-    assert not (tmp_path / ".none.partial").exists()
 
 
 @pytest.mark.parametrize(

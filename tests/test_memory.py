@@ -239,7 +239,7 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
         made / "run.parquet", form="dpr", collection=tiny, split="test", output=out
     ),
     "label": lambda tiny, made, out: label(
-        tiny, run=made / "run.parquet", split="test", keep_same_text=False, output=out
+        tiny, run=made / "run.parquet", split="test", output=out
     ),
     "rerank": lambda tiny, made, out: rerank(
         made / "run.parquet", model=str(made / "reranker"), top_k=5, shard_size=4, dtype="fp32", device="cpu",

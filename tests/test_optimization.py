@@ -204,7 +204,7 @@ def job(learner: Line, epoch_steps: int | None = 2) -> Job[Tensor]:
     return Job(learner, batches, STEPS, lambda folder: {}, validator, epoch_steps=epoch_steps)
 
 
-PLAN = Optimization(batch_size=2, accumulate=2, learning_rate=0.05, warmup_steps=0, checkpoint_steps=4)
+PLAN = Optimization(batch_size=2, accumulate=2, learning_rate=0.05, warmup=0, checkpoint_steps=4)
 
 
 def test_callbacks_see_every_step_validation_epoch_and_checkpoint(tmp_path: Path) -> None:

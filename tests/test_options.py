@@ -12,11 +12,11 @@ from hybrid_cli.cli import removed
 
 
 def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
-    config = tmp_path / "label.yaml"
-    config.write_text("drop-own: true\n", "utf-8")
-    done = hybrid("label", "c", "--index", "i", "--output", tmp_path / "labels", "--config", config)
+    config = tmp_path / "fuse.yaml"
+    config.write_text("no-tune: true\n", "utf-8")
+    done = hybrid("fuse", "a", "b", "--output", tmp_path / "run", "--config", config)
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert done.is_problem("no-such-option", option="drop_own")
+    assert done.is_problem("no-such-option", option="no_tune")
 
 
 @pytest.mark.parametrize(

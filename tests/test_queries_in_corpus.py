@@ -95,7 +95,7 @@ def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
     arguments: Path, tmp_path: Path, notices: Notices
 ) -> None:
     data, index = arguments / "data", arguments / "bm25"
-    tuned = index_bm25(data, tune=True, tune_measure="MRR@10", output=tmp_path / "tuned", threads=1)
+    tuned = index_bm25(data, tune=True, measure="MRR@10", output=tmp_path / "tuned", threads=1)
     means = json.loads((tuned / "bm25.json").read_text("utf-8"))["tuning"]["means"]
     default = next(each["mean"] for each in means if (each["k1"], each["b"]) == (0.9, 0.4))
     plain = search(data, index=index, split="test", hits=50, output=tmp_path / "plain.parquet", threads=1)

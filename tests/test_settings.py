@@ -342,6 +342,7 @@ def literal_defaults(tree: ast.Module) -> Iterator[tuple[str, object]]:
 SAME_NAME = {  # options of several commands with one name and another meaning
     ("form", "'text'"),  # of different results
     ("measure", "'nDCG@10'"),  # `auto` and `judge` have graded or few judgments
+    ("measure", "'MRR@10'"),  # of one relevant document per query
     ("temperature", "1.0"),  # no scaling
 }
 

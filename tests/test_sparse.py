@@ -296,8 +296,8 @@ def test_flops_of_the_golden_example() -> None:
 
 
 def test_the_regularization_grows_with_the_square_of_the_step() -> None:
-    assert [growth(step, 100, 0.5) for step in (0, 25, 50, 99)] == [0.0, 0.25, 1.0, 1.0]
-    assert growth(0, 100, 0.0) == 1.0
+    assert [growth(step, 100) for step in (0, 33, 99)] == [0.0, 1.0, 1.0]
+    assert growth(11, 100) == pytest.approx(1 / 9)
 
 
 def test_term_recall_is_a_share_of_the_queries() -> None:

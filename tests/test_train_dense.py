@@ -261,12 +261,12 @@ def test_the_rate_rises_and_then_falls_to_zero() -> None:
 
 def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
     """RoC, section 4.1."""
-    plan = Optimization(schedule="halve", warmup_steps=2)
+    plan = Optimization(schedule="halve", warmup=2)
     factors = [rate_factor(plan, step, 60, 10) for step in range(60)]
     assert factors[:2] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
     assert factors[2:30] == [1.0] * 28
     assert [factors[step] for step in (30, 39, 40, 50, 59)] == [0.5, 0.5, 0.25, 0.125, 0.125]
-    constant = Optimization(schedule="constant", warmup_steps=0)
+    constant = Optimization(schedule="constant", warmup=0)
     assert {rate_factor(constant, step, 60, 10) for step in range(60)} == {1.0}
 
 

@@ -36,8 +36,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"negatives": 5}, {"few-negatives": {"option": "negatives", "value": 5, "most": 3}}),
         ({"keep_epochs": True}, {"no-effect": {"option": "keep_epochs", "steps": 2}}),
-        ({"warmup_steps": 2}, {"no-effect": {"option": "warmup_steps", "value": 2, "steps": 2}}),
-        ({"negatives": 3, "warmup_steps": 1, "loss": "nll", "dynamic_negatives": 5}, {}),
+        ({"warmup": 2}, {"no-effect": {"option": "warmup", "value": 2, "steps": 2}}),
+        ({"negatives": 3, "warmup": 1, "loss": "nll", "dynamic_negatives": 5}, {}),
     ],
 )
 def test_options_without_their_effect_are_named(

@@ -162,7 +162,7 @@ def _section(config: str, content: dict[str, Any], kind: type[Settings]) -> dict
 
 
 def _positive(name: str, kind: type[Settings]) -> str | None:
-    """Return the positive form of the negative name of a flag: `keep-own` for `drop-own`."""
+    """Return the positive form of the negative name of a flag: `tune` for `no-tune`."""
     for field, declared in kind.declared().items():
         for spelled in declared.names or switch(field, declared, bare_type(kind.types()[field])):
             positive, _, negative = spelled.partition("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hybrid_cli.errors import InputError
 
+_TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
     "auto --minutes": "--max-steps",
@@ -12,6 +13,14 @@ REMOVED = {
     "export --format vespa": "--format vespa --plugin examples/engines/vespa.py",
     "export --push": "hf upload OWNER/NAME OUTPUT",
     "verify": "inspect --verify",
+    "index-bm25 --tune-measure": "--measure",
+    "label --drop-own": "",
+    "label --drop-same-text": "",
+    "mine-negatives --keep-same-text": "",
+    "train-sparse --flops-warmup": "",
+    **{f"{command} --warmup-steps": "--warmup" for command in _TRAINING},
+    **{f"{command} --halve-after": "--schedule halve" for command in _TRAINING},
+    **{f"{command} --track-dir": "" for command in _TRAINING},
 }
 
 

@@ -215,11 +215,9 @@ class Optimization(training.Optimization, Seeded):
         accumulate: Batches per step; in-batch negatives stay within a batch.
         chunk_size: Texts encoded at once, with gradient caching: less memory, the same gradient.
         learning_rate: Peak learning rate.
-        warmup: Fraction of the steps with a rising rate.
-        warmup_steps: Number of steps with a rising rate, in place of `--warmup`.
+        warmup: Steps with a rising rate; below 1, as a fraction of all steps.
         schedule: Learning rate after the warm-up. `linear`: decay to 0 at the last step; `halve`: half the rate in each
-            epoch after the first `--halve-after` (RoC); `constant`.
-        halve_after: Epochs before the rate is halved.
+            epoch after the third (RoC); `constant`.
         keep_epochs: Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.
         weight_decay: Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.
         clip: Maximum norm of the gradient.
@@ -229,8 +227,6 @@ class Optimization(training.Optimization, Seeded):
 
     option_panel = OPTIMIZATION
 
-    scopes = scope(when(warmup_steps=None), "warmup") + scope(when(schedule="halve"), "halve_after")
-
     seed: int = inherited()
     epochs: int | None = option(None, minimum=1, shown="1, or as many as --max-steps needs")
     max_steps: int | None = option(None, minimum=1)
@@ -238,10 +234,8 @@ class Optimization(training.Optimization, Seeded):
     accumulate: int = inherited(minimum=1)
     chunk_size: int | None = option(None, minimum=1, shown="the whole batch")
     learning_rate: float = inherited("--learning-rate", "--lr", minimum=0)
-    warmup: float = inherited(minimum=0, maximum=1)
-    warmup_steps: int | None = option(None, minimum=0)
+    warmup: float = inherited(minimum=0)
     schedule: Schedule = inherited()
-    halve_after: int = inherited(minimum=0)
     keep_epochs: bool = option(False)
     weight_decay: float = inherited(minimum=0)
     clip: float = inherited(above=0)
@@ -268,16 +262,12 @@ class Training(Threaded, OnDevice, Optimization, Writes):
         callback: Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The
             training calls its functions.
         track: Write the learning curve and validations for TensorBoard or Trackio, on this machine.
-        track_dir: Folder of the tracker, which may have many runs.
     """
 
     option_panel = WATCHING
 
-    scopes = scope(when(track=GIVEN), "track_dir")
-
     callback: Sequence[str] = option((), metavar="CLASS", recorded=False)
     track: Tracker | None = option(None, recorded=False)
-    track_dir: Path | None = option(None, shown="tracking in the output")
 
 
 @settings(kw_only=True)

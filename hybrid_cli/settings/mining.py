@@ -56,7 +56,6 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
         num_negatives: Negatives per example.
         prob: Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random
             negatives.
-        exclude_same_text: Drop candidates with the same text as a positive, ignoring white space.
         answer_filter: Drop candidates whose text contains an answer to the query.
         relative_margin: Drop candidates that score above this fraction of the positive's score; NV-Retriever uses 0.95.
         max_score: Drop candidates with a score above this value.
@@ -100,7 +99,6 @@ class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
     )
     prob: float = inherited(panel=SOURCES, minimum=0, maximum=1)
     seed: int = inherited()
-    exclude_same_text: bool = inherited("--exclude-same-text/--keep-same-text", panel=FILTERS)
     answer_filter: bool = inherited(panel=FILTERS)
     relative_margin: float | None = option(None, panel=FILTERS, above=0)
     max_score: float | None = option(None, panel=FILTERS)
@@ -252,8 +250,6 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
         queries: Queries file or collection, whose queries replace the sentences.
         max_queries: Number of queries, drawn uniformly from all.
         depth: Hits kept per query.
-        keep_own: Keep the passage of a sentence among the hits of the sentence.
-        keep_same_text: Keep passages whose whole text is the query.
         seed: Random seed of the sample.
     """
 
@@ -270,7 +266,7 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
     scopes = (
         scope(when(split=GIVEN), "run")
         + scope(when(queries=GIVEN), "run")
-        + scope(_SENTENCES, "queries_from", "keep_own")
+        + scope(_SENTENCES, "queries_from")
         + scope(when(max_queries=GIVEN), "seed")
         + scope(when(queries_from=("sampled", "cropped"), split=None, queries=None), "seed")
     )
@@ -282,6 +278,4 @@ class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
     queries: Path | None = option(None, panel=QUERIES)
     max_queries: int | None = option(None, panel=QUERIES, minimum=1, shown="all")
     depth: int = inherited(panel=HITS, minimum=1)
-    keep_own: bool = inherited("--keep-own/--drop-own", panel=HITS)
-    keep_same_text: bool = inherited("--keep-same-text/--drop-same-text", panel=HITS)
     seed: int = inherited()

@@ -67,7 +67,7 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
         shards: Write this number of indexes of consecutive documents, with the scores of one index. Each can be
             searched on another machine; they contain no Lucene index.
         tune: Tune k1 and b on judged queries.
-        tune_measure: Measure to maximize.
+        measure: Measure to maximize.
         split: Split of the collection.
         queries: Query file; replaces the split's queries.
         qrels: Qrels file; replaces the split's qrels.
@@ -95,7 +95,7 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     language: str = inherited()
     shards: int | None = option(None, minimum=2, recorded=False, shown="one index")
     tune: bool = option(False, panel=TUNING)
-    tune_measure: str = _tuning_option("MRR@10", parse=MEASURE)
+    measure: str = _tuning_option("MRR@10", parse=MEASURE)
     split: str | None = _tuning_option(None, shown="the only split, or dev", recorded=False, excluded=REPLACED)
     queries: Path | None = _tuning_option(None)
     qrels: Path | None = _tuning_option(None)

@@ -26,7 +26,6 @@ from hybrid_cli.settings.options import (
     REQUIRED,
     By,
     argument,
-    inherited,
     option,
     redeclare,
     scope,
@@ -78,7 +77,6 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
         loss: Likelihood of the positive, or a loss on a teacher's scores.
         query_flops: Weight of the FLOPS of queries.
         doc_flops: Weight of the FLOPS of documents.
-        flops_warmup: Fraction of the steps in which both weights rise from 0, with the square of the step.
         temperature: Divisor of the scores.
         architecture: Weights of words: `splade`: the whole vocabulary; `unicoil`: word pieces of the text; `deepct`:
             its words; `sparterm`: gated.
@@ -109,7 +107,6 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
         )
         + scope(
             tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops")),
-            "flops_warmup",
         )
         + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
         + scope(when(dev=GIVEN), "keep")
@@ -119,7 +116,6 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
     loss: SparseLoss = option("nll", panel=OBJECTIVE)
     query_flops: float = option(By("architecture", {"sparterm": 0.0}, Flops.query_flops), panel=OBJECTIVE, minimum=0)
     doc_flops: float = option(By("architecture", {"sparterm": 0.0}, Flops.doc_flops), panel=OBJECTIVE, minimum=0)
-    flops_warmup: float = inherited(panel=OBJECTIVE, minimum=0, maximum=1)
     temperature: float = option(1.0, panel=OBJECTIVE, above=0)
     in_batch: bool = redeclare(Likelihood, "in_batch")
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)

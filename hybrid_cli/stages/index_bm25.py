@@ -84,7 +84,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         index = LexicalIndex.load(work, settings.language, start)
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
-        _record(work, (index.k1, index.b), tuning, settings.tune_measure)
+        _record(work, (index.k1, index.b), tuning, settings.measure)
         counts.update(index.counts())
     _report(settings, index, tuning, reuse)
     return output
@@ -103,7 +103,7 @@ def _inputs(settings: IndexBm25) -> dict[str, Path]:
     collections.check_fields(settings.collection, _names(settings))
     inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     if settings.tune:
-        parse_measures([settings.tune_measure])
+        parse_measures([settings.measure])
         whole = settings.queries and settings.qrels
         split = None if whole else collections.tuning_split(settings.collection, settings.split)
         inputs["queries"] = settings.queries or collections.queries_path(settings.collection, split)
@@ -195,7 +195,7 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
         raise InputError(problem, code="no-judgments", path=inputs["qrels"])
     qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
     bags = index.bags(queries["text"].to_list())
-    measure = settings.tune_measure
+    measure = settings.measure
     remove_query = removes_query(inputs["qrels"])
     hits = (parse_measures([measure])[0].cutoff or _HITS) + remove_query
     grid = list(product(_GRID_K1, _GRID_B))
@@ -226,11 +226,11 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
     if tuning:
         means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
         console.note(
-            f"index-bm25: {settings.tune_measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
+            f"index-bm25: {settings.measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
             f"held-out gain {with_sign(tuning.held_out_gain, 4)} (of two halves: {with_sign(gains[0], 4)}, "
             f"{with_sign(gains[1], 4)})",
-            code="tuned", measure=settings.tune_measure, queries=tuning.queries, gain=tuning.held_out_gain,
+            code="tuned", measure=settings.measure, queries=tuning.queries, gain=tuning.held_out_gain,
         )  # fmt: skip
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(

@@ -110,14 +110,14 @@ def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labe
     if "run" in inputs:
         hits = run or runs.open_run(inputs["run"], by_qid=False)
         queries = collections.read_queries(inputs["queries"])
-        teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings)
+        teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings.depth)
     elif is_retriever(inputs["index"]):
         opened = RetrieverSearcher.open(
             RetrieverFiles.read(inputs["index"]), SearchOptions(threads=settings.threads, group=NO_GROUPS)
         )
-        teacher = RetrieverTeacher(opened.retriever, inputs["corpus"], settings)
+        teacher = RetrieverTeacher(opened.retriever, settings.depth)
     else:
-        teacher = MatrixTeacher(open_lexical(inputs["index"]), inputs["corpus"], settings, settings.threads)
+        teacher = MatrixTeacher(open_lexical(inputs["index"]), settings.depth, settings.threads)
     return lambda asked: labels.labelled(asked, teacher.hits(asked))
 
 

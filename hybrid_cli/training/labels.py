@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
@@ -19,18 +18,15 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.errors import path_error
-from hybrid_cli.lexical.index import Barred, LexicalIndex
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
-from hybrid_cli.training.negatives import fold_columns
 from hybrid_cli.training.options import Labeling
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
-
-_HASH = fold_columns("text").hash().alias("hash")
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk
@@ -165,59 +161,16 @@ class MatrixTeacher:
 
     Args:
         index: lexical index of the corpus.
-        corpus: the corpus file.
-        options: depth; whether a sentence keeps its own passage and passages with the same text.
+        depth: hits per query.
         threads: CPU threads; None for all cores.
     """
 
-    def __init__(self, index: LexicalIndex, corpus: Path, options: Labeling, threads: int | None = None):
-        self._index, self._options, self._threads = index, options, threads
-        self._copies = None if options.keep_same_text else _Copies(corpus)
+    def __init__(self, index: LexicalIndex, depth: int, threads: int | None = None):
+        self._index, self._depth, self._threads = index, depth, threads
 
     def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of BM25.
-
-        Args:
-            queries: text, and row, the corpus row that a sentence comes from (null for given queries).
-        """
-        bags = self._index.bags(queries["text"].to_list())
-        return self._index.hits(bags, self._options.depth, self._threads, self._barred(queries))
-
-    def _barred(self, queries: pl.DataFrame) -> Barred | None:
-        numbers, rows = _dropped(queries, self._options, self._copies)
-        if not len(rows):
-            return None
-        order = np.argsort(numbers, kind="stable")
-        ends = np.concatenate(([0], np.cumsum(np.bincount(numbers, minlength=len(queries)))))
-        return ends, rows[order]
-
-
-class _Copies:
-    """Documents by the hash of their text, ignoring white space; 16 bytes per document."""
-
-    def __init__(self, corpus: Path):
-        hashes = collections.scan(corpus).select(_HASH).collect()["hash"].to_numpy()
-        self._rows = np.argsort(hashes)
-        self._hashes = hashes[self._rows]
-
-    def of(self, queries: pl.DataFrame) -> tuple[Longs, Longs]:
-        """Return the pairs of a query (its position) and the corpus row of a document with its text."""
-        wanted = queries.select(_HASH)["hash"].to_numpy()
-        first, last = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
-        return np.repeat(np.arange(len(wanted)), last - first), self._rows[_ranges(first, last - first)]
-
-
-def _dropped(queries: pl.DataFrame, options: Labeling, copies: _Copies | None) -> tuple[Longs, Longs]:
-    """Return the pairs of a query (its position) and the corpus row of a passage that is not kept as its hit."""
-    numbers, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    if not options.keep_own:
-        numbers.append(np.arange(len(queries)))
-        rows.append(queries["row"].to_numpy())
-    if copies is not None:
-        numbers_of_copies, rows_of_copies = copies.of(queries)
-        numbers.append(numbers_of_copies)
-        rows.append(rows_of_copies)
-    return np.concatenate(numbers), np.concatenate(rows)
+        """Return the hits of BM25 for queries (text)."""
+        return self._index.hits(self._index.bags(queries["text"].to_list()), self._depth, self._threads)
 
 
 class RetrieverTeacher:
@@ -225,30 +178,18 @@ class RetrieverTeacher:
 
     Args:
         retriever: open indexes of the corpus, and their fusion.
-        corpus: the corpus file.
-        options: depth; whether a sentence keeps its own passage and passages with the same text.
+        depth: hits per query.
     """
 
-    def __init__(self, retriever: Retriever, corpus: Path, options: Labeling):
-        self._retriever, self._corpus, self._options = retriever, corpus, options
-        self._copies = None if options.keep_same_text else _Copies(corpus)
+    def __init__(self, retriever: Retriever, depth: int):
+        self._retriever, self._depth = retriever, depth
         self._lock = Lock()  # encoders are used by one thread at a time
 
     def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of the retriever; see `MatrixTeacher.hits`."""
-        numbers, rows = _dropped(queries, self._options, self._copies)
-        dropped = pl.DataFrame({"qid": queries["qid"][numbers], "docid": self._docids[rows]}) if len(rows) else None
-        most = int(np.bincount(numbers).max()) if len(rows) else 0
+        """Return the hits of the retriever for queries (qid, text)."""
         with self._lock:
-            blocks = self._retriever.runs(queries.select("qid", "text"), self._options.depth + most)
-            hits = pl.concat([runs.empty(), *blocks])
-        if dropped is not None:
-            hits = hits.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
-        return _of_run(hits.filter(pl.int_range(pl.len()).over("qid") < self._options.depth), queries)
-
-    @cached_property
-    def _docids(self) -> pl.Series:
-        return collections.docids(self._corpus)
+            blocks = self._retriever.runs(queries.select("qid", "text"), self._depth)
+            return _of_run(pl.concat([runs.empty(), *blocks]), queries)
 
 
 class RunTeacher:
@@ -259,7 +200,7 @@ class RunTeacher:
         opened: the same, opened; queries that are not to be labeled are ignored.
         queries: qid, text of the queries to label.
         corpus: the corpus file.
-        options: depth; whether a query keeps passages with the same text.
+        depth: hits per query.
 
     Attributes:
         run: hits of the queries.
@@ -268,15 +209,14 @@ class RunTeacher:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
     """
 
-    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, options: Labeling):
-        self.run, self._depth = opened.of_queries(queries["qid"]), options.depth
+    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, depth: int):
+        self.run, self._depth = opened.of_queries(queries["qid"]), depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
             raise path_error(
                 path, f"has no hits for these {len(queries):,} queries; pass a run of them", code="other-queries"
             )
-        texts = _hashed(self.run, corpus, path)
-        self._texts = None if options.keep_same_text else texts
+        _check_documents(self.run, corpus, path)
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of the run for some of the queries (qid, text).
@@ -285,18 +225,12 @@ class RunTeacher:
         """
         with self._lock:
             blocks = self.run.in_order(queries["qid"]).blocks()
-            hits = pl.concat([runs.empty(), *(self._best(block, queries) for block in blocks)])
+            hits = pl.concat([runs.empty(), *(self._best(block) for block in blocks)])
         return _of_run(hits, queries)
 
-    def _best(self, block: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    def _best(self, block: pl.DataFrame) -> pl.DataFrame:
         """Return the best hits of each query of a block."""
-        hits = block
-        if self._texts is not None:
-            hits = hits.join(self._texts, on="docid", how="left", maintain_order="left").join(
-                queries.select("qid", _HASH), on="qid", how="left", maintain_order="left", suffix="_of_query"
-            )
-            hits = hits.filter(pl.col("hash") != pl.col("hash_of_query"))
-        return hits.filter(pl.int_range(pl.len()).over("qid") < self._depth).select(block.columns)
+        return block.filter(pl.int_range(pl.len()).over("qid") < self._depth)
 
 
 Teacher: TypeAlias = MatrixTeacher | RetrieverTeacher | RunTeacher
@@ -309,11 +243,6 @@ def _of_run(run: pl.DataFrame, queries: pl.DataFrame) -> Hits:
     return counts.to_numpy(), run["docid"], run["score"].to_numpy()
 
 
-def _ranges(first: Longs, counts: Longs) -> Longs:
-    """Return the concatenated ranges `first[i]`, ..., `first[i] + counts[i] - 1`."""
-    return np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
-
-
 def _distinct(blocks: Iterable[pl.Series]) -> pl.Series:
     """Return the distinct ids of some blocks, in order; memory holds at most twice as many, and a block."""
     known, new = pl.Series("docid", [], pl.String), list[pl.Series]()
@@ -324,21 +253,20 @@ def _distinct(blocks: Iterable[pl.Series]) -> pl.Series:
     return pl.concat([known, *new]).unique(maintain_order=True)
 
 
-def _hashed(opened: Run, corpus: Path, run: Path) -> pl.DataFrame:
-    """Return docid and hash of the text of the documents of a run.
+def _check_documents(opened: Run, corpus: Path, run: Path) -> None:
+    """Check that a corpus has the documents of a run, each once.
 
     Raises:
         InputError: the corpus lacks a document, or repeats an id.
     """
     wanted = _distinct(block["docid"] for block in opened.blocks())
-    mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid", _HASH)
+    mine = collections.scan(corpus).filter(pl.col("docid").is_in(wanted.implode())).select("docid")
     with storage.reading(corpus):
-        hashes = mine.collect(engine="streaming")
-    if len(hashes) > len(wanted):
+        known = mine.collect(engine="streaming")["docid"]
+    if len(known) > len(wanted):
         collections.docids(corpus)  # names the repeated id
-    unknown = wanted.filter(~wanted.is_in(hashes["docid"].implode()))
+    unknown = wanted.filter(~wanted.is_in(known.implode()))
     if len(unknown):
         names = ", ".join(unknown.head(3)) + (", ..." if len(unknown) > 3 else "")
         problem = f"{console.counted(document=len(unknown))} not in {corpus} ({names}); pass a run of this corpus"
         raise path_error(run, problem, code="other-corpus", id=unknown[0], count=len(unknown), corpus=corpus)
-    return hashes

@@ -30,6 +30,7 @@ from hybrid_cli.training.options import Optimization
 VALIDATIONS = 10
 LOG_STEPS = 10  # steps whose values are read from a GPU at once: each read waits for the GPU
 CPU_LOG_STEPS = 1
+_FULL_RATE = 3  # epochs before `halve` halves the rate (RoC, section 4.1)
 
 Batch = TypeVar("Batch")
 Contravariant = TypeVar("Contravariant", contravariant=True)
@@ -293,6 +294,11 @@ def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
         )  # fmt: skip
 
 
+def rising_steps(plan: Optimization, total: int) -> int:
+    """Return the number of steps with a rising rate, of all steps."""
+    return round(total * plan.warmup) if plan.warmup < 1 else round(plan.warmup)
+
+
 def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> float:
     """Return the learning rate at `step` relative to its peak: linear warm-up from 0, then the schedule of the plan.
 
@@ -302,14 +308,14 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
         total: number of steps.
         per_epoch: steps per epoch.
     """
-    rising = round(total * plan.warmup) if plan.warmup_steps is None else plan.warmup_steps
+    rising = rising_steps(plan, total)
     if step < rising:
         return (step + 1) / (rising + 1)
     if plan.schedule == "linear":
         return (total - step) / max(1, total - rising)
     if plan.schedule == "constant":
         return 1.0
-    return float(0.5 ** max(0, step // per_epoch - plan.halve_after + 1))
+    return float(0.5 ** max(0, step // per_epoch - _FULL_RATE + 1))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -139,8 +139,7 @@ class Miner:
         self.forbidden["judged relevant"] = judged.select("qid", "docid")
         if own:
             self.forbidden["the query itself"] = self.queries.select("qid", docid="qid")
-        if self.how.exclude_same_text:
-            self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
+        self.forbidden["text of a positive"] = negatives.same_text(corpus, known)
         return known if self.teacher is None else self._taught(known)
 
     def mine(self, examples: pl.DataFrame) -> pl.DataFrame:

@@ -91,10 +91,8 @@ class Optimization:
         accumulate: batches per step.
         chunk_size: texts encoded at once, with gradient caching; None encodes the whole batch.
         learning_rate: peak learning rate.
-        warmup: fraction of the steps with a rising rate.
-        warmup_steps: number of steps with a rising rate, in place of `warmup`.
+        warmup: steps with a rising rate; below 1, as a fraction of all steps.
         schedule: learning rate after the warm-up.
-        halve_after: epochs before `halve` halves the rate.
         keep_epochs: store the model after each epoch.
         weight_decay: weight decay of AdamW.
         clip: maximum norm of the gradient.
@@ -112,9 +110,7 @@ class Optimization:
     chunk_size: int | None = None
     learning_rate: float = 2e-5
     warmup: float = 0.1
-    warmup_steps: int | None = None
     schedule: Schedule = "linear"
-    halve_after: int = 3
     keep_epochs: bool = False
     weight_decay: float = 0.0
     clip: float = 1.0
@@ -204,12 +200,10 @@ class Flops:
     Attributes:
         query_flops: weight of the FLOPS of queries.
         doc_flops: weight of the FLOPS of documents.
-        flops_warmup: fraction of the steps in which both weights rise from 0.
     """
 
     query_flops: float = 0.01
     doc_flops: float = 0.01
-    flops_warmup: float = 0.33
 
 
 @dataclass(frozen=True)
@@ -236,7 +230,6 @@ class Mining:
     Attributes:
         skip_top: number of top ranks that are skipped.
         prob: probability that a negative comes from its source, else from the corpus.
-        exclude_same_text: drop candidates with the same text as a positive.
         answer_filter: drop candidates whose text contains an answer to the query.
         relative_margin: drop candidates that score above this fraction of the positive's score.
         max_score: drop candidates with a score above this value.
@@ -245,7 +238,6 @@ class Mining:
 
     skip_top: int = 0
     prob: float = 1.0
-    exclude_same_text: bool = True
     answer_filter: bool = False
     relative_margin: float | None = None
     max_score: float | None = None
@@ -260,14 +252,10 @@ class Labeling:
         queries_from: sentences of the corpus that become queries.
         max_queries: number of queries, drawn uniformly; None for all.
         depth: hits kept per query.
-        keep_own: keep the passage of a sentence among the hits of the sentence.
-        keep_same_text: keep passages whose whole text is the query.
         seed: random seed of the sample.
     """
 
     queries_from: QueriesFrom = "sampled"
     max_queries: int | None = None
     depth: int = 50
-    keep_own: bool = True
-    keep_same_text: bool = True
     seed: int = 42

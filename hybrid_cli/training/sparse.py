@@ -22,15 +22,17 @@ from hybrid_cli.training.options import Flops, Optimization
 
 _TOKENS_AT_ONCE = 4096
 
+_RISING = 0.33  # of the steps
+
 
 def flops(weights: Tensor) -> Tensor:
     """Return the sum over the terms of the squared mean weight in a batch [n, V] (SPLADE, eq. 4)."""
     return weights.abs().mean(0).square().sum()
 
 
-def growth(step: int, steps: int, warmup: float) -> float:
-    """Return the factor of the regularization at a step: the square of the fraction of the warm-up that is done."""
-    rising = steps * warmup
+def growth(step: int, steps: int) -> float:
+    """Return the factor of the regularization at a step: it rises with the square of the step in the first third."""
+    rising = steps * _RISING
     return 1.0 if step >= rising else (step / rising) ** 2
 
 
@@ -51,7 +53,7 @@ def sparse_objective(
 
     def objective(vectors: LossInputs) -> Terms:
         inputs = replace(vectors, queries=vectors.queries[..., :size], documents=vectors.documents[..., :size])
-        documents, share = inputs.documents.flatten(0, 1), growth(vectors.step, steps, regularization.flops_warmup)
+        documents, share = inputs.documents.flatten(0, 1), growth(vectors.step, steps)
         counts = {"query_terms": inputs.queries, "document_terms": documents}
         vectors.record(**inputs.similarities(), **{n: (w > 0).sum(1).float().mean() for n, w in counts.items()})
         terms = relevance(inputs)

@@ -96,7 +96,7 @@ class Session:
         """Open the tracker; print how to watch the training."""
         if self._tracker is None or parallel.rank():
             return []
-        folder = self._settings.track_dir or work / layout.TRACKING
+        folder = work / layout.TRACKING
         tracker = self._tracker(folder, _run_name(self._settings.output))
         console.note(f"train: watch with {tracker.command.format(folder)}", code="tracked", path=folder)
         return [tracker]
@@ -130,11 +130,11 @@ class Session:
                 f"{steps:,}",
                 code="no-effect", option="keep_epochs", steps=steps,
             )  # fmt: skip
-        if plan.warmup_steps is not None and plan.warmup_steps >= steps:
+        if plan.warmup >= steps:
             console.warn(
-                f"--warmup-steps {plan.warmup_steps}: the training has {steps:,} steps, so the learning rate stays "
+                f"--warmup {plan.warmup:g}: the training has {steps:,} steps, so the learning rate stays "
                 "below --learning-rate",
-                code="no-effect", option="warmup_steps", value=plan.warmup_steps, steps=steps,
+                code="no-effect", option="warmup", value=plan.warmup, steps=steps,
             )  # fmt: skip
         return steps
 
