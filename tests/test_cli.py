@@ -22,7 +22,7 @@ from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.storage import Kind
 
 STAGES = [
-    "auto", "prepare", "split", "perturb", "index-bm25", "append", "delete", "mine-negatives", "label", "pretrain",
+    "auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain",
     "train-dense", "train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint",
     "presets", "combine", "encode", "search", "judge", "fuse", "compose", "update", "serve", "rerank", "concat-runs",
     "evaluate", "gate", "report", "inspect", "export", "doctor",

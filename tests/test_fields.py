@@ -17,10 +17,10 @@ from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
+from hybrid_cli.stages.update import update
 
 WEIGHTS = {"title": 3, "text": 1, "body": 2}
 FIELDS = ["title=3", "text", "body=2"]
@@ -120,7 +120,7 @@ def test_lucene_and_rm3_use_the_weights(index: Path) -> None:
 
 def test_append_and_shards_read_the_same_fields(collection: Path, index: Path, tmp_path: Path) -> None:
     first = index_bm25(collection / "first", fields=FIELDS, output=tmp_path / "first", threads=1)
-    appended = append(first, collection / "rest", output=tmp_path / "appended", threads=1)
+    appended = update(first, add=collection / "rest", output=tmp_path / "appended", threads=1)
     expected = open_bm25(index).search(QUERIES, 100)
     assert open_bm25(appended).search(QUERIES, 100).equals(expected)
     index_bm25(collection / "whole", fields=FIELDS, shards=3, output=tmp_path / "shards")

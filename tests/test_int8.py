@@ -15,9 +15,9 @@ from tiny_collection import TINY_DOCUMENTS
 from hybrid_cli import artifacts, runs
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.indexes.shards import read_shard, shards
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 
 TEXT = "the moon moves the water of the oceans"
 
@@ -63,7 +63,7 @@ def test_queries_of_an_int8_index_are_encoded_in_fp32(tiny: Path, tiny_bert: Pat
 def test_appended_documents_are_encoded_in_int8(tiny_bert: Path, index: Path, tmp_path: Path) -> None:
     added = tmp_path / "added.parquet"
     pl.DataFrame({"docid": ["new"], "title": [""], "text": [TEXT]}).write_parquet(added)
-    longer = append(index, added, output=tmp_path / "longer", threads=1)
+    longer = update(index, add=added, output=tmp_path / "longer", threads=1)
     exact = open_encoder(tiny_bert).encode_documents([""], [TEXT])[0]
     found = vectors(longer)[-1]
     assert (found != exact).any()

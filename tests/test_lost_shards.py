@@ -20,12 +20,11 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.indexes import construction
-from hybrid_cli.stages.append import append
-from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 from hybrid_cli.storage import integrity
 from hybrid_cli.workflows import updates
 
@@ -82,8 +81,8 @@ def test_an_index_with_other_shards_is_not_changed_or_rebuilt(
     )
     calls: list[Callable[[], Any]] = [
         lambda: encode(broken, index_type="sq8", output=tmp_path / "sq8"),
-        lambda: delete(broken, ids=tmp_path / "ids.txt", output=tmp_path / "deleted"),
-        lambda: append(broken, tiny, replace=True, output=tmp_path / "appended"),
+        lambda: update(broken, remove=tmp_path / "ids.txt", output=tmp_path / "deleted"),
+        lambda: update(broken, add=tiny, output=tmp_path / "appended"),
     ]
     for call in calls:
         with raises(file):
@@ -154,8 +153,8 @@ def test_a_shard_that_vanishes_before_the_index_is_built_is_missed(
         "rebuild": lambda output: encode(whole, index_type="sq8", output=output),
         "truncate": lambda output: encode(whole, truncate_dim=4, output=output),
         "combine": lambda output: encode(whole, concat_with=other, shard_size=2, output=output),
-        "append": lambda output: append(whole, tiny, replace=True, output=output),
-        "delete": lambda output: delete(whole, ids=tmp_path / "ids.txt", output=output),
+        "append": lambda output: update(whole, add=tiny, output=output),
+        "delete": lambda output: update(whole, remove=tmp_path / "ids.txt", output=output),
     }
     for name, call in calls.items():
         with raises("rows-lost", HybridError, path="vectors"):
@@ -196,7 +195,7 @@ def test_a_corpus_without_one_of_its_parts_is_refused(in_parts: Path, tiny_lambd
         lambda: index_bm25(in_parts, output=tmp_path / "again", threads=1),
         lambda: index_bm25(in_parts / "corpus", output=tmp_path / "again", threads=1),
         lambda: encode(in_parts, model=tiny_lambda, output=tmp_path / "again"),
-        lambda: append(index, in_parts, replace=True, output=tmp_path / "again"),
+        lambda: update(index, add=in_parts, output=tmp_path / "again"),
         lambda: collection.docids(in_parts),
     ]
     for call in calls:

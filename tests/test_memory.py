@@ -300,10 +300,8 @@ UNBOUNDED = {  # commands without --memory
     "convert-checkpoint": "holds the weights of one model",
     "presets": "prints a list",
     "compose": "searches some hundred queries; the tuning is that of fuse",
-    "update": "holds the ids of the documents, and a digest of each; analyzes and encodes as append does",
+    "update": "holds ids and digests of the documents; reads the new ones, and links the files of the others",
     "serve": "holds the open indexes; requests have limits of hits, bytes and number",
-    "append": "reads the new documents, and links the files of the others",
-    "delete": "reads ids, and links the files of the other documents",
     "doctor": "reads no data",
 }
 

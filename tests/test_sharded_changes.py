@@ -1,4 +1,4 @@
-"""`append` and `delete` of sharded indexes: the run of one index, files of unchanged shards shared, nothing lost."""
+"""`update` of sharded indexes: the run of one index, files of unchanged shards shared, nothing lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal
 from processes import run
-from test_append import parts, searched
+from test_index_updates import parts, searched
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections.collection import docids
@@ -45,9 +45,9 @@ def shared(index: str, other: str) -> list[bool]:
 @pytest.mark.parametrize("options", [[], ["--hits", "2"], ["--k1", "0.4", "--b", "0.8"]])
 def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]) -> None:
     before = {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()}
-    changed("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
+    changed("update", "shards", "--add", "added.parquet", "--output", "shards-2")
     assert shared("shards-2", "shards") == [True, False, True, False]  # one has a replaced document, one is new
-    changed("delete", "shards-2", "--ids", "gone.txt", "--output", "shards-3")
+    changed("update", "shards-2", "--remove", "gone.txt", "--output", "shards-3")
     assert shared("shards-3", "shards-2") == [True, True, False, True]
     index_bm25(Path("after.parquet"), output=Path("whole"), k1=1.2, threads=1)
     whole = searched("whole", *options)
@@ -59,32 +59,30 @@ def test_changed_shards_have_the_run_of_one_index(here: Path, options: list[str]
     assert "a newer text about json strings" in hits.out
     manifest = artifacts.read_manifest(Path("shards-3"))
     assert (manifest.kind, manifest.counts["documents"], manifest.counts["shards"]) == (Kind.SHARDS, 11, 4)
-    assert hybrid("append", "shards", "added.parquet", "--replace", "--output", "shards-2").says("up-to-date")
+    assert hybrid("update", "shards", "--add", "added.parquet", "--output", "shards-2").says("up-to-date")
 
 
 def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     first, rest = ids_of(Path("shards/shard-00000")), docids(Path("first.parquet"))
     Path("first.txt").write_text("".join(f"{docid}\n" for docid in first))
-    changed("delete", "shards", "--ids", "first.txt", "--output", "fewer")
+    changed("update", "shards", "--remove", "first.txt", "--output", "fewer")
     assert shared("fewer", "shards") == [True, True]
     kept = pl.read_parquet("first.parquet").filter(~pl.col("docid").is_in(first.implode()))
     assert ids_of(Path("fewer")).equals(kept["docid"])
     assert len(kept) + len(first) == len(rest)
     Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
-    done = hybrid("delete", "shards", "--ids", "rest.txt", "--output", "none")
+    done = hybrid("update", "shards", "--remove", "rest.txt", "--output", "none")
     assert done.is_problem("no-documents", path="shards"), done
-    changed("append", "shards", "after.parquet", "--replace", "--output", "replaced")
+    changed("update", "shards", "--add", "after.parquet", "--output", "replaced")
     assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("append shards added.parquet", refusal("duplicate-id", path="added.parquet")),
-        ("append shards/shard-00001 added.parquet --replace", refusal("other-kind", path="shard-00001")),
-        ("delete shards --ids gone.txt --java-heap 1g", refusal("option-does-not-apply", option="java_heap")),
+        ("update shards/shard-00001 --add added.parquet", refusal("other-kind", path="shard-00001")),
         (
-            "append shards added.parquet --replace --model minilm",
+            "update shards --add added.parquet --model minilm",
             refusal("option-does-not-apply", option="model"),
         ),
     ],
@@ -101,18 +99,18 @@ def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
     Path("damaged/shard-00000/bm25.json").write_text('{"k1": 0.2, "b": 0.4}')
     Path("first.txt").write_text("".join(f"{docid}\n" for docid in ids_of(Path("shards/shard-00000"))))
     for words in (
-        ("append", "damaged", "added.parquet", "--replace"),
-        ("append", "damaged", "first.parquet", "--replace"),  # no document of an old shard is left
+        ("update", "damaged", "--add", "added.parquet"),
+        ("update", "damaged", "--add", "first.parquet"),  # no document of an old shard is left
     ):
         done = hybrid(*words, "--output", "out")
         assert (done.code, done.err.count("\n")) == (1, 1), done.err
         assert done.is_problem("damaged", path="bm25.json")
-    done = hybrid("delete", "damaged", "--ids", "first.txt", "--output", "without")
+    done = hybrid("update", "damaged", "--remove", "first.txt", "--output", "without")
     assert done.code == 0, "the damaged shard is left out"
     shutil.copytree("shards", "missing")
     shutil.rmtree("missing/shard-00001")
     Path("lost.txt").write_text(f"{ids_of(Path('shards/shard-00001'))[0]}\n")
-    for words in (("delete", "missing", "--ids", "lost.txt"), ("append", "missing", "added.parquet", "--replace")):
+    for words in (("update", "missing", "--remove", "lost.txt"), ("update", "missing", "--add", "added.parquet")):
         done = hybrid(*words, "--output", "out")
         assert done.code == 2
         assert done.is_problem("missing-shard", path="missing")
@@ -131,7 +129,7 @@ main()
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", ["updates.build_shards", "updates.write_manifests"])
 def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
-    command = ("append", "shards", "added.parquet", "--replace", "--output", "shards-2")
+    command = ("update", "shards", "--add", "added.parquet", "--output", "shards-2")
     ended = run(KILLED.format(place), *command)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not Path("shards-2").exists()
@@ -139,5 +137,5 @@ def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: st
     assert len(kept) == (3 if place.endswith("build_shards") else 4)
     changed(*command)
     assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/lows.npy")} >= kept
-    changed("append", "shards", "added.parquet", "--replace", "--output", "again")
+    changed("update", "shards", "--add", "added.parquet", "--output", "again")
     assert searched("shards-2").equals(searched("again"))

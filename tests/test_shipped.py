@@ -15,13 +15,13 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts, open_retriever
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.settings import PrepareFiles
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.inspect import INTACT, UNCHANGED, inspect
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.update import update
 from hybrid_cli.storage import Kind
 
 QUERIES = ["salt water", "oxygen in the blood", "parsing"]
@@ -76,9 +76,9 @@ def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path)
     for name in ("docs", "more"):
         prepare(PrepareFiles([home / f"{name}.jsonl"], split_passages=20, output=home / name))
     index_bm25(home / "docs", shards=2, output=home / "first")
-    append(home / "first", home / "more", output=home / "bm25")
+    update(home / "first", add=home / "more", output=home / "bm25")
     encode(home / "docs", model=str(home / "model"), output=home / "vectors")
-    append(home / "vectors", home / "more", output=home / "dense")
+    update(home / "vectors", add=home / "more", output=home / "dense")
     torch.manual_seed(3)
     model = CrossEncoder.load(home / "model", device="cpu", train=True, max_length=64, query_max_len=24)
     with artifacts.open_output(home / "reranker", Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):

@@ -1,4 +1,4 @@
-"""`append` and `delete` of learned sparse indexes: the bytes of an index that is built at once."""
+"""`update` of learned sparse indexes: the bytes of an index that is built at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, write_checkpoints
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.stages.append import append
-from hybrid_cli.stages.delete import delete
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 from hybrid_cli.storage import Kind
 
 TEXTS = ["salt in sea water", "", "the moon moves the tides", "salt", "blood carries oxygen", "sea water and the moon"]
@@ -65,7 +64,7 @@ def test_appended_documents_give_the_index_of_all(
     whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")
     first = encoded(models, corpora["first"], architecture, tmp_path / "first")
     before = content(first)
-    both = append(first, corpora["last"], output=tmp_path / "both")
+    both = update(first, add=corpora["last"], output=tmp_path / "both")
     assert content(both) == content(whole)
     assert counts(both) == counts(whole)
     assert content(first) == before
@@ -81,10 +80,10 @@ def test_an_index_without_deleted_documents_is_that_of_the_others(
 ) -> None:
     whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")
     (ids := tmp_path / "ids.txt").write_text("d4\nd5\n")
-    less = delete(whole, ids=ids, output=tmp_path / "less")
+    less = update(whole, remove=ids, output=tmp_path / "less")
     assert content(less) == content(encoded(models, corpora["first"], architecture, tmp_path / "first"))
     assert "truncated" not in counts(less), "not known for each document"
-    again = append(less, corpora["last"], output=tmp_path / "again")
+    again = update(less, add=corpora["last"], output=tmp_path / "again")
     assert content(again) == content(whole)
 
 
@@ -92,9 +91,7 @@ def test_a_replaced_document_has_the_weights_of_its_new_text(
     models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path
 ) -> None:
     first = encoded(models, corpora["first"], "splade", tmp_path / "first")
-    with raises("duplicate-id", index="first", id="d0", count=1):
-        append(first, corpora["changed"], output=tmp_path / "new")
-    new = append(first, corpora["changed"], replace=True, output=tmp_path / "new")
+    new = update(first, add=corpora["changed"], output=tmp_path / "new")
     alone = encoded(models, corpora["changed"], "splade", tmp_path / "alone")
     found, expected = (search(corpora["whole"], index=each, query="moon").filter(docid="d0") for each in (new, alone))
     assert found["score"].to_list() == expected["score"].to_list()
@@ -108,8 +105,8 @@ def test_another_encoder_is_refused_and_a_moved_one_is_named(
     first = encoded({"unicoil": model}, corpora["first"], "unicoil", tmp_path / "first")
     other = write_checkpoints(tmp_path / "others")["deepct"]
     with raises("unknown-weights"):
-        append(first, corpora["last"], model=str(other), output=tmp_path / "both")
+        update(first, add=corpora["last"], model=str(other), output=tmp_path / "both")
     moved = model.rename(tmp_path / "moved")
     with raises("recorded-model-missing"):
-        append(first, corpora["last"], output=tmp_path / "both")
-    assert counts(append(first, corpora["last"], model=str(moved), output=tmp_path / "both"))["documents"] == 6
+        update(first, add=corpora["last"], output=tmp_path / "both")
+    assert counts(update(first, add=corpora["last"], model=str(moved), output=tmp_path / "both"))["documents"] == 6

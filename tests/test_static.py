@@ -21,9 +21,9 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 
 TITLES, TEXTS = [title for _, title, _ in TINY_DOCUMENTS], [text for _, _, text in TINY_DOCUMENTS]
 QUERIES = ["what does the moon do to the oceans", "oxygen oxygen blood", "to be or not to be", "", "zyzzyva"]
@@ -114,9 +114,8 @@ def test_options_of_a_transformer_are_refused_for_a_static_encoder(
         assert "dtype" not in artifacts.read_manifest(made).options
     with raises("option-does-not-apply", option="device"):
         search(tiny, split="test", index=index, device="cpu", output=tmp_path / "no.parquet")
-    for options in ({"device": "cpu"}, {"batch_tokens": 4}):
-        with raises("option-does-not-apply", option=next(iter(options))):
-            append(index, tiny, output=tmp_path / "no", **options)
+    with raises("option-does-not-apply", option="device"):
+        update(index, add=tiny, device="cpu", output=tmp_path / "no")
     for options in ({"truncate_dim": 4}, {"concat_with": imported}):
         with raises("option-does-not-apply", option="device"):
             encode(index, device="cpu", output=tmp_path / "no", **options)

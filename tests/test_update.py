@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from command import cases, hybrid, refusal
 from processes import run
-from test_append import contents
+from test_index_updates import contents
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection
@@ -203,6 +203,35 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     assert sorted(path.name for path in Path("made").iterdir()) == ["bm25.2", "collection.2", "dense.2", "retriever"]
 
 
+@pytest.mark.parametrize("passages", [False, True])
+def test_changes_alone_equal_all_documents_in_their_present_state(
+    passages: bool, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = Home(Path(), tiny_bert, options={"split_passages": 4} if passages else {})
+    home.start()
+    shutil.copytree("made", "other")
+    Path("more").mkdir()
+    for name, text in (("0.txt", "another text of salt and of the sea"), ("new.txt", "a walrus")):
+        (home.docs / name).write_text(text)
+        (Path("more") / name).write_text(text)
+    (home.docs / "1.txt").unlink()
+    Path("gone.txt").write_text("1.txt\n")
+    counts = {"added": 1, "replaced": 1, "removed": 1}
+    done = hybrid("update", "made", "docs", "--threads", 1)
+    assert done.says("documents-changed", **counts), done.err
+    words = ("update", "other", "--add", "more", "--remove", "gone.txt", "--threads", 1)
+    assert hybrid(*words, "--dry-run").says("documents-changed", **counts)
+    done = hybrid(*words)
+    assert done.says("documents-changed", **counts), done.err
+    assert hits(Path("made/retriever").absolute(), Path("run.parquet").absolute()).equals(
+        hits(Path("other/retriever").absolute(), Path("other.parquet").absolute())
+    )
+    assert contents("other/bm25.2") == contents("made/bm25.2")
+    done = hybrid("update", "other", "--remove", "gone.txt")
+    assert done.is_problem("unknown-id", id="1.txt")
+
+
 def test_judgments_follow_the_passages(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     home = Home(Path(), tiny_bert, options={"split_passages": 4})
@@ -268,7 +297,7 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
     Path("more/2.txt").write_text("another text of salt")
     call(PrepareFiles([Path("more")], output=Path("added")))
     for name in ("bm25", "dense"):
-        done = hybrid("append", f"made/{name}", "added", "--replace", "--output", f"made/more-{name}", "--threads", "1")
+        done = hybrid("update", f"made/{name}", "--add", "added", "--output", f"made/more-{name}", "--threads", "1")
         assert done.code == 0, done.err
     assert hybrid("compose", "made/more-bm25", "made/more-dense", "--method", "rrf", "--output", "made/more").code == 0
     done = hybrid("update", "made/more", "docs")
@@ -281,7 +310,7 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
 def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home) -> None:
     Path("gone.txt").write_text("1.txt\n")
     for name in ("bm25", "dense"):
-        done = hybrid("delete", f"made/{name}", "--ids", "gone.txt", "--output", f"made/less-{name}")
+        done = hybrid("update", f"made/{name}", "--remove", "gone.txt", "--output", f"made/less-{name}")
         assert done.code == 0, done.err
     assert hybrid("compose", "made/less-bm25", "made/less-dense", "--method", "rrf", "--output", "made/less").code == 0
     done = hybrid("update", "made/less", "docs")
@@ -295,8 +324,13 @@ def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home)
     [
         ("half", "made docs", refusal("many-deletions", option="allow_shrink", count=7)),
         ("", "made nowhere", refusal("no-such-file")),
-        ("", "docs docs", refusal("other-kind", path="docs")),
-        ("", "made/bm25 docs", refusal("other-kind", path="bm25")),
+        ("", "docs docs", refusal("no-manifest", path="docs")),
+        ("", "made/bm25 docs", refusal("option-does-not-apply", option="documents")),
+        ("", "made", refusal("missing-option", option="documents")),
+        ("", "made docs --add docs", refusal("missing-option", option="documents")),
+        ("", "made --add docs --output more", refusal("option-does-not-apply", option="output")),
+        ("", "made/bm25 --add made/collection", refusal("missing-option", option="output")),
+        ("ids", "made --remove ids.txt", refusal("unknown-id", path="ids.txt", id="nowhere")),
         ("lost", "made docs", refusal("corpus-changed", corpus="corpus.parquet")),
         ("edited", "made docs", refusal("corpus-changed")),
         ("columns", "made docs.jsonl", refusal("other-columns")),
@@ -309,6 +343,8 @@ def test_what_cannot_be_updated_is_refused(prepared: str, command: str, expected
     if prepared in ("half", "empty"):
         for file in sorted(home.docs.iterdir())[: 7 if prepared == "half" else None]:
             file.unlink()
+    if prepared == "ids":
+        Path("ids.txt").write_text("1.txt\nnowhere\n")
     if prepared == "lost":
         Path("made/collection/corpus.parquet").unlink()
     if prepared == "edited":

@@ -79,7 +79,7 @@ def test_auto_runs(tmp_path: Path) -> None:
 
 def test_an_index_without_lucene_is_changed_and_inspected(tiny: Path, index: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("hamlet\n")
-    smaller = hybrid("delete", index, "--ids", tmp_path / "ids.txt", "--output", tmp_path / "smaller")
+    smaller = hybrid("update", index, "--remove", tmp_path / "ids.txt", "--output", tmp_path / "smaller")
     assert smaller.code == 0, smaller.err
     assert not (tmp_path / "smaller" / "lucene").exists()
     assert artifacts.read_manifest(tmp_path / "smaller").counts["documents"] == 11

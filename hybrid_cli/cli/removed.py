@@ -7,6 +7,8 @@ from hybrid_cli.errors import InputError
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
+    "append": "hybrid update INDEX --add FILE --output PATH",
+    "delete": "hybrid update INDEX --remove IDS --output PATH",
     "auto --minutes": "--max-steps",
     "export --format lancedb": "--format lancedb --plugin examples/engines/lancedb.py",
     "export --format milvus": "--format milvus --plugin examples/engines/milvus.py",
@@ -28,7 +30,7 @@ def removed_error(words: str, place: str = "") -> InputError | None:
     """Return the error about a removed command, option or value; None if it was not removed.
 
     Args:
-        words: the words of the command line: `append`, `auto --minutes`, `export --format lucene`.
+        words: the words of the command line: `append`, `auto --minutes`, or `export --format milvus`.
         place: path of the config file that has the words.
     """
     if words not in REMOVED:

@@ -166,7 +166,7 @@ def _of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
 
 
 def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
-    """Return role -> corpora that an index records, several after `append`."""
+    """Return role -> corpora that an index records, several after `update --add`."""
     roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
     return {role: corpus for role in roles if (corpus := artifacts.recorded_input(manifest, role)) is not None}
 
@@ -234,8 +234,8 @@ def warn_changed(manifests: Iterable[Manifest]) -> None:
 def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
     """Warn that titles and texts of hits come from another corpus than that of the indexes.
 
-    An index of a part of the collection belongs to it, and so may one of several corpora (`append`): these are compared
-    only where the collection contains them.
+    An index of a part of the collection belongs to it, and so may one of several corpora (`update --add`):
+    these are compared only where the collection contains them.
     """
     corpus = collections.corpus_path(collection)
     by_role = [recorded_corpora(manifest) for manifest in manifests]
@@ -256,8 +256,8 @@ def warn_other_corpus(collection: Path, manifests: Iterable[Manifest]) -> None:
 def refuse_other_corpora(indexes: Mapping[Path, Sequence[Manifest]]) -> None:
     """Refuse to search indexes of different documents together; an index without a recorded corpus is not checked.
 
-    Indexes of one corpus each are compared by its fingerprint. Where an index may have several, after `append` or
-    `delete` or as shards, ids are compared too.
+    Indexes of one corpus each are compared by its fingerprint. Where an index may have several, after `update` or
+    as shards, ids are compared too.
 
     Args:
         indexes: the manifests of each index, several for one of shards.
@@ -301,8 +301,8 @@ def _refuse_other_documents(index: Path, first: Path) -> None:
     differences = [f"{len(side):,} {name}: {side[0]}, ..." for name, side in sides.items() if len(side)]
     if differences:
         raise InputError(
-            f"{index}: has other documents than {first} ({'; '.join(differences)}); append and delete the same "
-            "documents in both indexes",
+            f"{index}: has other documents than {first} ({'; '.join(differences)}); update both "
+            "indexes with the same documents",
             code="other-corpus",
             path=index,
             other=first,
@@ -314,7 +314,7 @@ def _refuse_other_documents(index: Path, first: Path) -> None:
 def _refuse_updates_of_one(
     index: Path, corpora: Sequence[Recorded], other: Path, corpora_of_other: Sequence[Recorded]
 ) -> None:
-    """Refuse indexes of the same corpora but for some, appended to the first only, that replaced documents."""
+    """Refuse indexes of the same corpora but for some, added to the first only, that replaced documents."""
     known = {corpus.fingerprint for corpus in corpora_of_other}
     added = [corpus for corpus in corpora if corpus.fingerprint not in known]
     if not added or len(added) + len(known) > len({corpus.fingerprint for corpus in corpora}):
@@ -324,7 +324,7 @@ def _refuse_updates_of_one(
         if corpus.is_unchanged and len(replaced := ids.filter(ids.is_in(collections.docids(corpus.path).implode()))):
             raise InputError(
                 f"{other}: lacks {console.counted(document=len(replaced))} of {corpus.path} that {index} has "
-                f"({replaced[0]}, ...); append them with `hybrid append --replace`",
+                f"({replaced[0]}, ...); add them with `hybrid update --add`",
                 code="other-corpus",
                 path=other,
                 other=index,

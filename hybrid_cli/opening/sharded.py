@@ -27,7 +27,7 @@ def index_manifest(path: Path, sharded: bool = False) -> Manifest:
     manifest = artifacts.read_manifest(path)
     if manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX) or (sharded and manifest.kind == Kind.SHARDS):
         return manifest
-    only = "only `search`, `append` and `delete` read a sharded index; build one without --shards"
+    only = "only `search` and `update` read a sharded index; build one without --shards"
     raise manifest.other_kind(path, only if manifest.kind == Kind.SHARDS else "an index is needed here")
 
 

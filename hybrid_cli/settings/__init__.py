@@ -25,7 +25,7 @@ from hybrid_cli.settings.fusion import ConcatRuns, Fuse
 from hybrid_cli.settings.mining import Label, MineNegatives
 from hybrid_cli.settings.perturb import Perturb
 from hybrid_cli.settings.reranking import Rerank, TrainReranker
-from hybrid_cli.settings.retrieval import Append, Delete, IndexBm25, Search, SearchOptions
+from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
 from hybrid_cli.settings.serving import Serve
 from hybrid_cli.settings.sparse import TrainSparse
 from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
@@ -36,8 +36,6 @@ COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Split,
     Perturb,
     IndexBm25,
-    Append,
-    Delete,
     MineNegatives,
     Label,
     Pretrain,

@@ -10,10 +10,18 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.passages import Group
 from hybrid_cli.settings.base import settings
-from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, ReadsFiles, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
-from hybrid_cli.settings.retrieval import TUNING, IndexBm25, SearchOptions
+from hybrid_cli.settings.retrieval import (
+    LEARNED,
+    RETRIEVER,
+    SINGLE_INDEX,
+    TRANSFORMER_INDEX,
+    TUNING,
+    IndexBm25,
+    SearchOptions,
+)
 
 SCALE, RERANK = "Scale of the scores", "Reranking"
 
@@ -101,29 +109,63 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
 
 @settings()
 class Update(OnDevice, Threaded, ReadsFiles):
-    """Bring a retriever up to date with its documents: add, replace and delete what has changed.
+    """Bring a retriever or an index up to date with its documents: add, replace and delete what has changed.
 
-    The documents are read as those of the retriever's collection were, and compared with them; only new and changed
-    ones are analyzed and encoded. New generations of collection and indexes (`bm25.2`, `dense.2`) are written next to
-    the old ones, and the retriever is switched last: open searches, and a killed update, keep the old state. Weights
-    and scales are kept.
+    Name all documents in their present state, or the changes alone: `--add` and `--remove`. Only new and changed
+    documents are analyzed and encoded, and the result equals one that is built from all documents at once.
+
+    Of a retriever, the documents are read as those of its collection were. New generations of collection and indexes
+    (`bm25.2`, `dense.2`) are written next to the old ones, and the retriever is switched last: open searches, and a
+    killed update, keep the old state. Weights and scales are kept.
+
+    A lexical (sharded or not), learned sparse or dense index is not changed: `--output` names the new index, which
+    shares unchanged files with it by hard links.
 
     Attributes:
-        retriever: Retriever, or the folder of `auto`.
+        index: Retriever, the folder of `auto`, or an index.
         documents: All documents in their present state: files or folders as for `prepare files`, or a collection.
+        add: Documents to add, or to replace by their ids: a collection or a corpus file; for a retriever, a collection,
+            or files as for `prepare files`.
+        remove: File with the ids of documents to delete, one per line.
+        output: Path of the new index.
         dry_run: Print what has changed, and write nothing.
         allow_shrink: Delete over half of the documents, if so many are gone.
         prune: Remove earlier generations that no retriever next to this one names.
+        model: Encoder of a dense or learned sparse index; required if it has moved since indexing.
     """
 
     command = "update"
     panel = FUSION
-    examples = ("hybrid update out/mine docs/", "hybrid update out/retriever docs.jsonl --prune")
+    examples = (
+        "hybrid update out/mine docs/",
+        "hybrid update out/retriever docs.jsonl --prune",
+        "hybrid update out/retriever --add new.jsonl --remove retracted.txt",
+        "hybrid update out/bm25 --add data/new --remove retracted.txt --output out/bm25-2",
+    )
 
-    retriever: Path = argument(REQUIRED)
-    documents: Sequence[Path] = argument(REQUIRED)
+    index: Path = argument(REQUIRED)
+    documents: Sequence[Path] = argument(())
     _: KW_ONLY
+    scopes = (
+        scope(when(index_kind=RETRIEVER), "documents", "allow_shrink", "prune")
+        + scope(when(index_kind=SINGLE_INDEX), "output", "overwrite")
+        + scope(when(index_kind=("a dense index", LEARNED)), "model")
+        + scope(when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)), "device")
+    )
+
+    add: Path | None = option(None)
+    remove: Path | None = option(None)
+    output: Path | None = option(None, "--output", "-o")
+    overwrite: bool = redeclare(Overwrites, "overwrite")
     dry_run: bool = option(False, recorded=False)
     allow_shrink: bool = option(False, recorded=False)
     prune: bool = option(False, recorded=False)
+    model: str | None = option(None, recorded=False)
     java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")
+
+    def check(self) -> None:
+        """Refuse a call without documents, and one with all documents and with changes."""
+        super().check()
+        if bool(self.documents) == (self.add is not None or self.remove is not None):
+            reason = "name all documents in their present state, or the changes by --add and --remove"
+            raise option_error("documents", None, reason, code="missing-option", others=("add", "remove"))

@@ -33,6 +33,7 @@ SEVERAL, LEXICAL_INDEX, DENSE_INDEX = "Several indexes", "Lexical index", "Dense
 TRANSFORMER_INDEX = "an index of a transformer encoder"  # fact about an index
 LEARNED = "a learned sparse index"  # fact about an index
 RETRIEVER = "a retriever"  # fact about an index
+SINGLE_INDEX = "an index"  # fact about an index: it is no retriever
 _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind=LEARNED))
@@ -283,70 +284,3 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         if not self.prints and not self.exact and len(self.indexes) > 1:
             reason = "pass one index, or use --exact or --query"
             raise option_error("index", self.indexes, reason, code="number-of-values")
-
-
-_ANALYZED = when(index_kind=("a lexical index", "a sharded lexical index"))
-_TRANSFORMER = when(index_kind=TRANSFORMER_INDEX)
-
-
-@settings()
-class Append(OnDevice, Threaded, Writes):
-    """Add documents to a lexical, learned sparse or dense index without reading its other documents again.
-
-    The output equals an index of all documents that is built at once. The given index is not changed, and files that
-    do not change are hard-linked. Only the new documents are analyzed or encoded, with the language, fields, k1, b or
-    encoder of the index. A sharded lexical index gets one more shard, and unchanged shards
-    share their postings with the given index.
-
-    Attributes:
-        index: Lexical index (sharded or not), learned sparse index or dense index.
-        collection: Collection with the new documents, or a corpus file.
-        replace: Replace documents of the index that have the id of a new one.
-        model: Encoder; required if it has moved since indexing.
-        batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
-    """
-
-    command = "append"
-    panel = LEXICAL
-    examples = (
-        "hybrid append out/bm25 data/new --output out/bm25-2",
-        "hybrid append out/clear-index data/new --replace --output out/clear-index-2",
-    )
-
-    index: Path = argument(REQUIRED)
-    collection: Path = argument(REQUIRED)
-    _: KW_ONLY
-    scopes = (
-        scope(when(index_kind=("a dense index", LEARNED)), "model")
-        + scope(_TRANSFORMER, "device", "batch_tokens")
-        + scope(_ANALYZED, "java_heap")
-    )
-
-    replace: bool = option(False)
-    model: str | None = option(None, recorded=False)
-    batch_tokens: int | None = option(None, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False)
-    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")
-
-
-@settings()
-class Delete(Threaded, Writes):
-    """Delete documents from a lexical, learned sparse or dense index.
-
-    The output equals an index of the other documents that is built at once. The given index is not changed, and files
-    that do not change are hard-linked.
-
-    Attributes:
-        index: Lexical index (sharded or not), learned sparse index or dense index.
-        ids: File with the ids of the documents, one per line.
-    """
-
-    command = "delete"
-    panel = LEXICAL
-    examples = ("hybrid delete out/bm25 --ids retracted.txt --output out/bm25-2",)
-
-    index: Path = argument(REQUIRED)
-    _: KW_ONLY
-    scopes = scope(_LEXICAL, "java_heap")
-
-    ids: Path = option(REQUIRED)
-    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")

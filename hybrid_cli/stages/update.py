@@ -1,67 +1,134 @@
-"""`update`: bring a retriever up to date with its documents."""
+"""`update`: bring a retriever or an index up to date with its documents."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.errors import path_error
-from hybrid_cli.opening.sharded import index_manifest
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Recorded
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.input_files import text_lines
+from hybrid_cli.opening.exact import kind_in_words
+from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes, retriever_at
+from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Update
+from hybrid_cli.settings.retrieval import RETRIEVER, SINGLE_INDEX
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.generations import (
     CurrentDocuments,
     Difference,
+    changed_rows,
     difference,
+    digests,
     next_generation,
     present_documents,
     prune,
     rows_of,
     write_generation,
 )
-from hybrid_cli.workflows.updates import Change, write_change, write_sharded_change
+from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
 
 
 @stage(Update)
 def update(settings: Update) -> Path:
-    """Write new generations of the collection and the indexes of a retriever, and switch the retriever to them.
+    """Write the next generation of a retriever, or a new index, with the present documents.
 
     Returns:
-        Path of the retriever.
+        Path of the retriever, or of the new index.
 
     Raises:
-        InputError: no retriever, its collection is not what its indexes were built from, the documents cannot be read
-            as before, or over half of them are gone.
-        HybridError: another process updates the retriever, or Java is missing.
+        InputError: no retriever or index, an unknown id, the encoder of the index is missing or has changed; a
+            retriever's collection is not what its indexes were built from, its documents cannot be read as before, or
+            over half of them are gone.
+        HybridError: another process updates the retriever, Java is missing, or a vector is not finite.
     """
-    folder = retriever_at(settings.retriever)
+    folder = retriever_at(settings.index)
     if folder is None:
-        problem = "is no retriever, and contains none; pass one that `compose` or `auto` wrote"
-        raise path_error(settings.retriever, problem, code="other-kind", expected=Kind.RETRIEVER)
+        return _update_index(settings)
+    settings.check_facts(f"{folder} is a retriever", index_kind=RETRIEVER)
     home = folder.resolve()
     artifacts.lock_growing(home.with_name(f"{home.name}.update"))
     files = RetrieverFiles.read(folder)
     current = CurrentDocuments.of(files)
-    with present_documents(settings, current, call) as present:
-        changes = difference(current.rows(), rows_of(present), bool(current.splits))
+    inputs: dict[str, artifacts.Input] = {f"documents {n}": path for n, path in enumerate(settings.documents, 1)}
+    removed = pl.Series("docid", [], pl.String)
+    if settings.remove is not None:
+        known = documents_of(current.docids) if current.splits else current.docids
+        removed, inputs["ids"] = _listed_ids(settings.remove, known, folder)
+    inputs |= {"added": settings.add} if settings.add is not None else {}
+    sources = settings.documents or ([settings.add] if settings.add is not None else [])
+    with present_documents(sources, current, call) as present:
+        before, rows = digests(current.rows()), {} if present is None else digests(rows_of(present))
+        passages = bool(current.splits)
+        after = rows if settings.documents else changed_rows(before, rows, set(removed), passages)
+        changes = difference(before, after, passages)
         _report(settings, folder, changes)
-        if not settings.allow_shrink:
+        if settings.documents and not settings.allow_shrink:
             changes.refuse_shrink(settings.documents[0])
         if settings.dry_run:
             return folder
         if any(changes.counts.values()):
-            files = _written(settings, files, current, present, changes)
+            files = _written(settings, files, current, present, changes, inputs)
     if settings.prune:
-        removed = prune(files)
-        names = ", ".join(map(str, removed)) or "no earlier generations"
-        console.note(f"update: removed {names}", code="pruned", paths=removed)
+        pruned = prune(files)
+        names = ", ".join(map(str, pruned)) or "no earlier generations"
+        console.note(f"update: removed {names}", code="pruned", paths=pruned)
     return folder
+
+
+def _update_index(settings: Update) -> Path:
+    """Write an index with the documents of another index, those that are added, and without those that are removed."""
+    index, manifest = settings.index, index_manifest(settings.index, sharded=True)
+    settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest) | {SINGLE_INDEX})
+    if settings.output is None:
+        raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
+    known, inputs = ids_of(index), {}
+    removed = pl.Series("docid", [], pl.String)
+    if settings.remove is not None:
+        removed, inputs["ids"] = _listed_ids(settings.remove, known, index)
+    added = None if settings.add is None else collections.corpus_path(settings.add)
+    if added is not None:
+        replaced = known.filter(known.is_in(collections.docids(added).implode()))
+        removed = pl.concat([removed, replaced]).unique(maintain_order=True)
+    change = Change(index, manifest, removed, settings.output, added, overwrite=settings.overwrite)
+    if settings.dry_run:
+        left = len(known) - len(removed)
+        console.note(
+            f"update: {index}: {len(removed):,} removed or replaced, {change.total:,} added; {len(known):,} -> "
+            f"{console.counted(document=left + change.total)} (dry run: nothing is written)",
+            code="documents-changed", path=index, before=len(known), after=left + change.total,
+        )  # fmt: skip
+        return settings.output
+    return write_change(settings, change, inputs)
+
+
+def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Recorded]:
+    """Return the ids in a file, each once, and the file as an input.
+
+    Raises:
+        InputError: no ids, or one that is unknown.
+    """
+    fingerprint = storage.fingerprint(path)
+    ids = pl.Series("docid", text_lines(path), pl.String).unique(maintain_order=True)
+    ids = ids.filter(ids != "")
+    if len(unknown := ids.filter(~ids.is_in(known.implode()))):
+        raise InputError(
+            f"{path}: {console.counted(id=len(unknown))} not in {of} ('{unknown[0]}', ...); remove their lines",
+            code="unknown-id", path=path, index=of, id=unknown[0], count=len(unknown),
+        )  # fmt: skip
+    if not len(ids):
+        raise InputError(f"{path}: contains no ids; write one per line", code="no-ids", path=path)
+    if storage.fingerprint(path) != fingerprint:
+        raise storage.replaced_error(path)
+    return ids, Recorded(path, "file", fingerprint)
 
 
 def _report(settings: Update, folder: Path, changes: Difference) -> None:
@@ -75,20 +142,23 @@ def _report(settings: Update, folder: Path, changes: Difference) -> None:
 
 
 def _written(
-    settings: Update, files: RetrieverFiles, current: CurrentDocuments, present: Path, changes: Difference
+    settings: Update,
+    files: RetrieverFiles,
+    current: CurrentDocuments,
+    present: Path | None,
+    changes: Difference,
+    inputs: Mapping[str, artifacts.Input],
 ) -> RetrieverFiles:
     """Write the next generation of the collection and every index, then the retriever; return the new one."""
-    now, number = files.stored.generation, next_generation(current, files, settings.documents)
+    now, number = files.stored.generation, next_generation(current, files, inputs)
     with artifacts.keeping_equal_outputs():
-        collection = generation(current.collection, now, number)
-        corpus, first = write_generation(settings, current, present, changes, collection)
+        corpus, first = write_generation(current, present, changes, generation(current.collection, now, number), inputs)
         indexes = []
         for index in files.indexes:
             output = generation(index, now, number)
             removed = pl.Series(sorted(changes.gone), dtype=pl.String)
             change = Change(index, index_manifest(index, sharded=True), removed, output, corpus, first, overwrite=True)
-            write = write_sharded_change if change.manifest.kind == Kind.SHARDS else write_change
-            indexes.append(write(settings, change, {}))
+            indexes.append(write_change(settings, change, {}))
         _switch(settings, files, indexes, number, changes)
     return RetrieverFiles.read(files.folder)
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts import Input, Manifest
 from hybrid_cli.artifacts.manifest import foreign_file
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.writer import clear, write_corpus
@@ -47,7 +47,7 @@ class CurrentDocuments:
     Attributes:
         collection: the collection that the indexes were built from.
         manifest: its manifest.
-        corpora: the corpora of the documents, several after `append`.
+        corpora: the corpora of the documents, several after `update --add` of an index.
         docids: ids of all documents.
     """
 
@@ -139,17 +139,16 @@ class Difference:
             )  # fmt: skip
 
 
-def difference(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch], passages: bool) -> Difference:
+def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages: bool) -> Difference:
     """Compare the documents of two states by all columns.
 
     Args:
-        before, after: the rows.
+        before, after: digest of each row by its id.
         passages: rows are passages of documents.
     """
-    old, present = _digests(before), _digests(after)
-    gone = {row for row, digest in old.items() if present.get(row) != digest}
-    new = {row for row, digest in present.items() if old.get(row) != digest}
-    documents_before, documents_after = _documents(old, passages), _documents(present, passages)
+    gone = {row for row, digest in before.items() if after.get(row) != digest}
+    new = {row for row, digest in after.items() if before.get(row) != digest}
+    documents_before, documents_after = _documents(before, passages), _documents(after, passages)
     changed = (_documents(gone, passages) | _documents(new, passages)) & documents_before & documents_after
     return Difference(
         gone, new, documents_after - documents_before, changed, documents_before - documents_after,
@@ -157,7 +156,16 @@ def difference(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch]
     )  # fmt: skip
 
 
-def _digests(rows: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
+def changed_rows(
+    before: Mapping[str, bytes], added: Mapping[str, bytes], removed: Set[str], passages: bool
+) -> dict[str, bytes]:
+    """Return the digests of the rows after documents were added, replaced by those of equal ids, and removed."""
+    gone, rows = removed | _documents(added, passages), pl.Series(list(before), dtype=pl.String)
+    kept = ~(documents_of(rows) if passages else rows).is_in(list(gone))
+    return {row: before[row] for row in rows.filter(kept)} | dict(added)
+
+
+def digests(rows: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
     """Return the digest of the values of each row, by its id."""
     digests: dict[str, bytes] = {}
     for batch in rows:
@@ -181,21 +189,25 @@ def selected(rows: Iterable[pa.RecordBatch], keeps: Callable[[str], bool]) -> It
 
 
 @contextmanager
-def present_documents(settings: Update, current: CurrentDocuments, call: Callable[[Settings], Any]) -> Iterator[Path]:
-    """Yield a corpus with the documents in their present state, read as those of the collection were.
+def present_documents(
+    sources: Sequence[Path], current: CurrentDocuments, call: Callable[[Settings], Any]
+) -> Iterator[Path | None]:
+    """Yield a corpus with documents in their present state, read as those of the collection were; None without any.
 
     Args:
-        settings: settings of `update`.
+        sources: files or folders, or a collection.
         current: the documents of the retriever.
         call: calls the stage of a settings object.
 
     Raises:
         InputError: unreadable documents, or other columns than those of the collection.
     """
-    options = current.manifest.options
-    given = settings.documents[0]
-    made = artifacts.find_manifest(given) if len(settings.documents) == 1 and given.is_dir() else None
-    documents, read_by = list(settings.documents), _read_by(options)
+    if not sources:
+        yield None
+        return
+    options, given = current.manifest.options, sources[0]
+    made = artifacts.find_manifest(given) if len(sources) == 1 and given.is_dir() else None
+    documents, read_by = list(sources), _read_by(options)
     if made is not None and made.kind == Kind.COLLECTION:
         if (passages := made.options.get("split_passages")) not in (None, options.get("split_passages")):
             problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
@@ -235,7 +247,7 @@ def _check_columns(collection: Path, current: CurrentDocuments) -> None:
 
 
 def write_generation(
-    settings: Update, current: CurrentDocuments, present: Path, changes: Difference, path: Path
+    current: CurrentDocuments, present: Path | None, changes: Difference, path: Path, inputs: Mapping[str, Input]
 ) -> tuple[Path, int]:
     """Write the next generation of a collection: unchanged documents in their order, then new and changed ones.
 
@@ -245,14 +257,13 @@ def write_generation(
         The corpus, and the row of the first new or changed document.
     """
     made = current.manifest
-    documents = dict(zip(_roles(settings.documents), settings.documents, strict=True))
     options = made.options | {SOURCE: made.options.get(SOURCE, made.stage), PREVIOUS: made.fingerprint}
     output = artifacts.open_output(
-        path, Kind.COLLECTION, settings.command, inputs=documents, options=options, overwrite=True
+        path, Kind.COLLECTION, Update.command, inputs=inputs, options=options, overwrite=True
     )
     if not output.up_to_date:
         kept = selected(current.rows(), lambda docid: docid not in changes.gone)
-        new = selected(rows_of(present), changes.new.__contains__)
+        new = selected(() if present is None else rows_of(present), changes.new.__contains__)
         with output.folder() as (work, counts):
             clear(work)
             rows = write_corpus(work, chain(kept, new), replace(output.manifest, kind=Kind.CORPUS))
@@ -287,8 +298,9 @@ def _of_passages(qrels: pl.DataFrame, collection: Path) -> pl.DataFrame:
 # ---------------------------------------------------------------------------------------------------- names, pruning
 
 
-def next_generation(current: CurrentDocuments, files: RetrieverFiles, sources: Sequence[Path]) -> int:
+def next_generation(current: CurrentDocuments, files: RetrieverFiles, inputs: Mapping[str, Input]) -> int:
     """Return the number of the next generation: one without files, or that of an equal update that was killed."""
+    described = artifacts.describe_inputs(inputs, current.collection)
     for number in count(files.stored.generation + 1):
         paths = [generation(path, files.stored.generation, number) for path in (current.collection, *files.indexes)]
         if not any(path.exists() for path in paths):
@@ -296,15 +308,10 @@ def next_generation(current: CurrentDocuments, files: RetrieverFiles, sources: S
         made = artifacts.find_manifest(paths[0]) if paths[0].exists() else None
         if made is None or made.options.get(PREVIOUS) != current.manifest.fingerprint:
             continue
-        recorded = [made.inputs[role]["fingerprint"] for role in _roles(sources)]
-        if recorded == [storage.fingerprint(source) for source in sources]:
+        recorded = (made.inputs.get(role, {}).get("fingerprint") for role in described)
+        if list(recorded) == [source["fingerprint"] for source in described.values()]:
             return number
     raise AssertionError  # `count` has no end
-
-
-def _roles(sources: Sequence[Path]) -> list[str]:
-    """Return the roles of the documents among the inputs of a generation."""
-    return [f"documents {number}" for number in range(1, len(sources) + 1)]
 
 
 def prune(files: RetrieverFiles) -> list[Path]:

@@ -10,7 +10,7 @@ their files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,8 @@ from hybrid_cli.indexes.shards import (
     shards,
 )
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import build_shards, needs_java, store_statistics
+from hybrid_cli.lexical.build import Base, build_shards, needs_java, store_statistics
+from hybrid_cli.lexical.build import build as build_index
 from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
@@ -48,104 +49,12 @@ from hybrid_cli.opening.lexical import encoder_of
 from hybrid_cli.opening.models import model_input, recorded_model_input
 from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
 from hybrid_cli.opening.sharded import docids_of, shards_of
-from hybrid_cli.settings import Append, Delete, Encode, Update, VectorIndex
-from hybrid_cli.settings.common import OnDevice
+from hybrid_cli.settings import Encode, Update, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
-
-
-def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
-    """Write the manifest of every shard in `work`; return the counts of the sharded index."""
-    shards = sorted(work.glob(layout.SHARDS))
-    documents, stored = 0, read_parameters(shards[0])
-    for number, shard in enumerate(shards):
-        counts = LexicalIndex.load(shard, language, (stored["k1"], stored["b"])).counts()
-        documents += counts["documents"]
-        counts |= {"shard": number, "shards": len(shards)}
-        manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
-        disk.write_text(shard / storage.MANIFEST, manifest.to_json())
-    storage.refuse_lost(shard / storage.MANIFEST for shard in shards)
-    return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
-
-
-def write_sharded_change(settings: Command, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
-    """Write the sharded index after a change, unless it is up to date.
-
-    A shard without documents is left out.
-
-    Args:
-        settings: settings of the command.
-        change: the change.
-        inputs: role -> path of other inputs.
-
-    Raises:
-        InputError: no documents are left, or a shard is missing.
-    """
-    index, manifest = change.index, change.manifest
-    masks = {shard: ~docids_of(shard).is_in(change.removed.implode()) for shard in shards_of(index)}
-    kept = {shard: mask for shard, mask in masks.items() if mask.any()}
-    total = change.total
-    if not kept and not total:
-        raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
-    number = len(kept) + (total > 0)
-    options = change.options | {"shards": number} | settings.recorded(index_kind=index_kinds(manifest))
-    output = change.open_output(settings, inputs, options)
-    if output.up_to_date:
-        return output.path
-    change.warn_lost()
-    first = next(iter(kept or masks))
-    storage.check_parts(first, layout.PARAMETERS)
-    left = sum(int(mask.sum()) for mask in kept.values())
-    if total and needs_java(options["language"], with_lucene=False):
-        jvm.start(settings.java_heap)
-    with output.folder() as (work, counts):
-        for position, (shard, mask) in enumerate(kept.items()):
-            if not (work / layout.shard(position)).is_dir():
-                with storage.replacing(work / layout.shard(position)) as scratch:
-                    _keep(shard, mask, scratch)
-        if total:
-            fields = options["fields"]
-            added = partial(change.documents, [field_weight(field)[0] for field in fields])
-            with console.progress(settings.command, total, "documents") as advance:
-                build_shards(added, work, fields, options["language"], [total], advance, first=len(kept))
-            artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(kept)) / layout.PARAMETERS)
-        else:
-            store_statistics(work)
-        counts |= write_manifests(output, work, options["language"])
-        storage.refuse_lost_rows(work, "documents", counts["documents"], left + total)
-    removed = sum(map(len, masks.values())) - left
-    console.note(
-        f"{settings.command}: {output.path}: {console.counted(document=left + total)} in "
-        f"{console.counted(shard=number)}: {left:,} of {index}, {removed:,} removed, {total:,} added",
-        code="written", path=output.path, documents=left + total, removed=removed, added=total, shards=number,
-    )  # fmt: skip
-    return output.path
-
-
-def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
-    """Write a shard without some of its documents and without statistics of the collection; link equal files."""
-    storage.check_parts(shard, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
-    folder.mkdir()
-    artifacts.hard_link(shard / layout.PARAMETERS, folder / layout.PARAMETERS)
-    if kept.all():
-        artifacts.hard_link(shard / layout.DOCIDS, folder / layout.DOCIDS)
-        (folder / layout.IMPACTS).mkdir()
-        for part in sorted((shard / layout.IMPACTS).iterdir()):
-            if part.name not in _STATISTICS:
-                artifacts.hard_link(part, folder / layout.IMPACTS / part.name)
-        return
-    nothing = PostingsBuilder().finish()
-    Postings.open(shard / layout.IMPACTS).extended(kept.to_numpy(), nothing).save(folder / layout.IMPACTS)
-    with disk.create(folder / layout.DOCIDS) as file:
-        pl.DataFrame({"docid": docids_of(shard).filter(kept)}).write_parquet(file, compression="zstd")
-
-
 _DOCUMENTS_AT_ONCE = 8192
-
-
-Command = Append | Delete | Update
 _REPLACED = ("index", "ids", "vectors", "second vectors")  # roles of inputs that another corpus makes obsolete
 
 
@@ -195,16 +104,14 @@ class Change:
         recorded = {role: artifacts.recorded_input(self.manifest, role) for role in roles}
         return {"corpus": self.added, **{role: source for role, source in recorded.items() if source is not None}}
 
-    def open_output(
-        self, settings: Command, inputs: Mapping[str, artifacts.Input], options: Mapping[str, Any]
-    ) -> Output:
+    def open_output(self, command: str, inputs: Mapping[str, artifacts.Input], options: Mapping[str, Any]) -> Output:
         """Open the new index as an output.
 
         Raises:
             InputError: the index was replaced after its ids were read.
         """
         output = artifacts.open_output(
-            self.output, self.manifest.kind, settings.command,
+            self.output, self.manifest.kind, command,
             inputs={**self.inputs, **inputs}, options=options, overwrite=self.overwrite,
         )  # fmt: skip
         if not output.up_to_date and storage.fingerprint(self.index) != self.manifest.fingerprint:
@@ -217,7 +124,7 @@ class Change:
             warn_lost(
                 recorded_corpora(self.manifest).values(),
                 "searches and exports lack texts of its documents; "
-                "keep the collection of each `append` in a folder of its own",
+                "keep the collection of each `update --add` in a folder of its own",
             )
 
     def documents(self, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -237,8 +144,8 @@ def kinds_of_change(manifest: Manifest) -> frozenset[str]:
     return frozenset({LEARNED, TRANSFORMER_INDEX}) if learned else index_kinds(manifest)
 
 
-def write_change(settings: Command, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
-    """Write the index after a change, unless it is up to date.
+def write_change(settings: Update, change: Change, inputs: Mapping[str, artifacts.Input]) -> Path:
+    """Write the index after a change, unless it is up to date. A shard without documents is left out.
 
     Args:
         settings: settings of the command.
@@ -246,84 +153,141 @@ def write_change(settings: Command, change: Change, inputs: Mapping[str, artifac
         inputs: role -> path of other inputs.
 
     Raises:
-        InputError: no documents are left, or the encoder of the index is missing or has changed.
+        InputError: no documents are left, a shard is missing, or the encoder of the index is missing or has changed.
         HybridError: Java is missing, or a vector is not finite.
     """
-    manifest = change.manifest
+    index, manifest = change.index, change.manifest
     if "shard" in manifest.counts:
-        raise path_error(change.index, f"is a shard; name {change.index.parent}", code="other-kind", kind="shard")
-    kept = ~docids_of(change.index).is_in(change.removed.implode())
-    if change.added is None and not kept.any():
-        raise path_error(change.index, "no documents would be left; name fewer ids", code="no-documents")
-    given = getattr(settings, "model", None)
-    model = recorded_model_input(manifest) if given is None else {"model": model_input(given)}
-    options = change.options | settings.recorded(index_kind=kinds_of_change(manifest))
-    output = change.open_output(settings, {**inputs, **model}, options)
-    if output.up_to_date:
-        return output.path
-    change.warn_lost()
-    total = change.total
-    if LEARNED in kinds_of_change(manifest):
-        limit_threads(settings.threads)
-        with output.folder() as (work, counts):
-            counts |= _change_learned(change, work, settings, total)
-            storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
-    elif manifest.kind == Kind.LEXICAL_INDEX:
-        if needs_java(manifest.options["language"], (change.index / layout.LUCENE).is_dir()):
-            jvm.start(settings.java_heap)
-        with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
-            counts |= _change_lexical(change, work, settings, total)
-            storage.refuse_lost_rows(work, "documents", counts["documents"], int(kept.sum()) + total)
-    else:
-        limit_threads(settings.threads)
-        _change_dense(change, output, settings, kept, total)
-    left = int(kept.sum())
-    console.note(
-        f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {change.index}, "
-        f"{len(kept) - left:,} removed, {total:,} added",
-        code="written", path=output.path, documents=left + total, removed=len(kept) - left, added=total,
-    )  # fmt: skip
+        raise path_error(index, f"is a shard; name {index.parent}", code="other-kind", kind="shard")
+    kept = {part: ~docids_of(part).is_in(change.removed.implode()) for part in shards_of(index)}
+    before, left, total = sum(map(len, kept.values())), sum(int(mask.sum()) for mask in kept.values()), change.total
+    if not left and not total:
+        raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
+    options, write = change.options, _writer(manifest)
+    if manifest.kind == Kind.SHARDS:
+        options = options | {"shards": sum(mask.any() for mask in kept.values()) + (total > 0)}
+    model = recorded_model_input(manifest) if settings.model is None else {"model": model_input(settings.model)}
+    output = change.open_output(settings.command, {**inputs, **model}, options)
+    if not output.up_to_date:
+        change.warn_lost()
+        write(settings, change, output, kept, total)
+        console.note(
+            f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {index}, "
+            f"{before - left:,} removed, {total:,} added",
+            code="written", path=output.path, documents=left + total, removed=before - left, added=total,
+        )  # fmt: skip
     return output.path
 
 
-def _change_lexical(change: Change, work: Path, settings: Command, total: int) -> dict[str, Any]:
-    """Write the lexical index after a change into `work`, and return its counts."""
-    from hybrid_cli.lexical.build import Base, build
-    from hybrid_cli.lexical.index import LexicalIndex, read_parameters
+Kept = Mapping[Path, pl.Series]  # index or shard -> whether each document is kept
 
+
+def _writer(manifest: Manifest) -> Callable[[Update, Change, Output, Kept, int], None]:
+    """Return the function that writes an index of this kind after a change."""
+    if manifest.kind == Kind.SHARDS:
+        return _write_shards
+    if manifest.kind == Kind.DENSE_INDEX:
+        return _write_dense
+    return _write_learned if LEARNED in kinds_of_change(manifest) else _write_lexical
+
+
+def _documents(kept: Kept, total: int) -> int:
+    return sum(int(mask.sum()) for mask in kept.values()) + total
+
+
+def _write_lexical(settings: Update, change: Change, output: Output, kept: Kept, total: int) -> None:
+    """Write a lexical index after a change: postings are merged, and Lucene's index too."""
     options, index = change.manifest.options, change.index
-    storage.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
-    artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
-    base, threads = Base(index, change.removed), settings.threads or cpu_count()
-    with console.progress(settings.command, total, "documents") as advance:
-        added = partial(change.documents, [field_weight(field)[0] for field in options["fields"]])
-        lucene = (index / layout.LUCENE).is_dir()
-        build(added, work, options["fields"], options["language"], threads, advance, base, lucene)
-    parameters = read_parameters(work)
-    return LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
+    lucene = (index / layout.LUCENE).is_dir()
+    if needs_java(options["language"], lucene):
+        jvm.start(settings.java_heap)
+    with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
+        storage.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+        artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
+        base, threads = Base(index, change.removed), settings.threads or cpu_count()
+        with console.progress(settings.command, total, "documents") as advance:
+            added = partial(change.documents, [field_weight(field)[0] for field in options["fields"]])
+            build_index(added, work, options["fields"], options["language"], threads, advance, base, lucene)
+        parameters = read_parameters(work)
+        counts |= LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
+        storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
 
 
-def _model_and_device(settings: Command) -> tuple[str | None, str]:
-    """Return the encoder in place of that of an index, if the command can name one, and its device."""
-    return getattr(settings, "model", None), getattr(settings, "device", OnDevice.device)
+def _write_shards(settings: Update, change: Change, output: Output, kept: Kept, total: int) -> None:
+    """Write a sharded index after a change: a shard of the added documents, and shards that lose some."""
+    shards, options = {shard: mask for shard, mask in kept.items() if mask.any()}, change.manifest.options
+    first = next(iter(shards or kept))
+    storage.check_parts(first, layout.PARAMETERS)
+    if total and needs_java(options["language"], with_lucene=False):
+        jvm.start(settings.java_heap)
+    with output.folder() as (work, counts):
+        for position, (shard, mask) in enumerate(shards.items()):
+            if not (work / layout.shard(position)).is_dir():
+                with storage.replacing(work / layout.shard(position)) as scratch:
+                    _keep(shard, mask, scratch)
+        if total:
+            fields = options["fields"]
+            added = partial(change.documents, [field_weight(field)[0] for field in fields])
+            with console.progress(settings.command, total, "documents") as advance:
+                build_shards(added, work, fields, options["language"], [total], advance, first=len(shards))
+            artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(shards)) / layout.PARAMETERS)
+        else:
+            store_statistics(work)
+        counts |= write_manifests(output, work, options["language"])
+        storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
 
 
-def _change_learned(change: Change, work: Path, settings: Command, total: int) -> dict[str, Any]:
+def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
+    """Write the manifest of every shard in `work`; return the counts of the sharded index."""
+    shards = sorted(work.glob(layout.SHARDS))
+    documents, stored = 0, read_parameters(shards[0])
+    for number, shard in enumerate(shards):
+        counts = LexicalIndex.load(shard, language, (stored["k1"], stored["b"])).counts()
+        documents += counts["documents"]
+        counts |= {"shard": number, "shards": len(shards)}
+        manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
+        disk.write_text(shard / storage.MANIFEST, manifest.to_json())
+    storage.refuse_lost(shard / storage.MANIFEST for shard in shards)
+    return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
+
+
+def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
+    """Write a shard without some of its documents and without statistics of the collection; link equal files."""
+    storage.check_parts(shard, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
+    folder.mkdir()
+    artifacts.hard_link(shard / layout.PARAMETERS, folder / layout.PARAMETERS)
+    if kept.all():
+        artifacts.hard_link(shard / layout.DOCIDS, folder / layout.DOCIDS)
+        (folder / layout.IMPACTS).mkdir()
+        for part in sorted((shard / layout.IMPACTS).iterdir()):
+            if part.name not in _STATISTICS:
+                artifacts.hard_link(part, folder / layout.IMPACTS / part.name)
+        return
+    nothing = PostingsBuilder().finish()
+    Postings.open(shard / layout.IMPACTS).extended(kept.to_numpy(), nothing).save(folder / layout.IMPACTS)
+    with disk.create(folder / layout.DOCIDS) as file:
+        pl.DataFrame({"docid": docids_of(shard).filter(kept)}).write_parquet(file, compression="zstd")
+
+
+def _write_learned(settings: Update, change: Change, output: Output, kept: Kept, total: int) -> None:
+    """Write an index of learned weights after a change: weights are merged, and added documents are encoded."""
+    limit_threads(settings.threads)
+    with output.folder() as (work, counts):
+        counts |= _merged_weights(settings, change, work, total)
+        storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
+
+
+def _merged_weights(settings: Update, change: Change, work: Path, total: int) -> dict[str, Any]:
     """Write the index of learned weights after a change into `work`, and return its counts.
 
     The number of truncated documents is unknown where some were removed.
     """
-    from hybrid_cli.lexical.build import Base
     from hybrid_cli.workflows.sparse_encoding import build_matrix, encode_documents, weight_shard
 
     counts, options = change.manifest.counts, change.manifest.options
     if total:
-        model, device = _model_and_device(settings)
-        encoder = encoder_of(change.index, change.manifest, model, device)
-        recipe = Encode(
-            change.added, output=work, shard_size=options["shard_size"], device=device,
-            batch_tokens=getattr(settings, "batch_tokens", None),
-        )  # fmt: skip
+        encoder = encoder_of(change.index, change.manifest, settings.model, settings.device)
+        recipe = Encode(change.added, output=work, shard_size=options["shard_size"], device=settings.device)
         texts = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
         resolved = {"steps": options["quantization"], "dtype": options["dtype"], "contract": options["contract"]}
         with progress(settings.command, partial(weight_shard, work), total, recipe.shard_size) as advance:
@@ -338,16 +302,16 @@ def _change_learned(change: Change, work: Path, settings: Command, total: int) -
     }
 
 
-def _change_dense(change: Change, output: artifacts.Output, settings: Command, kept: pl.Series, total: int) -> None:
-    """Write the dense index after a change: stored vectors are linked or filtered, and added documents are encoded."""
-    index, count = open_dense(change.index), int(kept.sum()) + total
-    encoder = None
+def _write_dense(settings: Update, change: Change, output: Output, kept: Kept, total: int) -> None:
+    """Write a dense index after a change: stored vectors are linked or filtered, and added documents are encoded."""
+    limit_threads(settings.threads)
+    index, count, encoder = open_dense(change.index), _documents(kept, total), None
     if total:
-        encoder = query_encoder(index, *_model_and_device(settings), of_documents=True)
-    recipe = _recipe(index, change.manifest, getattr(settings, "batch_tokens", None))
+        encoder = query_encoder(index, settings.model, settings.device, of_documents=True)
+    recipe = _recipe(index, change.manifest)
     check_recipe(recipe, index.dim, count, output.partial, 4 * index.dim * total)
     with output.folder() as (work, counts):
-        shards_kept = keep_vectors(change.index, work, kept.to_numpy())
+        shards_kept = keep_vectors(change.index, work, kept[change.index].to_numpy())
         if encoder is not None:
             batches = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
 
@@ -361,13 +325,13 @@ def _change_dense(change: Change, output: artifacts.Output, settings: Command, k
         refuse_lost_vectors(work, count)
 
 
-def _recipe(index: DenseIndex, manifest: Manifest, batch_tokens: int | None) -> Encode:
+def _recipe(index: DenseIndex, manifest: Manifest) -> Encode:
     """Return the settings that built a dense index, with the index type that `auto` selected."""
     names = [*VectorIndex.declared(), "shard_size", "vector_dtype"]
     options = {name: manifest.options[name] for name in names if name in manifest.options}
     if options.get("index_type") == "auto":
         options = {name: options[name] for name in names[-2:] if name in options} | {"factory": index.info.factory}
-    return Encode(index.folder, output=index.folder, batch_tokens=batch_tokens, **options)
+    return Encode(index.folder, output=index.folder, **options)
 
 
 def _build_dense(index: DenseIndex, work: Path, recipe: Encode, vectors: int) -> IndexInfo:

@@ -109,8 +109,8 @@ REPLACED = {  # kind of the input -> stage, input
     "static encoder": ("encode (static)", "static"),
     "query vectors": ("search (vectors)", "vectors"),
     "composite index": ("search (composite)", "pair-index"),
-    "dense index": ("delete", "dense"),
-    "ids": ("delete", "gone.txt"),
+    "dense index": ("update --remove", "dense"),
+    "ids": ("update --remove", "gone.txt"),
     "training examples": ("train-dense", "train.parquet"),
     "labels": ("train-lambda", "labels"),
 }

@@ -10,7 +10,7 @@ from cases import bytes_of, clear, write_bert, write_inputs
 from command import hybrid
 from kill_stages import STAGES, inputs_of
 
-CHOSEN = ("prepare", "split", "index-bm25", "search", "encode", "append", "report", "train-dense", "rerank")
+CHOSEN = ("prepare", "split", "index-bm25", "search", "encode", "update (bm25)", "report", "train-dense", "rerank")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`append` and `delete`: the new index equals one that is built at once, and a kill loses nothing."""
+"""`update` of an index: the new index equals one that is built at once, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hybrid_cli.collections.collection import docids
 from hybrid_cli.indexes.shards import vector_blocks
 from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.runs import read_run
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.update import update
 from hybrid_cli.storage import Kind
 
 WORDS = some.lists(some.lists(some.sampled_from("abcdef"), max_size=6), max_size=8)
@@ -91,7 +91,7 @@ def here(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def indexed(parts: Path) -> Path:
-    """The parts with the lexical index of the first part, and the index after an append."""
+    """The parts with the lexical index of the first part, and the index after an update."""
     listed: dict[str, list[str]] = {
         "unknown": ["nowhere"],
         "all": docids(parts / "first.parquet").to_list(),
@@ -100,7 +100,7 @@ def indexed(parts: Path) -> Path:
     for name, ids in listed.items():
         (parts / f"{name}.txt").write_text("".join(f"{docid}\n" for docid in ids))
     index_bm25(parts / "first.parquet", output=parts / "bm25", threads=1)
-    append(parts / "bm25", parts / "added.parquet", replace=True, output=parts / "bm25-2", threads=1)
+    update(parts / "bm25", add=parts / "added.parquet", output=parts / "bm25-2", threads=1)
     return parts
 
 
@@ -124,11 +124,11 @@ def searched(index: str, *options: str) -> pl.DataFrame:
 
 
 def changed(name: str, added: str = "2", result: str = "3") -> None:
-    """Append to an index with replacement, then delete."""
+    """Add documents to an index, two of which replace others, then remove one."""
     options = ["--threads", "1"]
-    done = hybrid("append", name, "added.parquet", "--replace", "--output", f"{name}-{added}", *options)
+    done = hybrid("update", name, "--add", "added.parquet", "--output", f"{name}-{added}", *options)
     assert done.code == 0, done.err
-    done = hybrid("delete", f"{name}-{added}", "--ids", "gone.txt", "--output", f"{name}-{result}", *options)
+    done = hybrid("update", f"{name}-{added}", "--remove", "gone.txt", "--output", f"{name}-{result}", *options)
     assert done.code == 0, done.err
 
 
@@ -142,7 +142,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
         assert searched("bm25-3", *options).equals(searched("whole", *options)), options
     assert {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()} == before
     assert hybrid("inspect", "--verify", "bm25-3").code == 0
-    again = hybrid("append", "bm25", "added.parquet", "--replace", "--output", "bm25-2")
+    again = hybrid("update", "bm25", "--add", "added.parquet", "--output", "bm25-2")
     assert again.says("up-to-date")
     hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
     assert "a newer text about json strings" in hits.out
@@ -206,7 +206,7 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
 def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:
     """And a list of ids may begin with a byte order mark."""
     Path("ids.txt").write_bytes(b"\xef\xbb\xbf" + Path("gone.txt").read_bytes())
-    command = ["delete", "bm25", "--ids", "ids.txt", "--output", "fewer", "--threads", "1"]
+    command = ["update", "bm25", "--remove", "ids.txt", "--output", "fewer", "--threads", "1"]
     done = hybrid(*command)
     assert done.code == 0, done.err
     Path("fewer/docids.parquet").unlink()
@@ -216,7 +216,7 @@ def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:
     assert refused.is_problem("damaged-output", path="fewer")
     again = hybrid(*command, "--overwrite")
     assert again.code == 0, again.err
-    assert hybrid(*command).says("up-to-date", stage="delete", path="fewer")
+    assert hybrid(*command).says("up-to-date", stage="update", path="fewer")
 
 
 def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, one_thread: None) -> None:
@@ -226,12 +226,11 @@ def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, on
     assert hybrid(*encoded).code == 0
     Path("own").rename("moved")
     query = ["search", "--query", "json", "--index"]
-    for command, recorded, found in (
-        (["append", "flat", "added.parquet", "--replace", "--model", "moved"], "moved", True),
-        (["delete", "flat", "--ids", "gone.txt"], "own", False),
-        (["encode", "flat", "--index-type", "sq8"], "own", False),
+    for output, command, recorded, found in (
+        ("more", ["update", "flat", "--add", "added.parquet", "--model", "moved"], "moved", True),
+        ("less", ["update", "flat", "--remove", "gone.txt"], "own", False),
+        ("sq8", ["encode", "flat", "--index-type", "sq8"], "own", False),
     ):
-        output = f"changed-{command[0]}"
         done = hybrid(*command, "--output", output)
         assert done.code == 0, done.err
         assert artifacts.read_manifest(Path(output)).inputs["model"]["path"] == recorded
@@ -239,7 +238,7 @@ def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, on
         assert (searched.code == 0) == found
         assert found or searched.is_problem("recorded-model-missing", path=output)
     Path("moved").rename("own")
-    assert hybrid(*query, "changed-delete").code == 0
+    assert hybrid(*query, "less").code == 0
 
 
 @pytest.mark.parametrize(
@@ -258,8 +257,8 @@ def test_indexes_of_which_one_was_changed_are_not_searched_together(
     build("flat", "first.parquet", "flat")
     write_corpus(Path("newer.parquet"), collection.scan(Path("added.parquet")).drop("corpus_row").collect().tail(1))
     for command in (
-        ["delete", "bm25", "--ids", "gone.txt", "--output", "bm25-gone"],
-        ["append", "bm25", "newer.parquet", "--replace", "--output", "bm25-newer"],
+        ["update", "bm25", "--remove", "gone.txt", "--output", "bm25-gone"],
+        ["update", "bm25", "--add", "newer.parquet", "--output", "bm25-newer"],
     ):
         done = hybrid(*command, "--threads", "1")
         assert done.code == 0, done.err
@@ -279,7 +278,7 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
     for number, name in enumerate(("first", "new"), 1):
         batch(name, number)
     assert hybrid("index-bm25", "first", "--output", "i0", "--threads", "1").code == 0
-    assert not hybrid("append", "i0", "new", "--output", "i1", "--threads", "1").warnings
+    assert not hybrid("update", "i0", "--add", "new", "--output", "i1", "--threads", "1").warnings
     recorded = artifacts.read_manifest("i1").inputs
     batch("new", 3)
     Path("first").rename("moved")
@@ -288,19 +287,19 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
         "paths": [Path("first/corpus.parquet"), Path("new/corpus.parquet")],
         "missing": [Path("first/corpus.parquet")],
     }
-    for words in (["append", "i1", "new"], ["delete", "i1", "--ids", "gone.txt"]):
-        done = hybrid(*words, "--output", words[0], "--threads", "1")
+    for output, words in {"more": ["--add", "new"], "less": ["--remove", "gone.txt"]}.items():
+        done = hybrid("update", "i1", *words, "--output", output, "--threads", "1")
         assert done.says("corpus-changed", **lost), done.err
-        inputs = artifacts.read_manifest(words[0]).inputs
+        inputs = artifacts.read_manifest(output).inputs
         assert [inputs[f"texts {number}"] for number in (1, 2)] == [recorded[f"texts {number}"] for number in (1, 2)]
-    assert artifacts.read_manifest("append").inputs["texts 3"]["fingerprint"] == storage.fingerprint(
+    assert artifacts.read_manifest("more").inputs["texts 3"]["fingerprint"] == storage.fingerprint(
         Path("new/corpus.parquet")
     )
-    assert "changed" in hybrid("inspect", "--verify", "append").out
-    done = hybrid("search", "--index", "append", "--query", "walrus")
+    assert "changed" in hybrid("inspect", "--verify", "more").out
+    done = hybrid("search", "--index", "more", "--query", "walrus")
     assert done.notices.count("corpus-changed", **lost) == 1
     assert "walrus 3" in done.out
-    exported = hybrid("export", "append", "--format", "opensearch", "--output", "exported")
+    exported = hybrid("export", "more", "--format", "opensearch", "--output", "exported")
     assert exported.is_problem("other-corpus", path="corpus.parquet")
     batch("new", 2)
     Path("moved").rename("first")
@@ -310,16 +309,15 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("append bm25 after.parquet", refusal("duplicate-id", path="after.parquet")),
         (
-            "append bm25 added.parquet --replace --model model",
+            "update bm25 --add added.parquet --model model",
             refusal("option-does-not-apply", option="model"),
         ),
-        ("append collection added.parquet", refusal("other-kind", path="collection")),
-        ("delete bm25 --ids unknown.txt", refusal("unknown-id", path="unknown.txt", id="nowhere")),
-        ("delete bm25 --ids all.txt", refusal("no-documents", path="bm25")),
-        ("delete bm25 --ids empty.txt", refusal("no-ids", path="empty.txt")),
-        ("delete bm25 --ids missing.txt", refusal("no-such-file", path="missing.txt")),
+        ("update collection --add added.parquet", refusal("other-kind", path="collection")),
+        ("update bm25 --remove unknown.txt", refusal("unknown-id", path="unknown.txt", id="nowhere")),
+        ("update bm25 --remove all.txt", refusal("no-documents", path="bm25")),
+        ("update bm25 --remove empty.txt", refusal("no-ids", path="empty.txt")),
+        ("update bm25 --remove missing.txt", refusal("no-such-file", path="missing.txt")),
     ],
 )
 def test_unusable_changes_are_refused(lexical: Path, words: str, message: str | Refusal) -> None:
@@ -342,9 +340,9 @@ main()
 
 
 @pytest.mark.heavy
-def test_a_killed_append_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
+def test_a_killed_update_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
     before = storage.fingerprint(Path("bm25"))
-    words = ["append", "bm25", "added.parquet", "--replace", "--output", "out", "--threads", "1"]
+    words = ["update", "bm25", "--add", "added.parquet", "--output", "out", "--threads", "1"]
     for moment in ("build.lucene.update", "output.Output._publish"):
         done = run(KILLED.format(moment), *words)
         assert done.returncode == -signal.SIGKILL, done.stderr
