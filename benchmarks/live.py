@@ -11,7 +11,7 @@ processor's caches, where a search alone finds them.
 
 from __future__ import annotations
 
-import hybrid_cli.cli.environment  # noqa: F401  # as for a command, idle threads of PyTorch sleep
+import hybrid_cli.cli.startup  # noqa: F401  # as for a command, idle threads of PyTorch sleep
 
 # isort: split
 import argparse

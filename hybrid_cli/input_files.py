@@ -337,12 +337,6 @@ def _refuse_content(path: Path, head: bytes) -> None:
         )  # fmt: skip
 
 
-def consumed_bytes(file: IO[bytes]) -> int:
-    """Return the bytes of a file that were read for the bytes read from `open_binary`, at most a buffer more."""
-    raw = getattr(file, "raw", None)
-    return raw.consumed() if isinstance(raw, _Unpacked) else file.tell()
-
-
 def is_compressed(path: Path) -> bool:
     """Return whether a file is compressed, by its content."""
     with opened(path) as file:

@@ -1,78 +1,26 @@
-"""Memory, disk space and CPU cores that this process may use, and settings of libraries that reserve less memory.
+"""Memory, disk space and CPU cores that this process may use.
 
-Polars ends the process where an allocation fails, so a stage compares its need with `available` before it starts. Under
-a budget (`--memory`), stages also choose the sizes of their blocks by `rows_that_fit`.
+Polars ends the process where an allocation fails, so a stage that holds more than blocks in memory compares its need
+with `available` before it starts.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_LOW = 8 * _GIB  # limits below it change the settings of the allocators
+_MIB = 1 << 20
 CGROUP = Path("/sys/fs/cgroup")
-_M_ARENA_MAX = -8  # malloc.h of glibc
-_POOLS = ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # OMP: of FAISS and PyTorch
-_ALLOCATORS = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB at once
-    "MALLOC_ARENA_MAX": "1",  # of child processes; glibc reserves 64 MiB per arena
-    "_RJEM_MALLOC_CONF": "background_thread:false",  # of polars; it prints an error for each thread it cannot start
-}
-_TORCH = 1 << 30  # bytes of address space of PyTorch, transformers and a small model
 # Messages of PyTorch, FAISS and mmap, and of an import.
 _EXHAUSTED = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc",
     "failed to map segment",
 )  # fmt: skip
-_PART = 4  # of the free budget; a block and the copies made of it need several parts
-_budget: ContextVar[int | None] = ContextVar("budget", default=None)  # of the running stage
-
-
-@contextmanager
-def limit_budget(budget: int | None) -> Iterator[None]:
-    """Set the budget of the process in bytes while the block runs; None keeps the present one."""
-    token = _budget.set(_budget.get() if budget is None else budget)
-    try:
-        yield
-    finally:
-        _budget.reset(token)
-
-
-def rows_that_fit(row_bytes: int, max_rows: int, min_rows: int = 1) -> int:
-    """Return the number of rows of a block: `max_rows` without a budget, else those for a quarter of its rest.
-
-    Args:
-        row_bytes: bytes per row, with copies.
-        max_rows: maximum, and the number without a budget.
-        min_rows: minimum.
-    """
-    budget = _budget.get()
-    return max_rows if budget is None else max(min_rows, min(max_rows, _left(budget) // _PART // row_bytes))
-
-
-def _left(budget: int) -> int:
-    return max(budget - used_bytes(), 0)
-
-
-def used_bytes() -> int:
-    """Return the bytes of memory in use by this process, without pages of files, which the system can drop."""
-    fields = _fields(Path("/proc/self/status"))
-    if "RssAnon" in fields:
-        return fields["RssAnon"] + fields.get("RssShmem", 0)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def address_limit() -> int | None:
@@ -83,14 +31,6 @@ def address_limit() -> int | None:
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def scarce_addresses() -> int | None:
-    """Return the bytes of address space that are left under a low limit; None without one."""
-    limit = address_limit()
-    if limit is None or limit >= _LOW:
-        return None
-    return max(limit - _fields(Path("/proc/self/status")).get("VmSize", 0), 0)
 
 
 def limit_addresses(more: int) -> None:
@@ -104,53 +44,9 @@ def limit_addresses(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def most_threads() -> int | None:
-    """Return the number of threads that a low limit of the address space allows, one per GiB; None without one."""
-    limit = address_limit()
-    return None if limit is None or limit >= _LOW else max(1, limit // _GIB)
-
-
 def cpu_count() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def require_threads(threads: int | None) -> None:
-    """Refuse more threads than the address space holds: FAISS ends the process where a thread does not start."""
-    most = most_threads()
-    if threads is not None and most is not None and threads > most:
-        raise InputError(
-            f"--threads {threads}: `ulimit -v` leaves addresses for {most}; use --threads {most}, or raise the limit",
-            code="out-of-range", option="threads", value=threads, maximum=most,
-        )  # fmt: skip
-
-
-def economize(environment: MutableMapping[str, str]) -> None:
-    """Under a low limit of the address space, let libraries reserve less, and start fewer threads.
-
-    Variables of the allocators that are set stay. A larger number of threads does not: it ends the process.
-
-    Call it before numpy, pyarrow and polars are imported.
-    """
-    threads = most_threads()
-    if threads is None:
-        return
-    for name, value in _ALLOCATORS.items():
-        environment.setdefault(name, value)
-    for name in _POOLS:
-        wanted = environment.get(name, "")
-        cores = int(wanted) if wanted.isdecimal() and int(wanted) else cpu_count()
-        environment[name] = str(min(cores, threads))
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries than glibc lack it or ignore it
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
-    sys.addaudithook(_before_import)
-
-
-def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse PyTorch where its libraries do not fit: those that start with less end the process, or never answer."""
-    if event == "import" and arguments[0].partition(".")[0] == "torch" and "torch" not in sys.modules:
-        require(_TORCH, "PyTorch", mapped=True)
 
 
 def is_allocation_failure(error: BaseException) -> bool:
@@ -159,20 +55,19 @@ def is_allocation_failure(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (named and any(words in str(error).lower() for words in _EXHAUSTED))
 
 
-def require(needed: int, purpose: str, mapped: bool = False, remedy: str = "") -> None:
+def require(needed: int, purpose: str, remedy: str = "") -> None:
     """Refuse work that needs more memory than is available.
 
     Args:
         needed: bytes in addition to those in use.
         purpose: subject of the message.
-        mapped: addresses that are mostly not used, such as those of libraries; compare only with `ulimit -v`.
         remedy: option that needs less, for the message.
 
     Raises:
         HybridError: less is available.
     """
     for free, name, advice in available():
-        if free < needed and (not mapped or "ulimit" in name):
+        if free < needed:
             raise HybridError(
                 f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
                 f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
@@ -203,9 +98,7 @@ def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> No
 
 
 def available() -> Iterator[tuple[int, str, str]]:
-    """Yield bytes that are free, the name of what limits them, and advice; Linux only, except for the budget."""
-    if (budget := _budget.get()) is not None:
-        yield _left(budget), f"--memory {format_bytes(budget)}", "raise it, or use smaller inputs"
+    """Yield bytes that are free, the name of what limits them, and advice; Linux only."""
     if (limit := address_limit()) is not None:
         used = _fields(Path("/proc/self/status")).get("VmSize", 0)
         yield max(limit - used, 0), "the limit of the address space (ulimit -v)", "raise it"

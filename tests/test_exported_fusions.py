@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import hybrid, raises
+from hybrid_cli.stages.append import append
 
 from hybrid_cli.exports.comparison import simulate
 from hybrid_cli.exports.engine import ENGINES, Field, Formula, Fusion
@@ -21,7 +22,6 @@ from hybrid_cli.fusion.options import Missing
 from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX
 from hybrid_cli.runs import read_run
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

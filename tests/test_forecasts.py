@@ -95,22 +95,11 @@ def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path, m
         check_recipe(VectorIndex(index_type="flat"), 4096, 10**4, tmp_path)
 
 
-@pytest.mark.parametrize(("free", "advised"), [(1000, True), (400, False)])
-def test_shards_are_advised_only_where_java_fits(
-    free: int, advised: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the budget is Java's, whatever the number of shards."""
-    monkeypatch.setattr(memory, "available", lambda: [(free, "this test", "raise it")])
-    with raises("no-memory", HybridError) as error:
-        index_bm25(made / "collection", memory=1000, output=tmp_path / "out")
-    assert bool(error.value.fields["remedy"]) == advised
-
-
-def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "dense", tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
-    with (
-        memory.limit_budget(0),
-        raises("no-memory", HybridError),
-    ):
+    monkeypatch.setattr(memory, "available", lambda: [(0, "this test", "raise it")])
+    with raises("no-memory", HybridError):
         build(tmp_path / "copy", VectorIndex(index_type="sq8"))

@@ -41,7 +41,7 @@ def tabulated(
     family = tuning.MethodGrid(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
     return tuning.tabulate(
         family,
-        side_by_side.blocks,
+        list(side_by_side.blocks()),
         side_by_side.qids,
         qrels,
         1000,

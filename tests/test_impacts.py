@@ -152,10 +152,11 @@ def test_scores_of_any_documents_are_those_of_pairs(
     np.testing.assert_allclose(Bm25Scorer(index, index.docids).scores(texts, docids), exact, rtol=1e-5)
 
 
-def test_a_matrix_that_does_not_fit_is_refused() -> None:
+def test_a_matrix_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = PostingsBuilder()
     builder.add(*flat(DOCUMENTS))
-    with memory.limit_budget(0), raises("no-memory", HybridError):
+    monkeypatch.setattr(memory, "available", lambda: [(0, "this test", "raise it")])
+    with raises("no-memory", HybridError):
         builder.finish()
 
 

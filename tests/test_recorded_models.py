@@ -92,13 +92,13 @@ def commands(index: Path, tiny: Path, out: Path) -> tuple[list[list[Any]], list[
     needing = [
         ["search", tiny, *given, index, "--output", out / "run.parquet"],
         ["search", tiny, *given, bm25, "--index", index, "--exact", "--output", out / "hybrid.parquet"],
-        ["append", index, tiny, "--replace", "--output", out / "longer"],
+        ["update", index, "--add", tiny, "--output", out / "longer"],
         ["fuse", *runs, "--missing", "exact", "--index", bm25, "--index", index, "--output", out / "fused.parquet"],
     ]
     return needing, [
         ["inspect", index],
         ["inspect", "--verify", index],
-        ["delete", index, "--ids", out / "ids.txt", "--output", out / "shorter"],
+        ["update", index, "--remove", out / "ids.txt", "--output", out / "shorter"],
         ["encode", index, "--index-type", "hnsw", "--output", out / "graph"],
         ["evaluate", *runs, "--qrels", tiny, "--split", "test"],
         ["export", index, "--format", "pyserini", "--output", out / "faiss"],

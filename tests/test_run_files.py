@@ -40,6 +40,7 @@ def small_blocks(rows: int) -> Iterator[Path]:
     """Yield an empty folder; files in it are read in blocks of a few rows."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(reading, "BLOCK_ROWS", rows)
+        patch.setattr("hybrid_cli.runs.files.BLOCK_ROWS", rows)
         patch.setattr("hybrid_cli.runs.text.TEXT_BYTES", 16 * rows)
         yield Path(folder)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hybrid_cli.cli.environment  # noqa: F401
+import hybrid_cli.cli.startup  # noqa: F401
 
 # isort: split
-import atexit
 import errno
 import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any, NoReturn
 import typer
 
 from hybrid_cli import console, memory, plugins
-from hybrid_cli.cli import options, signals, streams
+from hybrid_cli.cli import options, signals, startup, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import HybridError, InputError
@@ -34,21 +32,13 @@ _SHORT_WRITES = ("requested and", "inline_container")  # messages of numpy and t
 
 
 def run() -> NoReturn:
-    """Run one command, and end the process.
-
-    The process ends without the teardown of imported modules, which takes 1.4 s with PyTorch. Functions that libraries
-    registered with `atexit` run before.
-    """
+    """Run one command, and end the process."""
     code: object = None
     try:
         main()
     except SystemExit as stopped:
         code = stopped.code
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    startup.end(code)
 
 
 def main() -> None:

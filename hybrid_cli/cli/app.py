@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hybrid_cli import console
+from hybrid_cli.cli import startup
 from hybrid_cli.cli.options import EVERYWHERE, add_command, without_types
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import InputError
@@ -143,7 +142,7 @@ def run(settings: Settings) -> int | None:
     """
     from hybrid_cli.stages import call
 
-    _keep_pandas_out()
+    startup.keep_pandas_out()
     result = call(settings)
     if printer := PRINTERS.get(settings.command):
         module, _, function = printer.partition(":")
@@ -152,24 +151,6 @@ def run(settings: Settings) -> int | None:
     if isinstance(result, str):  # of a command of a plugin
         console.result(result)
     return None
-
-
-def _keep_pandas_out() -> None:
-    """Let pyarrow look for pandas now, in vain. It would import it to recognize its objects, which takes as long as all
-    other imports of a search; hybrid has no such objects. Later imports of pandas are not affected.
-    """
-    import pyarrow as pa
-
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, finder := SimpleNamespace(find_spec=find_spec))  # type: ignore[arg-type]
-        try:
-            pa.array([])
-        finally:
-            sys.meta_path.remove(finder)  # type: ignore[arg-type]
 
 
 for _name, _help in GROUPS.items():

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, g
 import typer
 from typer.core import TyperCommand
 
-from hybrid_cli import console, memory, plugins
+from hybrid_cli import console, plugins
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from hybrid_cli import artifacts
 
 _COLUMNS = 76
-_LIBRARIES = 400 << 20  # bytes of address space of the libraries that a stage imports: polars, scipy
 _MISSING = "missing"  # any path, to check the other options of a command without --output
 _LONG = 19  # characters of choices that fit into one line of help at 80 columns
 _NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -114,22 +112,14 @@ class _Command(TyperCommand):
 
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
-    """Remove the types that Typer shows for flags and arguments, and its conversion of values, which needs pydantic."""
+    """Remove the types that Typer shows for flags and arguments."""
     shown = list(parameters)
     for parameter in shown:
-        parameter.process_value = partial(_processed, parameter)
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
         elif parameter.metavar is None and parameter.is_flag:
             parameter.metavar = ""
     return shown
-
-
-def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
-    """Return a value as typed, which the settings class converts; call the callback of `--help` and of completion."""
-    if value is None:
-        return () if parameter.multiple or parameter.nargs == -1 else None
-    return value if parameter.callback is None else type(parameter).process_value(parameter, ctx, value)
 
 
 def _usage(kind: type[Settings], name: str, declared: Option) -> str:
@@ -159,7 +149,6 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
         shared = _take_common_options(typed, configured, kind)
         started = time.monotonic()
         try:
-            memory.require(_LIBRARIES, kind.command, mapped=True)
             _limit_polars({**configured, **_set(typed)}.get("threads"))
             _refuse_options_as_values(typed, kind)
             with _add_config_file(configs, configured.keys() - _set(typed).keys(), kind):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hybrid_cli import console, memory, storage
+from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
@@ -25,7 +25,6 @@ from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
-_TEXT_COPIES = 4  # of a text in memory while documents are selected and joined
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
@@ -134,12 +133,6 @@ def document_count(path: Path) -> int:
     """Return the number of documents, from the footers of the files."""
     corpus_path(path)
     return sum(pq.read_metadata(part).num_rows for part in parts(path))
-
-
-def documents_at_once(path: Path) -> int:
-    """Return the number of documents whose texts are read at once: all, or fewer under a budget."""
-    count = document_count(path)
-    return memory.rows_that_fit(_TEXT_COPIES * (text_bytes(path) // max(count, 1) + 1), count)
 
 
 def text_bytes(path: Path) -> int:

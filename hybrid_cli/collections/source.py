@@ -105,7 +105,6 @@ class Source:
         preferred: returns the ids of documents that a sample contains first, besides the relevant ones.
         fields: names of the documents' fields besides title and text.
         metadata: types of the columns of metadata (`storage.COLUMN_TYPES`), whose values follow those of the fields.
-        total: number of documents, where it is known before they are read.
     """
 
     name: str
@@ -119,7 +118,6 @@ class Source:
     fields: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, Any] = field(default_factory=dict)
-    total: int | None = None
 
 
 QUERY_ROLES = frozenset({"queries", "questions", "topics", "training"})  # first words of the roles of files

@@ -90,8 +90,7 @@ class Reranking:
         group: list[tuple[Path, pl.DataFrame]] = []
         for shard in self._shards():
             group.append(shard)
-            pairs = min(_PAIRS_AT_ONCE, collections.documents_at_once(self.inputs["corpus"]))
-            if sum(len(part) for _, part in group) + self.shard_size > pairs:
+            if sum(len(part) for _, part in group) + self.shard_size > _PAIRS_AT_ONCE:
                 yield group
                 group = []
         if group:

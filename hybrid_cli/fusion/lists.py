@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from hybrid_cli import console, memory
+from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import FusionRecipe, fill, of_query
 from hybrid_cli.runs import Run, ranked
@@ -24,9 +24,6 @@ from hybrid_cli.runs.run import ranks
 Scorer = Callable[[pl.DataFrame], pl.Series]
 BLOCK_HITS = 1 << 16
 SCORED_AT_ONCE = 1 << 23  # candidates whose missing scores are computed together: one pass over the vectors
-CANDIDATE_BYTES = 160  # of a candidate in two lists, with copies
-_JOINED_BYTES = 400  # of a candidate while lists are joined and fused
-_LEAST_HITS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Lists:
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
-        block = np.cumsum(sizes) // memory.rows_that_fit(_JOINED_BYTES, BLOCK_HITS, _LEAST_HITS)
+        block = np.cumsum(sizes) // BLOCK_HITS
         edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self.qids)]
         for first, last in pairwise(edges):
             if last > first:
@@ -135,15 +132,6 @@ def joined(hits: Sequence[pl.DataFrame], qids: pl.Series) -> pl.DataFrame:
     return both.sort("query", maintain_order=True).collect()
 
 
-def repeated(made: Callable[[], Iterable[pl.DataFrame]], joined: Lists) -> Callable[[], Iterable[pl.DataFrame]]:
-    """Return a function that returns the blocks of `made`; they are kept if memory allows, else made again."""
-    rows = int(np.sum(joined.lengths))
-    if memory.rows_that_fit(CANDIDATE_BYTES, rows) < rows:
-        return made
-    held = list(made())
-    return lambda: held
-
-
 def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Sequence[Scorer]) -> Iterator[pl.DataFrame]:
     """Add the exact scores of missing documents to every list, and recompute the ranks of all candidates by score.
 
@@ -157,7 +145,7 @@ def complete(candidates: Iterable[pl.DataFrame], qids: pl.Series, scorers: Seque
     Raises:
         InputError: a scorer returned a score that is not finite.
     """
-    for blocks in _groups(candidates, memory.rows_that_fit(CANDIDATE_BYTES, SCORED_AT_ONCE, BLOCK_HITS)):
+    for blocks in _groups(candidates, SCORED_AT_ONCE):
         yield from _completed(blocks, qids, scorers)
 
 

@@ -65,7 +65,7 @@ def default_grid(recipe: FusionRecipe) -> Grid:
 
 def tabulate(
     family: MethodGrid,
-    blocks: Callable[[], Iterable[pl.DataFrame]],
+    blocks: Sequence[pl.DataFrame],
     qids: pl.Series,
     qrels: pl.DataFrame,
     hits: int,
@@ -79,8 +79,7 @@ def tabulate(
 
     Args:
         family: method and grid.
-        blocks: returns the candidates of the judged queries; called for the standard deviations of the scaled grid,
-            for the grid, and for each of its extensions.
+        blocks: candidates of the judged queries.
         qids: ids of the queries, by number.
         qrels: qid, docid, relevance; queries without candidates score 0.
         hits: documents kept per query.
@@ -97,11 +96,11 @@ def tabulate(
     recipe = family.recipe
     judged = _judged(qids, qrels)
     scores: dict[Weights, Values] = {}
-    scaled = scaled_grid(_deviations(blocks(), recipe), family.step) if family.grid == "scaled" else {}
+    scaled = scaled_grid(_deviations(blocks, recipe), family.step) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
         positions = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
-        for block in blocks() if positions else ():
+        for block in blocks if positions else ():
             valued = values(block, recipe).sort("query", "docid")
             check_values(valued, recipe, qids)
             if remove_query:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import memory, runs, storage
+from hybrid_cli import runs, storage
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
@@ -39,7 +39,6 @@ from hybrid_cli.threads import ThreadPool
 _BLOCK = 256  # queries per search
 BLOCK_DOCUMENTS = 4096  # in a product of matrices
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
-_HIT_BYTES = 100  # of a hit with copies
 _PADDING = 32  # queries are padded to a multiple: BLAS sums a single query in another order
 _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut are ordered by docid
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
@@ -410,7 +409,7 @@ class DenseIndex:
 
 def _block_size(depth: int, most: int) -> int:
     """Return the number of queries that are searched at once, a multiple of the padding."""
-    size = memory.rows_that_fit(_HIT_BYTES * depth, min(most, _HITS_AT_ONCE // depth))
+    size = min(most, _HITS_AT_ONCE // depth)
     return size // _PADDING * _PADDING or _PADDING
 
 

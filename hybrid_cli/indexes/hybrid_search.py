@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import memory, runs
+from hybrid_cli import runs
 from hybrid_cli.indexes.dense import BLOCK_DOCUMENTS, DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
@@ -73,11 +73,7 @@ class HybridIndex:
         if not hits:
             yield runs.empty()
             return
-        bytes_per_query = 2 * (4 * BLOCK_DOCUMENTS + 8 * max(2 * hits, kernels.LEAST_KEYS))
-        size = (
-            memory.rows_that_fit(bytes_per_query, min(BLOCK_QUERIES, _KEYS // (2 * hits))) // _PADDING * _PADDING
-            or _PADDING
-        )
+        size = min(BLOCK_QUERIES, _KEYS // (2 * hits)) // _PADDING * _PADDING or _PADDING
         for begin in range(0, len(queries), size):
             part = queries.slice(begin, size)
             keys = self._best(

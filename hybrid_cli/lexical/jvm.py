@@ -24,9 +24,6 @@ MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
 _HEAP = re.compile(r"([1-9][0-9]*)([kKmMgG])")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SMALL = ("-XX:CompressedClassSpaceSize=64m", "-XX:ReservedCodeCacheSize=64m")  # Java reserves 1 GiB and 240 MiB
-_BESIDE = 384 << 20  # bytes of address space of a JVM with these options, without its heap
-_LEAST_HEAP = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -102,8 +99,7 @@ def start(heap: str | None = None) -> None:
 
     Raises:
         InputError: `heap` is not a size, or exceeds the memory of this machine.
-        HybridError: no Java runtime, no jar, a JVM without Anserini is already running, or a limit of the address space
-            (`ulimit -v`) that is too low.
+        HybridError: no Java runtime, no jar, or a JVM without Anserini is already running.
     """
     if heap is not None and not _HEAP.fullmatch(heap):
         raise option_error("java_heap", heap, "needs a size such as 800m or 4g", code="invalid-value")
@@ -138,10 +134,6 @@ def _options(java: Java, heap: str | None) -> list[str]:
         options.append("--enable-native-access=ALL-UNNAMED")
     if java.version >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")
-    if (free := memory.scarce_addresses()) is not None:
-        options += _SMALL
-        heap = heap or f"{max(_LEAST_HEAP, (free - _BESIDE) // 2) >> 20}m"  # half is left for Python
-        memory.require(_BESIDE + _bytes(heap), "Java", mapped=True)  # a JVM that gets less ends the process
     return options + ([f"-Xmx{heap}"] if heap else [])
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import polars as pl
 
-from hybrid_cli import memory
 from hybrid_cli.artifacts import Manifest, read_manifest
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import FusionRecipe
@@ -44,12 +43,12 @@ if TYPE_CHECKING:
 
 
 Index = TypeVar("Index", "LexicalIndex", DenseIndex)
-_HITS_AT_ONCE, _HIT_BYTES = 1 << 22, 120  # of a lexical search; bytes of a hit with copies
+_HITS_AT_ONCE = 1 << 22  # of a lexical search
 
 
 def _parts(queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
     """Yield queries whose hits are in memory at once."""
-    return queries.iter_slices(memory.rows_that_fit(_HIT_BYTES * hits, max(1, _HITS_AT_ONCE // hits)))
+    return queries.iter_slices(max(1, _HITS_AT_ONCE // hits))
 
 
 class Searcher(Protocol):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import polars as pl
 
-from hybrid_cli import memory, runs
+from hybrid_cli import runs
 from hybrid_cli.passages import MAX, GroupRule
 from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.in_memory import Answers
@@ -17,7 +17,7 @@ from hybrid_cli.retrieval.numbered import NumberedSide
 from hybrid_cli.runs import groups
 
 _FIRST = 4  # passages that are searched for each document at first
-_HIT_BYTES, _HITS_AT_ONCE = 400, 1 << 20
+_HITS_AT_ONCE = 1 << 20
 
 
 class Passages(Protocol):
@@ -54,7 +54,7 @@ class Grouped:
 
     def search(self, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the runs of documents of some queries at a time, with the best passage of each (column `passage`)."""
-        size = memory.rows_that_fit(_HIT_BYTES * _FIRST * hits, max(1, _HITS_AT_ONCE // hits))
+        size = max(1, _HITS_AT_ONCE // hits)
         for some in queries.iter_slices(size):
             yield self._hits(self.index.answer(some), hits)
 

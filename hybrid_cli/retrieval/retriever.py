@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import polars as pl
 
-from hybrid_cli import memory, runs
+from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.frames import recipe_of
@@ -26,7 +26,7 @@ from hybrid_cli.retrieval.in_memory import Answers, Queries, checked_depth, quer
 from hybrid_cli.retrieval.numbered import Candidates, NumberedSide
 
 _QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
-_HIT_BYTES = 700  # of a hit in all steps of a fusion
+_HITS_AT_ONCE = 1 << 20  # of all sides; a hit takes some 700 bytes in all steps of a fusion
 
 
 class Side(Protocol):
@@ -248,7 +248,7 @@ class Retriever:
 
     def _some(self, queries: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Yield queries whose candidates are in memory at once."""
-        size = memory.rows_that_fit(_HIT_BYTES * self.depth * len(self.sides), _QUERIES_AT_ONCE, _LEAST_QUERIES)
+        size = max(_LEAST_QUERIES, min(_QUERIES_AT_ONCE, _HITS_AT_ONCE // (self.depth * len(self.sides))))
         return queries.iter_slices(size)
 
     def _by_number(self, queries: pl.DataFrame, sides: Sequence[NumberedSide]) -> Block:

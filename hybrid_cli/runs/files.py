@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import console, memory, storage
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.input_files import is_parquet
-from hybrid_cli.runs.run import ROW_BYTES, Run, Survey, block_rows, of_table
+from hybrid_cli.runs.run import BLOCK_ROWS, ROW_BYTES, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
 from hybrid_cli.storage import PROBABILITY, Kind, Record
@@ -49,7 +49,7 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
     """
     text = path.is_file() and not is_parquet(path)
     columns = {} if text else _columns(path)
-    memory.require(_work_bytes() + int(_HELD * text_bytes(path) if text else 0), str(path))
+    memory.require(ROW_BYTES * BLOCK_ROWS + int(_HELD * text_bytes(path) if text else 0), str(path))
     made = None if text else storage.find_record(path)
     survey, kept = Survey(), []
     for block in _whole_queries(text_parts(path) if text else _parquet_parts(path, columns)):
@@ -80,7 +80,7 @@ def with_probability(path: Path, hits: pl.DataFrame) -> pl.DataFrame:
 def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
     rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * storage.row_count(path)
-    memory.require(_work_bytes() + rows, f"{path}, which must be sorted,")
+    memory.require(ROW_BYTES * BLOCK_ROWS + rows, f"{path}, which must be sorted,")
     table = check_run(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
         raise InputError(
@@ -89,11 +89,6 @@ def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
             code="damaged", path=path,
         )  # fmt: skip
     return sort_hits(table, path)
-
-
-def _work_bytes() -> int:
-    """Return the bytes to read, join and measure a block of hits."""
-    return ROW_BYTES * block_rows()
 
 
 def _whole_queries(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -130,7 +125,7 @@ class _ParquetReader:
     def __call__(self, begin: int, end: int) -> pl.DataFrame:
         if not self._begin <= begin <= end <= self._begin + len(self._window):
             self._window = _parquet_rows(
-                self._path, self._columns, ("docid", "score"), begin, max(end - begin, block_rows())
+                self._path, self._columns, ("docid", "score"), begin, max(end - begin, BLOCK_ROWS)
             )
             self._begin = begin
             if _stamp(self._path) != self._stamp:
@@ -164,7 +159,7 @@ def _columns(path: Path) -> dict[str, str]:
 
 
 def _parquet_parts(path: Path, columns: Mapping[str, str]) -> Iterator[pl.DataFrame]:
-    size = block_rows()
+    size = BLOCK_ROWS
     for begin in range(0, max(storage.row_count(path), 1), size):
         yield _parquet_rows(path, columns, SCHEMA.names(), begin, size)
 

@@ -10,10 +10,9 @@ import polars as pl
 
 from hybrid_cli import memory
 
-BLOCK_ROWS = 1 << 18
+BLOCK_ROWS = 1 << 16
 ROW_BYTES = 640  # to read, join and measure a row of a block
 _HELD_ROW = 64  # of docid and score in memory
-_LEAST_ROWS = 1 << 13
 Reader = Callable[[int, int], pl.DataFrame]
 
 
@@ -93,7 +92,7 @@ class Run:
 
     def blocks(self, rows: int | None = None) -> Iterator[pl.DataFrame]:
         """Yield qid, docid, rank, score in blocks of whole queries, of about `rows` rows."""
-        rows = rows or block_rows()
+        rows = rows or BLOCK_ROWS
         begins, lengths = (self.queries[name].to_numpy() for name in ("begin", "length"))
         block = (np.cumsum(lengths) - 1) // rows
         for number in np.unique(block):
@@ -141,14 +140,9 @@ def of_table(table: pl.DataFrame) -> Reader:
     return lambda begin, end: table.slice(begin, end - begin)
 
 
-def block_rows() -> int:
-    """Return the number of rows that are read at once."""
-    return memory.rows_that_fit(ROW_BYTES, BLOCK_ROWS, _LEAST_ROWS)
-
-
 def _windows(rows: int) -> Iterator[tuple[int, int]]:
     """Yield begin and end of blocks of rows, at least one."""
-    size = block_rows()
+    size = BLOCK_ROWS
     for begin in range(0, max(rows, 1), size):
         yield begin, min(begin + size, rows)
 

@@ -22,7 +22,6 @@ from hybrid_cli.evaluation.options import (
 from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
     MEASURE,
-    Budgeted,
     MayWrite,
     NameOrPath,
     Overwrites,
@@ -45,7 +44,7 @@ _measure_option = partial(option, panel=MEASURED)
 
 
 @settings()
-class Comparison(Budgeted, Seeded):
+class Comparison(Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests.
 
     Attributes:
@@ -225,7 +224,7 @@ class GateInputs(Overwrites, Comparison):
 
 
 @settings()
-class Gate(ReadsFiles, Budgeted):
+class Gate(ReadsFiles):
     """Check that retrieval quality has not dropped since a baseline, for continuous integration.
 
     Searches the queries and compares every value with the baseline, a small JSON file to commit. Exit code 1: a drop
@@ -307,7 +306,7 @@ class Report(Writes, Comparison):
 
 
 @settings()
-class Inspect(Budgeted, MayWrite):
+class Inspect(MayWrite):
     """Describe an artifact and its inputs, verify artifacts, or compare the memory of indexes.
 
     Prints kind, stage, options, counts, library versions, size on disk, first rows, an encoder's contract, the last
@@ -349,7 +348,7 @@ class Inspect(Budgeted, MayWrite):
         scope(when(verify=True), "engine")
         + scope(when(engine=GIVEN), "collection")
         + scope(when(verify=False), "memory_table")
-        + scope(when(memory_table=GIVEN), "output", "memory")
+        + scope(when(memory_table=GIVEN), "output")
         + scope((when(memory_table=GIVEN), when(engine=GIVEN)), "split")
     )
 
@@ -372,7 +371,7 @@ def _formats() -> tuple[str, ...]:
 
 
 @settings()
-class Export(Budgeted, Writes):
+class Export(Writes):
     """Convert an artifact to the format of another tool.
 
     `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
@@ -416,7 +415,7 @@ class Export(Budgeted, Writes):
         + scope(when(target=ENGINE, split=GIVEN), "qrels")
         + scope(when(target=ENGINE, artifact="a lexical index"), "dense")
         + scope(when(target=ENGINE, dense=GIVEN, split=GIVEN), "model")
-        + scope(when(form=("trec", "msmarco", "dpr"), artifact=RUN), "hits", "memory")
+        + scope(when(form=("trec", "msmarco", "dpr"), artifact=RUN), "hits")
         + scope(when(form="trec", artifact=RUN), "tag")
         + scope(_HUB, "license", "measurements")
     )
@@ -463,7 +462,7 @@ def _rater(text: str) -> str:
 
 
 @settings()
-class Judge(ReadsFiles, Budgeted, Seeded):
+class Judge(ReadsFiles, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 
     The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,

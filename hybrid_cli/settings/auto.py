@@ -11,7 +11,6 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     MEASURE,
-    Budgeted,
     EncoderContract,
     OnDevice,
     Seeded,
@@ -26,7 +25,7 @@ START = "Start"
 
 
 @settings()
-class Auto(Threaded, OnDevice, Budgeted, Seeded, StartModel, Writes):
+class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
     """Build a hybrid of BM25 and a trained dense model from documents, in one command.
 
     Runs the recommended stages: prepare, index, mine negatives, train, encode, search, tune, fuse, evaluate and report.

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
-from hybrid_cli import input_files, memory
+from hybrid_cli import input_files
 from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import INT8 as INT8
@@ -128,25 +128,6 @@ class Threaded(Settings):
     """
 
     threads: int | None = option(None, panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False)
-
-    def check(self) -> None:
-        """Refuse more threads than the address space holds."""
-        super().check()
-        memory.require_threads(self.threads)
-
-
-@settings(kw_only=True)
-class Budgeted(Settings):
-    """A command that reads blocks of a chosen size, or compares its need of memory with a budget before it starts.
-
-    Attributes:
-        memory: Maximum memory of the command: `500M`, `4G`. Blocks are smaller if necessary; work that does not fit is
-            refused.
-    """
-
-    memory: int | None = option(
-        None, panel=GENERAL, minimum=1, parse=byte_count, metavar="BYTES", shown="the free memory", recorded=False
-    )
 
 
 @settings(kw_only=True)

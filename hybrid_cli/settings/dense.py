@@ -20,7 +20,6 @@ from hybrid_cli.settings.common import (
     ONE_MODEL,
     TEXTS,
     TWO_MODELS,
-    Budgeted,
     EncoderContract,
     NameOrPath,
     OnDevice,
@@ -31,6 +30,7 @@ from hybrid_cli.settings.common import (
     Writes,
     as_names,
 )
+from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
 from hybrid_cli.settings.retrieval import RETRIEVAL, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
@@ -51,7 +51,7 @@ _COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
 
 
 @settings(kw_only=True)
-class VectorIndex(Budgeted, Seeded, options.VectorIndex):
+class VectorIndex(Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index.
 
     Attributes:
@@ -64,8 +64,7 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
         nlist: Number of inverted lists.
         nprobe: Number of inverted lists searched per query; `search --nprobe` overrides it.
         pq_bytes: Bytes of a product code.
-        memory: Maximum memory of the command, and with `--index-type auto` of a search of the index: `500M`, `4G`. Work
-            that does not fit is refused.
+        memory: Maximum bytes of the index: `500M`, `4G`.
         min_recall: Minimum recall of the exact top 100 hits.
         seed: Random seed of training samples and recall checks.
         faiss_device: Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers:
@@ -102,8 +101,8 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
         shown="a quarter of the dimensions"
     )  # fmt: skip
     memory: int | None = inherited(
-        applies=when(encoder=OF_DENSE), recorded=True
-    )  # fmt: skip
+        minimum=1, parse=byte_count, metavar="BYTES", shown="any", applies=when(index_type="auto"), recorded=True
+    )
     min_recall: float = inherited(minimum=0, maximum=1, applies=when(index_type="auto"))
     faiss_device: str = redeclare(
         SearchOptions, "faiss_device",
@@ -118,21 +117,12 @@ class VectorIndex(Budgeted, Seeded, options.VectorIndex):
         approximate = "" if self.index_type == "flat" and not factory else APPROXIMATE
         return {**super().values(), "graph": graph, "lists": lists, "exactness": approximate}
 
-    def recorded(self, **facts: Any) -> dict[str, Any]:
-        """Return the options for the manifest; a budget changes the result only with index type `auto`."""
-        options = super().recorded(**facts)
-        return (
-            options
-            if self.index_type == "auto"
-            else {name: value for name, value in options.items() if name != "memory"}
-        )
-
 
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))
 
 
 @settings()
-class Combine(Budgeted, OnDevice, Writes):
+class Combine(OnDevice, Writes):
     """Combine two encoders into one.
 
     Vectors are concatenated or added, the second encoder with a weight on the query side. An index of the combination
@@ -167,7 +157,6 @@ class Combine(Budgeted, OnDevice, Writes):
     index: Path | None = _tuning_option(None, needed=when(tune=GIVEN))
     measure: str = _tuning_option("R@100", parse=MEASURE)
     depth: int = _tuning_option(100, minimum=1)
-    memory: int | None = inherited(applies=when(tune=GIVEN))
     grid: Literal["scaled", "reciprocal", "log"] = _tuning_option("scaled")
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.settings.base import settings
-from hybrid_cli.settings.common import HITS, MEASURE, Budgeted, NameOrPath, OnDevice, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import HITS, MEASURE, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, scope, when
 from hybrid_cli.settings.retrieval import TUNING
 
@@ -56,7 +56,7 @@ class WeightTuning(Seeded):
 
 
 @settings()
-class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
+class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     """Fuse runs into one, or tune method and weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
@@ -130,7 +130,7 @@ class Fuse(OnDevice, Threaded, Budgeted, WeightTuning, Writes):
 
 
 @settings()
-class ConcatRuns(Budgeted, Writes):
+class ConcatRuns(Writes):
     """Concatenate runs of different queries, or aggregate a run of passages.
 
     For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--max-per doc`, a

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.settings.base import settings
-from hybrid_cli.settings.common import Budgeted, Seeded, ThreadedOnCluster, Writes
+from hybrid_cli.settings.common import Seeded, ThreadedOnCluster, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, scope, when
 from hybrid_cli.settings.retrieval import REPLACED
@@ -28,7 +28,7 @@ _SENTENCES = when(split=None, queries=None)
 
 
 @settings()
-class MineNegatives(Mining, Budgeted, Seeded, ThreadedOnCluster, Writes):
+class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
     One row per query and relevant document: query, document, negatives drawn uniformly from the ranks `--skip-top` + 1
@@ -234,7 +234,7 @@ def _numbered(item: str) -> tuple[str, int | None]:
 
 
 @settings()
-class Label(Labeling, Budgeted, Seeded, ThreadedOnCluster, Writes):
+class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
     """Label queries with the top hits of BM25, of a retriever or of a run, for training a Lambda (SPAR, section 4.1).
 
     The queries are sentences of the corpus, or queries of `--split` or `--queries`. Queries without a hit are

@@ -14,7 +14,6 @@ from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
     AdaptedModel,
-    Budgeted,
     LossOptions,
     OnDevice,
     Optimization,
@@ -92,7 +91,7 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
 
 
 @settings()
-class Rerank(OnDevice, Threaded, Budgeted, Pairs, Writes):
+class Rerank(OnDevice, Threaded, Pairs, Writes):
     """Rescore the top hits of a run with a reranker, or score training examples.
 
     The rescored hits come first, in the order of their new scores; all other hits follow in their order, with lower

@@ -16,7 +16,6 @@ from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     HITS,
     MEASURE,
-    Budgeted,
     OnDevice,
     Overwrites,
     Seeded,
@@ -51,7 +50,7 @@ _tuning_option = partial(option, panel=TUNING, applies=_TUNED)
 
 
 @settings()
-class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
+class IndexBm25(Threaded, Writes, BM25Options):
     """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
     In an existing index, other values of `--k1` and `--b`, or `--tune`, are stored without reading the corpus again.
@@ -101,7 +100,7 @@ class IndexBm25(Budgeted, Threaded, Writes, BM25Options):
     queries: Path | None = _tuning_option(None)
     qrels: Path | None = _tuning_option(None)
     lucene: bool = option(True)
-    java_heap: str | None = option(None, shown="a quarter of the memory, or half of --memory", recorded=False)
+    java_heap: str | None = option(None, shown="a quarter of the memory", recorded=False)
 
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""
@@ -189,7 +188,7 @@ _WRITES = when(query=None, interactive=False)
 
 
 @settings()
-class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
+class Search(SearchOptions, ThreadedOnCluster, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
@@ -233,7 +232,6 @@ class Search(SearchOptions, ThreadedOnCluster, Budgeted, Overwrites):
         scope(_WRITES, "output", "split", "overwrite")
         + scope(when(collection=None, query=None, interactive=False), "queries")
         + scope(when(tune=True, qrels=None), "queries")
-        + scope(when(ray_address=None), "memory")
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")
         + scope(when(query=GIVEN), "form")

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from hybrid_cli import input_files, memory, plugins
+from hybrid_cli import input_files, plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.output import stage_scope
 from hybrid_cli.settings import ALL_COMMANDS, Settings
@@ -61,7 +61,6 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
                 stage_scope(),
                 naming_plugins(),
                 plugins.record_use(),
-                memory.limit_budget(getattr(settings, "memory", None)),
                 input_files.change_limits(getattr(settings, "limits", {})),
                 _with_local_paths(settings) as local,
             ):

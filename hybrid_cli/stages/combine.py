@@ -102,7 +102,7 @@ def _tune(
     family = tuning.MethodGrid(methods.FusionRecipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
-            family, lists.blocks, lists.qids, qrels, 2 * settings.depth,
+            family, list(lists.blocks()), lists.qids, qrels, 2 * settings.depth,
             lambda positions: evaluate_positions(positions, [settings.measure])["value"].to_numpy(), advance,
         )  # fmt: skip
     if not values.any():

@@ -281,16 +281,11 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
 def _dpr_records(run: Run, queries: pl.DataFrame, collection: Path, path: Path) -> Iterator[dict[str, Any]]:
     """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text.
 
-    One pass over the corpus reads the texts of as many questions as memory allows.
+    One pass over the corpus reads the texts of all questions.
     """
-    known, at_once = collections.documents_at_once(collection), len(queries)
-    if known < min(run.hits, collections.document_count(collection)):
-        at_once = known * len(queries) // run.hits
-    for some in queries.iter_slices(max(1, at_once)):
-        mine = run.in_order(some["qid"])
-        texts = _dpr_texts(mine, collection, path)
-        for part in some.iter_slices(QUERIES_AT_ONCE):
-            yield from _records(part, mine.in_order(part["qid"]).table(), texts)
+    texts = _dpr_texts(run.in_order(queries["qid"]), collection, path)
+    for part in queries.iter_slices(QUERIES_AT_ONCE):
+        yield from _records(part, run.in_order(part["qid"]).table(), texts)
 
 
 def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> Iterator[dict[str, Any]]:

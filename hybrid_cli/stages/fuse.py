@@ -497,7 +497,7 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
     _check_scores(job, joined, equal=False)
     shares: list[np.ndarray] = []
     blocks = {
-        exact: lists.repeated(partial(_candidates, job, joined, shares, exact), joined)
+        exact: list(_candidates(job, joined, shares, exact))
         for exact in {family.recipe.missing == "exact" for family in job.families}
     }
     choices: list[Choice] = []

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, memory, storage, words
+from hybrid_cli import artifacts, console, storage, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError, option_error
@@ -42,7 +42,6 @@ from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.workflows.updates import write_manifests
 
 _DOCUMENTS_AT_ONCE = 8192
-_MATRIX_BYTES = 1.25  # of the postings while they are sorted, per byte of English text
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -71,7 +70,7 @@ def index_bm25(settings: IndexBm25) -> Path:
     if target.up_to_date:
         return output
     if needs_java(settings.language, settings.lucene) and not reuse:
-        jvm.start(settings.java_heap or _heap(settings.memory))
+        jvm.start(settings.java_heap)
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
             storage.check_parts(output, layout.IMPACTS, layout.DOCIDS)
@@ -88,14 +87,6 @@ def index_bm25(settings: IndexBm25) -> Path:
         counts.update(index.counts())
     _report(settings, index, tuning, reuse)
     return output
-
-
-def _heap(budget: int | None) -> str | None:
-    """Return half of a budget as Java's heap; the other half is for the matrix."""
-    if budget is None:
-        return None
-    half, machine = budget >> 21, memory.of_machine()
-    return f"{max(16, half if machine is None else min(half, machine >> 21))}m"
 
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:
@@ -172,12 +163,8 @@ def _names(settings: IndexBm25) -> list[str]:
 def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, folder: Path) -> None:
     """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
     postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
-    needed, fixed, purpose = memory_of(postings / shards), 0, f"index-bm25: {documents:,} documents"
-    if settings.memory is not None:
-        fixed = settings.memory // 2  # of Java
-        needed = int(_MATRIX_BYTES * collections.text_bytes(settings.collection) / shards) + fixed
-    helps = all(free > fixed for free, _, _ in memory.available())
-    console.forecast(needed, purpose, ("use --shards" if shards == 1 else "use more --shards") if helps else "")
+    purpose = f"index-bm25: {documents:,} documents"
+    console.forecast(memory_of(postings / shards), purpose, "use --shards" if shards == 1 else "use more --shards")
     console.forecast(disk_of(postings), purpose, path=folder)
 
 

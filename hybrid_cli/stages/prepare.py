@@ -12,7 +12,6 @@ from typing import Any
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections.distributed import on_cluster
-from hybrid_cli.collections.forecast import forecast
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import QUERY_ROLES, Source, draw_sample, split_into_passages, without_empty_files
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
@@ -52,7 +51,6 @@ def prepare(settings: Prepare) -> Path:
     with output.folder() as (work, counts):
         clear(work)
         try:
-            forecast(local, settings, work)
             with console.progress("prepare", unit="documents") as advance:
                 writer = CollectionWriter(source, work, output.manifest, **policies, advance=advance)
                 counts.update(writer.write())

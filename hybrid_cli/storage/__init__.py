@@ -28,7 +28,6 @@ from hybrid_cli.storage.tables import (
     reading,
     regroup,
     row_count,
-    stored_bytes,
     validate_parquet,
     write_parquet,
 )
@@ -63,7 +62,6 @@ __all__ = [
     "restore",
     "row_count",
     "sizes",
-    "stored_bytes",
     "validate_parquet",
     "write_parquet",
 ]

@@ -152,13 +152,6 @@ def _is_compatible(file_type: pa.DataType, needed_type: pa.DataType) -> bool:
     )
 
 
-def stored_bytes(table: pa.Table) -> int:
-    """Return the size of a Parquet file of the table."""
-    stored = pa.BufferOutputStream()
-    pq.write_table(table, stored, compression="zstd")
-    return int(stored.tell())
-
-
 def write_parquet(
     path: Path, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, record: AnyRecord
 ) -> AnyRecord:

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import cluster, console, memory, runs
+from hybrid_cli import cluster, console, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.errors import path_error
@@ -24,7 +24,6 @@ from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, Mining, Source
 
 EXAMPLES_AT_ONCE = 4096
 _DOCUMENT_BYTES, _NEGATIVE_BYTES = 96, 160  # id and hash of a document; a drawn negative, with copies
-_CANDIDATE_BYTES = 200  # of a retrieved document, with copies
 LOOK_AHEAD = 64  # minimum number of candidates per example that the answer filter reads; later ones are not drawn
 
 _TEACHER = "teacher_score"
@@ -149,7 +148,7 @@ class Miner:
             example, qid, docid, source.
         """
         chosen, tallies = [], []
-        parts = list(examples.iter_slices(self._at_once()))
+        parts = list(examples.iter_slices(EXAMPLES_AT_ONCE))
         with console.progress("mine", len(examples), "examples") as advance:
             blocks = cluster.map_blocks(self.sources.where, partial(_block_miner, self), parts)
             for part, (drawn, tally) in zip(parts, blocks, strict=True):
@@ -171,10 +170,6 @@ class Miner:
             pools = self._without_answers(pools)
         drawn = negatives.draw(pools, wanted, self.tally)
         return drawn.with_columns(pl.col("example") + first), self.tally
-
-    def _at_once(self) -> int:
-        """Return the number of examples whose candidates are in memory."""
-        return memory.rows_that_fit(_CANDIDATE_BYTES * max(self.depth, LOOK_AHEAD) * len(self.plan), EXAMPLES_AT_ONCE)
 
     def _pool(self, source: str, examples: pl.DataFrame, keep: int, needed: bool) -> pl.DataFrame:
         """Return the candidates of one source, filtered, in drawing order."""
@@ -233,18 +228,11 @@ class Miner:
         """
         scored_examples = self._scored(examples).join(self.queries.select("qid", query="text"), on="qid")
         scored = self._scored(chosen)
-        for part in scored_examples.sort("example").iter_slices(self._texts_at_once(examples, chosen)):
-            mine = scored.join(part, on="example", how="semi", maintain_order="left")
-            texts = self._texts(pl.concat([part["docid"], mine["docid"]]).unique())
-            for some in part.iter_slices(EXAMPLES_AT_ONCE):
-                yield _nested(some, mine.join(some, on="example", how="semi", maintain_order="left"), texts)
-
-    def _texts_at_once(self, examples: pl.DataFrame, chosen: pl.DataFrame) -> int:
-        """Return the number of examples whose texts are in memory: one pass over the corpus serves them."""
-        known, wanted = collections.documents_at_once(self.collection), len(examples) + len(chosen)
-        if known >= min(len(self.docids), wanted):
-            return max(1, len(examples))
-        return max(1, known * len(examples) // wanted)
+        scored_examples = scored_examples.sort("example")
+        mine = scored.join(scored_examples, on="example", how="semi", maintain_order="left")
+        texts = self._texts(pl.concat([scored_examples["docid"], mine["docid"]]).unique())
+        for some in scored_examples.iter_slices(EXAMPLES_AT_ONCE):
+            yield _nested(some, mine.join(some, on="example", how="semi", maintain_order="left"), texts)
 
     def _texts(self, wanted: pl.Series) -> pl.DataFrame:
         collection = self.collection

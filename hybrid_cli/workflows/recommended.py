@@ -30,7 +30,7 @@ from hybrid_cli.settings import (
     TrainDense,
 )
 from hybrid_cli.settings.base import command_line
-from hybrid_cli.settings.common import Budgeted, Overwrites
+from hybrid_cli.settings.common import Overwrites
 
 JUDGED = "judged"  # split of the given queries
 # Our choices. Fewer judged queries than MIN_TRAIN_QUERIES tune weights, but train nothing.
@@ -82,9 +82,7 @@ class RecommendedPath:
     call: Callable[[Settings], Any]
 
     def run(self, made: S) -> Any:
-        """Print the command of a stage, and run it; --overwrite and --memory hold for every stage that has them."""
-        if self.settings.memory is not None and isinstance(made, Budgeted):
-            made = made.changed(memory=self.settings.memory)
+        """Print the command of a stage, and run it; --overwrite holds for every stage that has it."""
         if self.settings.overwrite and isinstance(made, Overwrites) and getattr(made, "output", None) is not None:
             made = made.changed(overwrite=True)
         console.note(f"\n{command_line(made)}")

@@ -3,8 +3,8 @@
     python tests/hard/kill.py --kills 1000 --seed 1
 
 Each attempt runs one command in a forked process and disturbs it as a mode of modes.py says: the process is killed, an
-operation on the disk fails or does half of its work, the clock goes back, another user has planted files, an input is
-replaced, the memory has a budget. Then
+operation on the disk fails or does half of its work, the clock goes back, another user has planted files, or an
+input is replaced. Then
 
 - the output has its old content, no content, or the new content;
 - an error is reported in one line, not as a bug;
@@ -37,7 +37,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from cases import Case, bytes_of, cases, clear, import_stages, must, prepare  # noqa: E402
 from faults import LIBRARY, Ended, compiled  # noqa: E402
-from kill_stages import BUDGETED, STAGES  # noqa: E402
+from kill_stages import STAGES  # noqa: E402
 from modes import CALLS, FULL_DISK, MODES, Attempt, places  # noqa: E402
 
 from hybrid_cli import artifacts, console, storage  # noqa: E402
@@ -111,8 +111,7 @@ def drawn(numbers: range, seed: int, names: Sequence[str], modes: Sequence[str])
     """Yield random attempts, of all modes in turn; the draws of an attempt depend only on the seed and its number."""
     for number in numbers:
         draw, mode = random.Random(f"{seed} {number}"), modes[number % len(modes)]
-        possible = [name for name in names if mode != "budget" or STAGES[name][0].split()[0] in BUDGETED] or names
-        yield number, draw.choices(possible, [STAGES[name][2] or 1 for name in possible])[0], mode, 0
+        yield number, draw.choices(names, [STAGES[name][2] or 1 for name in names])[0], mode, 0
 
 
 def every(known: dict[str, Case], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:

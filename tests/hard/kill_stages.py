@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hybrid_cli.settings import COMMANDS
-
 ANSWERS = "1\n" * 100  # on standard input of every command, for `judge`
 GROWING = ("judge",)  # an interrupted call leaves the first lines of its output
 
@@ -206,7 +204,6 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "judge": ("judge tiny one.parquet two.parquet --split test --stop-after 3 --output out.tsv", "", 2),
     "auto": ("auto docs.jsonl --model bert --max-steps 2 --threads 1 --output out", "", 1),
 }  # fmt: skip
-BUDGETED = {kind.command for kind in COMMANDS if "memory" in kind.declared()}
 TRAININGS = [name for name in STAGES if re.match("train-|distill-lite|pretrain", name)]
 
 

@@ -16,8 +16,6 @@ from cases import Case, clear, exchange
 from faults import HALF, REPLACE, Call, Ended, Faulty, limit_files, run, turn_clock_back
 from planted import PLANTS, planted
 
-from hybrid_cli import memory
-
 SMALLEST = 1024  # bytes of a limited file; the messages must fit
 YEARS = 10 * 365 * 86400  # seconds from the clock to the time stamps of inputs from the future
 
@@ -131,19 +129,6 @@ def with_clock(attempt: Attempt) -> Ended:
     return ended
 
 
-def with_budget(attempt: Attempt) -> Ended:
-    """Give a budget of memory that makes blocks small; the work is refused if it does not fit."""
-    budget = memory.used_bytes() + (1 << attempt.draw.randint(14, 28))
-    first = partial(_set_rows, attempt.draw.randint(1, 5)) if attempt.draw.random() < 0.7 else None
-    ended = run([*attempt.words, "--memory", str(budget if first is None else 1 << 40)], first=first)
-    without = [line for line in ended.lines if "--memory: only with" in line or "no option --memory" in line]
-    return run(attempt.words) if without else ended
-
-
-def _set_rows(count: int) -> None:
-    memory.rows_that_fit = lambda row_bytes, max_rows, min_rows=1: max(min_rows, min(max_rows, count))
-
-
 def with_planted_files(attempt: Attempt) -> Ended:
     """Plant files of another user under the names of the scratch files: nothing outside changes, no code is loaded."""
     if attempt.draw.random() < 0.7:
@@ -162,7 +147,6 @@ PROCESS: dict[str, Callable[[Attempt], Ended]] = {
     "SIGTERM": partial(at_moment, number=signal.SIGTERM),
     "file size limit": with_limit,
     "clock": with_clock,
-    "budget": with_budget,
     "planted files": with_planted_files,
 }
 _ERRORS = {

@@ -61,9 +61,7 @@ def of_datasets(loaded: Mapping[str, Any], options: Mapping[str, Any]) -> Source
                 location = Location(names[split], number, "judgment")
                 yield Judgment(split, row.query_id, row.doc_id, grade_of(str(row.relevance), location), location)
 
-    first = next(iter(loaded.values()))
-    metadata: dict[str, Any] = getattr(first, "docs_metadata", dict)()  # only registered datasets have it
-    return Source("irds", documents, queries, judgments, options=options, total=metadata.get("count"))
+    return Source("irds", documents, queries, judgments, options=options)
 
 
 def by_split(ids: Sequence[str]) -> dict[str, str]:
