@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def tables(
             return rows[measures[0]][-1]
 
         of_family = blocks.get(family.recipe.missing, listed)
-        more, _ = tuning.tabulate(family, partial(iter, of_family), joined.qids, qrels, 1000, measured)
+        more, _ = tuning.tabulate(family, list(of_family), joined.qids, qrels, 1000, measured)
         order = grid_order(more, family)
         choices += more
         for measure in measures:
