@@ -302,7 +302,7 @@ class Architecture(EncoderContract, AdaptedModel):
 
     option_panel = ENCODER
 
-    scopes = scope(when(dim=GIVEN), "projection_norm") + scope(when(start=PROJECTION), "projection_norm")
+    scopes = scope((when(dim=GIVEN), when(start=PROJECTION)), "projection_norm")
 
     tied: bool | None = option(None, "--tied/--untied", shown="the model's")
     markers: Markers | None = option(None, shown="the model's")

@@ -67,11 +67,10 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     scopes = (
         scope(when(method=GIVEN), "normalize", "missing")
         + scope(when(reranker=GIVEN), "rerank_depth")
-        + scope(when(method=None, tune=False), "queries")
-        + scope(when(tune=True), "queries", "qrels", "measure")
-        + scope(when(calibrate=True), "queries", "qrels")
-        + scope(when(queries=GIVEN), "split")
-        + scope(when(qrels=GIVEN), "split")
+        + scope((when(method=None, tune=False), when(tune=True), when(calibrate=True)), "queries")
+        + scope((when(tune=True), when(calibrate=True)), "qrels")
+        + scope(when(tune=True), "measure")
+        + scope((when(queries=GIVEN), when(qrels=GIVEN)), "split")
     )
 
     method: str | None = redeclare(

@@ -71,9 +71,8 @@ class Prepare(Seeded, Writes, options.Import):
 
     scopes = (
         scope(when(split_passages=GIVEN), "passage_stride")
-        + scope(when(pseudo_queries=GIVEN), "pseudo_train", "pseudo_dev", "seed")
-        + scope(when(sample=GIVEN), "seed")
-        + scope(when(sample_queries=GIVEN), "seed")
+        + scope(when(pseudo_queries=GIVEN), "pseudo_train", "pseudo_dev")
+        + scope((when(pseudo_queries=GIVEN), when(sample=GIVEN), when(sample_queries=GIVEN)), "seed")
     )
 
     sample: int | None = option(None, metavar="N", panel=SAMPLE, minimum=1, shown="all documents")
@@ -285,7 +284,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
 
     corpus: Path = argument(REQUIRED)
     _: KW_ONLY
-    scopes = scope(_QRELS, "on_dangling") + scope(when(triples=GIVEN, pseudo_queries=None), "on_dangling")
+    scopes = scope((_QRELS, when(triples=GIVEN, pseudo_queries=None)), "on_dangling")
 
     queries: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")

@@ -96,12 +96,10 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     _: KW_ONLY
     scopes = (
         scope(when(tune=False), "weights")
-        + scope(when(method="rrf"), "rrf_k")
-        + scope(when(tune=GIVEN, tried=RRF), "rrf_k")
+        + scope((when(method="rrf"), when(tune=GIVEN, tried=RRF)), "rrf_k")
         + scope(_EXACT, "index", "queries", "device")
-        + scope(when(qrels=GIVEN), "split", "measure")
-        + scope(when(queries=GIVEN), "split")
-        + scope(when(tune=True), "split", "measure")
+        + scope((when(qrels=GIVEN), when(queries=GIVEN), when(tune=True)), "split")
+        + scope((when(qrels=GIVEN), when(tune=True)), "measure")
     )
 
     method: str = option(

@@ -264,11 +264,9 @@ class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
     collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(split=GIVEN), "run")
-        + scope(when(queries=GIVEN), "run")
+        scope((when(split=GIVEN), when(queries=GIVEN)), "run")
         + scope(_SENTENCES, "queries_from")
-        + scope(when(max_queries=GIVEN), "seed")
-        + scope(when(queries_from=("sampled", "cropped"), split=None, queries=None), "seed")
+        + scope((when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)), "seed")
     )
 
     index: Path | None = option(None, panel=TEACHER, needed=when(run=None), excluded=when(run=GIVEN))

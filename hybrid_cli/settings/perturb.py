@@ -68,13 +68,11 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     collection: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(attacks=_OF_WORDS), "word_fraction")
-        + scope(when(added=ADDED), "word_fraction", "wordnet", "translation", "translation_prefix", "device", "seed")
-        + scope(when(attacks=_OF_SYNONYMS), "wordnet")
-        + scope(when(attacks=_OF_SYNONYMS, wordnet=None), "synonyms")
-        + scope(when(added=ADDED, wordnet=None), "synonyms")
-        + scope(when(attacks=_OF_TRANSLATION), "translation", "translation_prefix", "device")
-        + scope(when(attacks=_DRAWN), "seed")
+        scope((when(attacks=_OF_WORDS), when(added=ADDED)), "word_fraction")
+        + scope((when(added=ADDED), when(attacks=_OF_SYNONYMS)), "wordnet")
+        + scope((when(added=ADDED), when(attacks=_OF_TRANSLATION)), "translation", "translation_prefix", "device")
+        + scope((when(added=ADDED), when(attacks=_DRAWN)), "seed")
+        + scope((when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None)), "synonyms")
     )
 
     attacks: Sequence[str] = option(

@@ -230,12 +230,10 @@ class Search(SearchOptions, ThreadedOnCluster, Overwrites):
     _: KW_ONLY
     scopes = (
         scope(_WRITES, "output", "split", "overwrite")
-        + scope(when(collection=None, query=None, interactive=False), "queries")
-        + scope(when(tune=True, qrels=None), "queries")
+        + scope((when(collection=None, query=None, interactive=False), when(tune=True, qrels=None)), "queries")
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")
-        + scope(when(query=GIVEN), "form")
-        + scope(when(interactive=True), "form")
+        + scope((when(query=GIVEN), when(interactive=True)), "form")
         + scope(when(engine="matrix", tune=False), "filter")
         + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
         + scope(_TUNED, "seed")

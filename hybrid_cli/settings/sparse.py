@@ -22,7 +22,6 @@ from hybrid_cli.settings.common import (
 )
 from hybrid_cli.settings.options import (
     GIVEN,
-    POSITIVE,
     REQUIRED,
     By,
     argument,
@@ -104,9 +103,6 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
             "query_prefix",
             "query_max_len",
             "dev",
-        )
-        + scope(
-            tuple(when(**_CONTRASTIVE.allowed, **{weight: POSITIVE}) for weight in ("query_flops", "doc_flops")),
         )
         + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
         + scope(when(dev=GIVEN), "keep")
