@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,6 @@ from tiny_collection import write_lines, write_tiny_source
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.reporting.tables import pseudo_note
-from hybrid_cli.settings import Fuse, PrepareTrec, TrainDense
-from hybrid_cli.settings.base import command_line
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import recommended
 
@@ -137,23 +134,6 @@ def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_be
         assert not output.exists()
 
 
-@pytest.mark.parametrize("words", [(), ("--overwrite",)])
-def test_own_artifacts_in_the_output_folder_are_named_before_anything_is_written(
-    made: tuple[Path, Done], source: Path, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    """Every output of a call is found, whatever its stage."""
-    folder = tmp_path / "out"
-    folder.mkdir()
-    for path in made[0].iterdir():
-        if not re.match(r"collection|\.|.*-tuned", path.name):  # judging leads to the last
-            (folder / path.name).symlink_to(path)
-    before = sorted(folder.iterdir())
-    done = auto(source, folder, *words)
-    assert (done.code, done.is_problem("foreign-output", option="output")) == (2, True), done
-    assert all(str(path) in done.err for path in before)
-    assert sorted(folder.iterdir()) == before
-
-
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -207,20 +187,6 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
     done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
     assert (done.code, done.problem) == (2, "option-does-not-apply")
     assert done.fields["option"] == "pseudo_queries"
-
-
-def test_short_texts_become_a_hybrid_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    products = write_lines(tmp_path / "products.csv", *(f"p{n},red cotton shirt {n}" for n in range(300)))
-    done = hybrid("auto", products, "--layers", 2, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
-    assert [line.split()[1] for line in commands(done)] == ["prepare", "index-bm25", "encode", "compose", "search"]
-    counts = {"sentence": 0, "first-sentence": 0, "heading": 0, "title": 0}
-    assert done.warnings == ["few-pseudo-queries"]
-    assert done.says("few-pseudo-queries", left_out=["training", "report"], counts=counts)
-    assert done.says("no-judgments")
-    assert finds(commands(done)[-1], "cotton shirt 7", monkeypatch)
-    done = hybrid("auto", products, "--pseudo-queries", "sentence", "--output", tmp_path / "given")
-    assert (done.code, done.problem) == (2, "no-queries"), done
 
 
 @pytest.mark.heavy
@@ -277,12 +243,3 @@ def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_
     assert done.says("passages-chosen", words=128)
     found = hybrid("search", "--index", tmp_path / "again/retriever", "--query", "reef number 2", "--hits", 3)
     assert found.out.count("d2") == 1
-
-
-def test_the_command_line_of_settings() -> None:
-    prepared = PrepareTrec(Path("a b.jsonl"), topics={"dev": Path("q.tsv")}, output=Path("out"))
-    assert command_line(prepared) == "hybrid prepare trec 'a b.jsonl' --output out --topics dev=q.tsv"
-    fused = Fuse(["x", "y"], weights="0.5,1", method="weighted-sum", missing="zero", output=Path("z"))
-    assert command_line(fused) == "hybrid fuse x y --output z --method weighted-sum --weights 0.5,1 --missing zero"
-    trained = TrainDense(Path("t"), in_batch=False, learning_rate=1.23456789e-5, output=Path("m"))
-    assert command_line(trained) == "hybrid train-dense t --no-in-batch --output m --learning-rate 1.23456789e-05"

@@ -1,8 +1,9 @@
-"""Bad and unusual input: one line that names the file and the fix; existing files are unchanged."""
+"""Bad and unusual input: refused with file and fix; existing files are unchanged; limits; fields of JSON files."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -12,16 +13,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal, refused
 from processes import HYBRID, run
+from tiny_collection import corpus_of, write_lines
 
-from hybrid_cli.errors import HybridError
+from hybrid_cli import input_files
+from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.input_files import Location
+from hybrid_cli.json_files import describe_value, has_type, make_typed, mismatch
+from hybrid_cli.json_rows import check_field
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -170,14 +178,6 @@ def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_files(
     refused(*typed(command, "changed"), problem=problem, path="changed/corpus.parquet")
 
 
-def test_texts_without_words_can_be_indexed_and_searched(here: Path) -> None:
-    change_corpus(lambda corpus: corpus.with_columns(title=pl.lit(""), text=pl.lit(" \n")))
-    assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
-    done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
-    assert (done.code, pl.read_parquet("none.parquet").height) == (0, 0)
-    assert done.says("written", path="none.parquet", queries=6, without_hits=6)
-
-
 @pytest.mark.parametrize("options", [[], ["--engine", "lucene"], ["--rm3"]])
 def test_queries_without_words_have_no_hits_and_other_queries_are_answered(here: Path, options: list[str]) -> None:
     texts = ["", "salt", "the of and", " \t", '?!*:("~^[', "to be or not to be"]
@@ -237,18 +237,6 @@ def test_an_invalid_run_is_refused_with_row_and_ids(
 ) -> None:
     changed_run(**columns)
     refused(*typed(command, "run.parquet"), problem=problem, path="run.parquet")
-
-
-def test_tuned_weights_are_refused_for_the_other_order_of_kinds(here: Path) -> None:
-    tune = ["fuse", "bm25.parquet", "dense.parquet", "--tune", "--qrels", "collection", "--split", "test"]
-    assert hybrid(*tune, "--output", "w.json").code == 0
-    for name in ("bm25", "dense"):
-        (here / f"new-{name}.parquet").symlink_to(here / f"{name}.parquet")
-    swapped = ["new-dense.parquet", "new-bm25.parquet", "--weights", "@w.json"]
-    words = refusal("other-order", path="w.json")
-    refused("fuse", *swapped, "--output", "x.parquet", problem=words)
-    refused("search", "--index", "dense", "--index", "bm25", "--query", "moon", "--weights", "@w.json", problem=words)
-    assert hybrid("fuse", *swapped[1::-1], *swapped[2:], "--output", "x.parquet").code == 0
 
 
 def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,11 +592,6 @@ def test_closed_standard_streams_do_not_become_files(here: Path) -> None:
     assert pl.read_parquet("fused.parquet").height
 
 
-def test_tables_that_do_not_fit_into_memory_are_refused(here: Path) -> None:
-    command = "train-lambda collection --encoder static --index bm25 --dim 64 --hash-buckets 2147483647 --output out"
-    refused(*command.split(), problem="no-memory", code=1)
-
-
 def test_a_failed_allocation_is_reported_in_one_line(here: Path) -> None:
     command = "encode collection --model model --factory IVF2000000000,Flat --output out"
     limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (30_000_000 << 10,) * 2); "
@@ -650,3 +633,142 @@ def test_a_file_without_permission_is_named_and_not_called_the_output(
     message = done.stderr.partition("now\n")[2]
     assert (done.returncode, message.count("\n")) == (2, 1), done
     assert "permission denied" in message.lower()
+
+
+LONG_limits = "word " * 300
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [("line", "line-too-long"), ("columns", "too-many-columns"), ("expansion", "expands-too-much")],
+)
+def test_a_file_over_a_limit_is_refused_and_the_option_raises_it(
+    limit: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_files, "FREE", 10)
+    wide = "\t".join(["id", "text", *(f"c{number}" for number in range(40))])
+    docs = write_lines(Path("docs.tsv"), wide, "\t".join(["a", LONG_limits, *["x"] * 40]))
+    if limit == "expansion":
+        docs = Path("docs.tsv.gz")
+        docs.write_bytes(gzip.compress(Path("docs.tsv").read_bytes()))
+    low = {"line": "line=1000", "columns": "columns=20", "expansion": "expansion=1"}[limit]
+    done = refused("prepare", "files", docs, "--limits", low, "--output", "out", problem=problem)
+    assert done.fields["path"] == docs
+    assert hybrid("prepare", "files", docs, "--output", "out").code == 0
+    assert [row[0] for row in corpus_of(Path("out"))] == ["a"]
+
+
+def test_a_link_that_leaves_the_folder_is_left_out_with_a_count() -> None:
+    write_lines(Path("secret.txt"), "of this machine")
+    write_lines(Path("docs/a.txt"), "a document")
+    Path("docs/b.txt").symlink_to(Path("secret.txt").absolute())
+    Path("docs/c").symlink_to(Path("/etc"))
+    done = hybrid("prepare", "files", "docs", "--output", "out")
+    assert done.code == 0, done.err
+    assert done.says("text-files", count=1, links={"symbolic links that leave the folder": 2})
+    assert [row[2] for row in corpus_of(Path("out"))] == ["a document"]
+
+
+def test_a_named_file_of_a_folder_that_is_a_link_out_of_it_is_refused() -> None:
+    write_lines(Path("corpus.jsonl"), {"_id": "a", "text": "of this machine"})
+    write_lines(Path("beir/queries.jsonl"), {"_id": "q", "text": "a query"})
+    write_lines(Path("beir/qrels/test.tsv"), "query-id\tcorpus-id\tscore", "q\ta\t1")
+    Path("beir/corpus.jsonl").symlink_to(Path("corpus.jsonl").absolute())
+    done = refused("prepare", "beir", "beir", "--output", "out", problem="link-leaves-folder")
+    assert done.fields["path"] == Path("beir/corpus.jsonl")
+
+
+FILE = Path("stored.json")
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Every declared form of type."""
+
+    name: str
+    count: int = 0
+    share: float | None = None
+    mode: Literal["a", "b"] = "a"
+    color: Color = Color.RED
+    files: tuple[str, ...] | None = None
+    pair: tuple[int, str] = (0, "")
+    inputs: Mapping[str, dict[str, str]] = field(default_factory=dict)
+    rows: Sequence[dict[str, list[int]]] = ()
+    anything: Any = None
+
+
+GOOD: dict[str, Any] = {
+    "name": "", "count": 1, "share": 1, "mode": "b", "color": "red", "files": ["a"], "pair": [1, "x"],
+    "inputs": {"a": {"b": "c"}}, "rows": [{"x": []}, {"x": [1]}], "anything": [{}],
+}  # fmt: skip
+WRONG: list[tuple[str, Any, str, Any, str]] = [
+    ("name", None, "field 'name'", None, "a text"),
+    ("count", True, "field 'count'", True, "a whole number"),
+    ("share", float("inf"), "field 'share'", float("inf"), "a finite number or null"),
+    ("mode", "c", "field 'mode'", "c", "a or b"),
+    ("color", {}, "field 'color'", {}, "red"),
+    ("files", ["a", 1], "field 'files', item 2", 1, "a text"),
+    ("files", [["a"]], "field 'files', item 1", ["a"], "a text"),
+    ("pair", [1], "field 'pair'", [1], "a list of 2 items"),
+    ("inputs", {"a": []}, "field 'inputs', field 'a'", [], "an object"),
+    ("rows", [{"x": [1]}, {"y": [1, None]}], "field 'rows', item 2, field 'y', item 2", None, "a whole number"),
+]
+
+
+def test_values_of_the_declared_types_are_read() -> None:
+    stored = make_typed(Stored, GOOD, FILE)
+    assert (stored.color, stored.pair, stored.inputs) == (Color.RED, (1, "x"), GOOD["inputs"])
+
+
+@pytest.mark.parametrize(("name", "value", "element", "inner", "needed"), WRONG)
+def test_the_element_of_another_type_is_named(name: str, value: Any, element: str, inner: Any, needed: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_typed(Stored, {**GOOD, name: value}, FILE)
+    assert caught.value.code == "json-type"
+    assert caught.value.fields == {"path": FILE, "element": element, "value": inner}
+    assert str(caught.value) == f"{FILE}: {element} is {describe_value(inner)}; needs {needed}"
+    assert describe_value(inner) != needed
+
+
+@pytest.mark.parametrize(
+    ("values", "problem", "element"),
+    [
+        ({**GOOD, "telepathy": 1}, "json-unknown-field", "telepathy"),
+        ({"count": 1}, "json-missing-field", "name"),
+        ([GOOD], "not-an-object", None),
+        (None, "not-an-object", None),
+    ],
+)
+def test_other_fields_are_refused(values: Any, problem: str, element: str | None) -> None:
+    with pytest.raises(InputError) as caught:
+        make_typed(Stored, values, FILE)
+    assert (caught.value.code, caught.value.fields.get("element")) == (problem, element)
+    assert caught.value.fields["path"] == FILE
+
+
+def test_the_arm_of_a_union_with_the_outer_type_names_the_element() -> None:
+    assert has_type([1, "a"], list[str | int] | str)
+    assert has_type("a", list[str | int] | str)
+    found = mismatch(["a", {}], list[str | int] | str)
+    assert found is not None
+    assert (found.element, found.needed) == ("item 2", "a text or a whole number")
+
+
+def test_a_field_of_a_row_names_its_line_and_item() -> None:
+    location = Location(FILE, 7)
+    check_field({"answers": ["a"]}, "answers", list[str], location, "answers-form")
+    with pytest.raises(InputError) as caught:
+        check_field({"answers": ["a", ["b"]]}, "answers", list[str], location, "answers-form")
+    assert caught.value.code == "answers-form"
+    assert caught.value.fields == {
+        "path": FILE, "line": 7, "column": "answers", "element": "field 'answers', item 2",
+    }  # fmt: skip

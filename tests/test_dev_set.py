@@ -212,32 +212,6 @@ def full_retrieval(made: Path, model: Path) -> float:
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        pytest.param({"max_steps": 7}, [0, 2, 4, 6, 7], id="as many documents as the training"),
-        pytest.param({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)], id="larger steps"),
-        pytest.param({"max_steps": 1}, [0, 1], id="before and after a short training"),
-    ],
-)
-def test_validations_encode_at_most_as_many_documents_as_the_training(
-    made: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], expected: list[int]
-) -> None:
-    """A step encodes 6 documents if nothing is changed, the corpus has 12."""
-    plan = {**without_steps(PLAN), "epochs": 30, **change}
-    examples = made / "train.parquet"
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
-    assert validated(out) == expected
-
-
-def without_steps(plan: dict[str, Any], *others: str) -> dict[str, Any]:
-    return {name: value for name, value in plan.items() if name not in ("eval_steps", *others)}
-
-
-def validated(out: Path) -> list[int]:
-    return pl.read_parquet(out / "curve.parquet").filter(name="dev_MRR@10")["step"].to_list()
-
-
 def test_reciprocal_ranks_by_hand() -> None:
     scores = np.array([[3, 2, 1, 0], [1, 1, 0, 0], [0, 5, 4, 4]], np.float32)
     relevant = [np.array([1, 2]), np.array([0]), np.array([3])]

@@ -387,24 +387,6 @@ def test_pages_name_every_benchmark() -> None:
     assert not [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
 
 
-def test_the_quick_benchmark_replaces_its_table_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    quick, ratios = import_module("quick"), import_module("ratios")
-    assert all((ROOT / "benchmarks" / f"{part}.py").is_file() for part in (*quick.PARTS, *quick.LARGE))
-    seconds, results = ratios.in_turns({"ours": lambda: 1, "theirs": lambda: 2}, 3, iter(range(100)).__next__)
-    assert (seconds, results) == ({"ours": [1, 1, 1], "theirs": [1, 1, 1]}, {"ours": 1, "theirs": 2})
-    page = tmp_path / "performance.md"
-    page.write_text((STUDIES / "performance.md").read_text("utf-8"))
-    row = ratios.Row("a task", "a peer", ratios.ratios([6.0, 2.0, 4.0], [2.0, 1.0, 2.0]), "1.5", "script.py")
-    for call in ("make bench", "make bench LARGE=1"):
-        before = page.read_text("utf-8")
-        quick.write(page, quick.table([row], 90, 2), call)
-        after = page.read_text("utf-8")
-        begin, end = quick.markers(call)
-        assert "| a task | a peer | 2.00 (2.00 to 3.00) | 1.5 | `script.py` |\n" in after.split(begin)[1].split(end)[0]
-        assert [before.split(begin)[0], before.split(end)[1]] == [after.split(begin)[0], after.split(end)[1]]
-
-
 def test_every_guarantee_names_a_test() -> None:
     text = re.sub(r"\n## Measured\n.*?(?=\n## |$)", "", (DOCS / "guarantees.md").read_text("utf-8"), flags=re.DOTALL)
     rows = [

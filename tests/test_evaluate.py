@@ -11,19 +11,16 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises, refusal, refused
+from command import hybrid, raises, refusal, refused
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
-from hybrid_cli import storage
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
-from hybrid_cli.reporting.summary import show_tables, text
 from hybrid_cli.reporting.summary import text as in_format
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.storage import Kind
 
 
 @pytest.fixture
@@ -50,23 +47,6 @@ def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, p
     by_place = evaluate([qrels, paths[2], f"foreign={trec}"], measures=["ndcg_cut_10"])
     assert by_option.values.equals(by_place.values)
     assert by_option.means["clear", "ndcg_cut_10"] == by_option.means["foreign", "ndcg_cut_10"]
-
-
-def test_the_values_are_an_artifact_that_is_reused(
-    tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices
-) -> None:
-    output = tmp_path / "measurements.parquet"
-    first = evaluate([tiny, *paths], split="test", output=output)
-    storage.check_table(output, Kind.MEASUREMENTS)
-    stored = pl.read_parquet(output)
-    assert stored.filter(run="bm25", measure="MRR@10", qid="001")["value"].item() == 1 / 2
-    assert len(stored) == 3 * 4 * 5
-    again = evaluate([tiny, *paths], split="test", output=output)
-    assert notices.says("up-to-date")
-    assert again.values.equals(first.values)
-    assert in_format(again, "json") == in_format(first, "json")  # also in the order of runs and counts
-    with raises("output-differs"):
-        evaluate([tiny, *paths], split="test", measures=["MAP"], output=output)
 
 
 def test_remove_query_removes_hits_with_the_id_of_their_query(tmp_path: Path) -> None:
@@ -240,24 +220,6 @@ def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
     )
 
 
-DEMO = [
-    "bm25", "dense-before-train", "dense-clear-margin", "rrf", "minmax", "bm25+dense-before", "bm25+clear-margin",
-    "weighted-sum-tuned",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pair", [None, ("dense-clear-margin", "bm25")])
-def test_tables_fit_80_columns(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: tuple[str, str] | None
-) -> None:
-    """Eight runs with names of up to 18 characters and four measures, as in the demo."""
-    files = [write_run(tmp_path / f"{name}.parquet", RUNS[list(RUNS)[n % 3]]) for n, name in enumerate(DEMO)]
-    show_tables(evaluate([tiny, *files], split="test", complement=pair))
-    lines = capsys.readouterr().out.splitlines()
-    assert any("weighted-sum-tuned" in line for line in lines)
-    assert max(len(line) for line in lines) <= 80
-
-
 QUERIES = 20
 ANSWERED = {  # of 20 queries; A finds 5-14 with one seed and 5-18 with the other, the fused runs all of both
     "bm25": range(10),
@@ -307,23 +269,6 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         middle, low, high = map(float, found.groups())
         assert middle == mean
         assert low < mean < high
-
-
-def test_an_undefined_ratio_is_named_in_every_format(inputs: list[Path], tmp_path: Path) -> None:
-    """RoC of a run without an answered query; other names of the measure are accepted."""
-    empty = write_run(tmp_path / "A-2.parquet", {f"q{query}": ["x"] for query in range(QUERIES)})
-    words = ["evaluate", inputs[0], inputs[1], inputs[2], empty, "--over-seeds", "--roc-against", "bm25"]
-    words += ["-m", "hit_rate@10"]
-    shown = hybrid(*words)
-    assert shown.code == 0, shown.err
-    assert "undefined" in shown.out
-    assert "nan" not in shown.out
-    content = hybrid(*words, "--format", "json").out
-    assert "NaN" not in content
-    row = next(each for each in json.loads(content)["rows"] if (each["row"], each["measure"]) == ("A", "RoC@10"))
-    assert (row["mean"], row["deviation"], row["seeds"]) == (None, None, 2)
-    assert "nan" not in hybrid(*words, "--format", "csv").out
-    assert "undefined" in hybrid(*words, "--format", "latex").out
 
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
@@ -387,21 +332,6 @@ def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines
     assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
     other = robustness(attacked, qrels=qrels, measures=["R@1"], baseline=["both"])
     assert other.drops.comparisons["run"].to_list() == ["bm25"]
-
-
-def test_json_csv_and_markdown_have_the_same_figures_under_attacks(qrels: Path, attacked: list[Path]) -> None:
-    found = robustness(attacked, qrels=qrels, measures=["R@1", "MRR@10"])
-    content = json.loads(text(found, "json"))
-    ours = content["systems"][0]["measures"]["R@1"]
-    assert (ours["original"], ours["char-swap"], ours["mean_drop"]) == (0.8, 0.4, pytest.approx(0.2))
-    assert content["queries"] == {"R@1": 40, "MRR@10": 40}
-    rows = list(csv.DictReader(io.StringIO(text(found, "csv"))))
-    assert len(rows) == 2 * 2 * 5  # systems, measures; original, three attacks, mean drop
-    (row,) = [each for each in rows if (each["system"], each["measure"], each["attack"]) == ("bm25", "R@1", "mine")]
-    assert float(row["mean"]) == 0.6
-    assert float(row["difference"]) == pytest.approx(-0.2)
-    assert "| bm25 (a) | .8000" in text(found, "markdown")
-    assert text(found, "markdown").count("| system |") == 2
 
 
 def test_incomplete_runs_are_refused_before_any_work(

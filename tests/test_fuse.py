@@ -66,16 +66,6 @@ def test_exact_scores_follow_the_formula_for_all_candidates(
     assert {(qid, docid): score for qid, docid, _, score in found.iter_rows()} == pytest.approx(expected, abs=1e-4)
 
 
-def test_exact_scores_do_not_depend_on_the_depth(made: Path, tmp_path: Path) -> None:
-    shallow = fuse(both(made), output=tmp_path / "a.parquet", method="weighted-sum", depth=1, index=indexes(made))
-    deep = fuse(both(made), output=tmp_path / "b.parquet", method="weighted-sum", index=indexes(made))
-    scores = {(qid, docid): score for qid, docid, _, score in runs.read_run(deep).iter_rows()}
-    assert all(
-        scores[qid, docid] == pytest.approx(score, abs=1e-5)
-        for qid, docid, _, score in runs.read_run(shallow).iter_rows()
-    )
-
-
 def test_the_manifest_has_the_options_and_an_equal_output_is_kept(made: Path, tmp_path: Path, notices: Notices) -> None:
     output = fuse(both(made), output=tmp_path / "f.parquet", hits=3)
     manifest = artifacts.read_manifest(output, Kind.RUN)
@@ -231,14 +221,6 @@ def test_a_published_grid_tries_its_weights_only(
     third = shutil.copy(both(made)[0], tmp_path / "third.parquet")
     with raises("number-of-values", option="grid", value=3):
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
-
-
-def test_tuning_with_exact_scores(made: Path, tiny: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made), "qrels": tiny, "split": "test"}
-    weights = fuse(both(made), output=tmp_path / "w.json", tune=True, grid="log", **settings)
-    output = fuse(both(made), output=tmp_path / "f.parquet", weights=f"@{weights}", **settings)
-    score = mean_reciprocal_rank(output, tiny / "qrels.test.parquet")
-    assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
 
 
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:

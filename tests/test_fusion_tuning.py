@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 from fused_rankings import fused_run, recipe, run_of
-from scipy import stats
 
 from hybrid_cli import runs
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
@@ -19,7 +18,7 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, Prior, read_prior
-from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, queries_to_tell, select, worth_of_more
+from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, select
 from hybrid_cli.fusion.weights import Tuned
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
@@ -128,17 +127,6 @@ def test_the_scaled_grid_is_the_linear_one_in_units_of_the_standard_deviations()
         assert spread / spread.sum() == pytest.approx(shares, abs=0.01)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 40.0])
-def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) -> None:
-    """The middle of a plateau of the log grid depends on how many of its weights give the ranking of one run."""
-    tables, qrels = noisy_runs(queries=30, noise=(0.4, 0.2))
-    other = [tables[0].with_columns(pl.col("score") * scale), tables[1]]
-    found = [Trials(*tabulated(each, qrels, method="sum", grid="scaled")) for each in (tables, other)]
-    first, second = (select(table, folds=5, seed=42) for table in found)
-    assert found[0].choices[first.row].shares == found[1].choices[second.row].shares
-    assert found[0].values == pytest.approx(found[1].values)
-
-
 @pytest.mark.parametrize(
     ("options", "methods"),
     [
@@ -183,26 +171,6 @@ def test_the_plateau_has_all_choices_within_one_standard_error() -> None:
     found = table.plateau()
     assert (found.best, found.rows) == (2, [1, 2])
     assert found.chosen == 2  # of two middle choices, the one with the higher mean
-
-
-def test_a_gap_ends_the_plateau_of_two_runs() -> None:
-    values = np.repeat([[0.5], [0.1], [0.5], [0.5], [0.5]], 6, axis=1)
-    table = Trials([Choice("minmax", (1 - w, w)) for w in (0.0, 0.25, 0.5, 0.75, 1.0)], values)
-    assert table.plateau().rows == [2, 3, 4]
-    assert table.plateau().chosen == 3
-
-
-def test_the_middle_of_a_plateau_generalizes_better_than_its_best_choice() -> None:
-    population = hill(4000, width=0.3, noise=0.4)
-    means = population.mean(1)
-    rng = np.random.default_rng(1)
-    middle, argmax = [], []
-    for _ in range(100):
-        table = Trials(choices(), population[:, rng.choice(4000, 20, replace=False)])
-        found = table.plateau()
-        middle.append(means[found.chosen])
-        argmax.append(means[found.best])
-    assert np.mean(middle) > np.mean(argmax)
 
 
 def test_the_method_is_chosen_with_the_weights() -> None:
@@ -261,44 +229,12 @@ def test_held_out_scores_never_see_their_query() -> None:
     assert held_out[0] == 0
 
 
-def test_three_runs_choose_the_center_of_the_plateau() -> None:
-    weights = [(a / 4, b / 4, (4 - a - b) / 4) for a in range(5) for b in range(5 - a)]
-    means = np.array([0.5 if min(w) > 0 else 0.1 for w in weights])
-    table = Trials([Choice("minmax", w) for w in weights], np.repeat(means[:, None], 6, axis=1))
-    assert sorted(table.choices[table.plateau().chosen].weights) == [0.25, 0.25, 0.5]
-    assert len(table.plateau().rows) == 3
-
-
-def test_more_queries_are_needed_for_a_smaller_difference() -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.3, 400)
-    noise -= noise.mean()
-    wide, narrow = queries_to_tell(noise + 0.1), queries_to_tell(noise + 0.01)
-    assert wide == pytest.approx((2.8 * noise.std(ddof=1) / 0.1) ** 2, rel=0.05)
-    assert narrow is not None
-    assert narrow == pytest.approx((2.8 * noise.std(ddof=1) / 0.01) ** 2, rel=0.02)
-    few = queries_to_tell(np.array([0.1, 0.2, 0.3]))  # an effect of 2 standard deviations
-    assert few is not None
-    powers = [1 - stats.nct.cdf(stats.t.ppf(0.975, n - 1), n - 1, 2 * math.sqrt(n)) for n in (few - 1, few)]
-    assert powers[0] < 0.8 <= powers[1]
-    assert queries_to_tell(np.zeros(5)) is None
-    assert queries_to_tell(np.array([0.3])) is None
-
-
 def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
     found = interval(np.array([0.3, 0.7, 0.5, 0.5]))
     assert found == pytest.approx((0.5 - 3.182446 * 0.0816497, 0.5 + 3.182446 * 0.0816497), abs=1e-5)
     assert interval(np.array([0.0, 1.0]), least=0.0) == (0.0, 1.0), "no mean of a measure is outside of this range"
     assert interval(np.array([0.0, 1.0])) == (-1.0, 1.0)
     assert interval(np.array([1.0])) is None
-
-
-def test_additional_queries_are_worth_less_if_there_are_many() -> None:
-    few, many = (worth_of_more(Trials(choices(), hill(n, noise=0.5)), 10, 5, 1) for n in (12, 600))
-    assert few is not None
-    assert many is not None
-    assert 0 <= many < few
-    assert worth_of_more(Trials(choices(), hill(5)), 10, 5, 1) is None
 
 
 def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:

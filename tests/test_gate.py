@@ -15,8 +15,7 @@ from scipy import stats
 from small_artifacts import write_run
 
 from hybrid_cli.evaluation.baseline import Baseline
-from hybrid_cli.evaluation.gate import ALPHA, deviation_of, drop_p_values, smallest_drop
-from hybrid_cli.evaluation.significance import holm
+from hybrid_cli.evaluation.gate import ALPHA, deviation_of, smallest_drop
 from hybrid_cli.reporting.gate import Gated
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.gate import gate
@@ -154,26 +153,7 @@ def test_bad_input_is_refused_in_one_line(stored: Path) -> None:
     refused("gate", "before.parquet", *BASELINE[:3], "short.json", problem="damaged", id="q03")
 
 
-def test_too_few_queries_to_detect_anything_is_said(stored: Path) -> None:
-    qrels_of(Path("qrels.tsv"), QUERIES[:4])
-    assert hybrid("gate", "before.parquet", *MRR, "--write").code == 0
-    run_of(Path("now.parquet"), ranks(lost=40, to=10))
-    done = hybrid("gate", "now.parquet", *BASELINE)
-    assert done.code == 0
-    assert done.says("too-few-queries", count=4)
-    assert gated(Path("now.parquet")).tests[0].smallest_drop is None
-
-
 # ----------------------------------------------------------------------------------------------------------- measures
-
-
-def test_holm_of_different_p_values() -> None:
-    """Lost queries of 6, 7 and 1 of 40 by one each: 2^-6, 2^-7 and 2^-1."""
-    before = np.ones((40, 3))
-    now = np.column_stack([np.repeat([0.0, 1.0], [lost, 40 - lost]) for lost in (6, 7, 1)])
-    p = np.array([2.0**-6, 2.0**-7, 0.5])
-    np.testing.assert_allclose(drop_p_values(before, now), [2 * p[0], 3 * p[1], p[2]], atol=0.012)
-    np.testing.assert_allclose(holm(p), [2 * p[0], 3 * p[1], p[2]])
 
 
 # ----------------------------------------------------------------------------------------------------------- baseline

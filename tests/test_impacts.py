@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import log
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -18,12 +17,10 @@ from small_postings import Spaces, count, flat, small_index
 from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
-from hybrid_cli.lexical.build import store_statistics
 from hybrid_cli.lexical.builder import PostingsBuilder
-from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
+from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.keys import Bags, rows_of
-from hybrid_cli.storage import layout
+from hybrid_cli.lexical.keys import rows_of
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
 K1, B = 0.9, 0.4
@@ -74,26 +71,10 @@ def test_lengths_are_rounded_down_as_in_lucene() -> None:
     assert quantize_lengths(np.arange(41)).tolist() == list(range(41))
 
 
-@given(st.integers(0, 2**31 - 1))
-def test_a_rounded_length_is_one_of_lucenes_256(length: int) -> None:
-    rounded = int(quantize_lengths(np.array([length]))[0])
-    assert rounded <= length
-    assert rounded in {decode_length(byte) for byte in range(256)}
-
-
 def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     run = known([["cat"]] * 12).search(pl.DataFrame({"qid": ["q"], "text": ["cat"]}), 12)
     assert run["docid"].to_list() == sorted(f"d{number}" for number in range(1, 13))
     assert run["rank"].to_list() == list(range(1, 13))
-
-
-@given(corpora, words, st.randoms())
-def test_scores_do_not_depend_on_the_order_of_query_words(
-    documents: list[list[str]], query: list[str], random: Random
-) -> None:
-    index, shuffled = known(documents), list(query)
-    random.shuffle(shuffled)
-    assert hits(index, " ".join(query), 30) == hits(index, " ".join(shuffled), 30)
 
 
 @given(corpora, words)
@@ -217,29 +198,6 @@ def test_a_flipped_bit_in_the_header_of_postings_changes_no_score(tmp_path: Path
         except HybridError:
             refused += 1
     assert refused > 100
-
-
-@pytest.mark.parametrize("size", [-4, 0])
-@pytest.mark.parametrize("name", ["lows.npy", layout.COLLECTION])
-def test_a_truncated_matrix_is_refused(tmp_path: Path, name: str, size: int) -> None:
-    (tmp_path / layout.shard(0)).mkdir()
-    folder = tmp_path / layout.shard(0) / layout.IMPACTS
-    count(DOCUMENTS).save(folder)
-    store_statistics(tmp_path)
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[:size])
-    with pytest.raises(HybridError) as caught:
-        Postings.open(folder)
-    assert caught.value.code == "incomplete-matrix"
-
-
-def test_hits_do_not_depend_on_the_number_of_threads() -> None:
-    random = np.random.default_rng(0)
-    index = known([random.choice(list("abcdefgh"), 20).tolist() for _ in range(300)])
-    bags = index.bags(["a b", "c", "", "d e f a", "h h"] * 20)
-    qids = pl.Series([str(number) for number in range(len(bags))])
-    assert isinstance(bags, Bags)
-    assert index.search_bags(qids, bags, 50, 1).equals(index.search_bags(qids, bags, 50, 3))
 
 
 def test_an_index_under_another_k1_and_b_equals_one_built_with_them() -> None:

@@ -19,12 +19,11 @@ from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.opening.examples import open_labels
 from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.runs import Run, read_run
+from hybrid_cli.runs import read_run
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
-from hybrid_cli.stages.search import search
 from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.labels import (
     Hits,
@@ -193,34 +192,6 @@ def test_a_run_gives_the_labels_of_its_index(tiny: Path, bm25: Path, tmp_path: P
 def retriever(tiny: Path, bm25: Path, tiny_bert: Path) -> Path:
     dense = encode(tiny, model=str(tiny_bert), output=bm25.with_name("dense"))
     return compose([bm25, dense], method="minmax", output=bm25.with_name("retriever"))
-
-
-def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tmp_path: Path) -> None:
-    run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
-    found = labels_of(tiny, tmp_path / "by-index", index=retriever, split="test", depth=3)
-    assert found.equals(labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=3))
-    assert artifacts.read_manifest(tmp_path / "by-index").inputs["index"]["kind"] == Kind.RETRIEVER
-
-
-def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
-    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = open_bm25(bm25).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
-    run = write_run(tmp_path / "run.parquet", hits.rows())
-    monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
-    found = labels_of(tiny, tmp_path / "labels", run=run, split="test")
-    assert found["qid"].to_list() == hits["qid"].unique(maintain_order=True).to_list()
-    assert len(found) > 1, "the order is another one"
-    assert found.select("qid", pl.col("docids").alias("docid")).explode("docid").equals(hits.select("qid", "docid"))
-    assert artifacts.read_manifest(tmp_path / "labels").counts["without_hits"] == len(queries) - len(found)
-
-
-def test_a_corpus_of_one_sentence_is_enough(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", ["", "Only one sentence here", ""])
-    bm25 = index_bm25(corpus, output=tmp_path / "bm25", threads=1)
-    found = labels_of(corpus, tmp_path / "labels", index=bm25)
-    assert found.select("qid", "source", "docids").rows() == [("d1#1", "d1", ["d1"])]
 
 
 @pytest.mark.parametrize(

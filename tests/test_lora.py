@@ -13,18 +13,16 @@ import pytest
 import torch
 from causal_models import DECODERS, TEXTS, write_causal
 from command import raises
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from hybrid_cli import artifacts
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
@@ -169,22 +167,6 @@ def test_a_reranker_has_an_adapter_and_its_head(
     merged = convert_checkpoint(out, tmp_path / "merged", merge=True)
     np.testing.assert_allclose(CrossEncoder.load(merged).scores(pairs)[0], scores, atol=1e-5)
     rerank(made / "bm25.parquet", model=str(out), dtype="fp32", output=tmp_path / "run.parquet")
-
-
-def test_an_index_and_inspect_know_the_adapter(
-    tiny: Path, adapted: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    index = encode(tiny, model=str(adapted), dtype="fp32", output=tmp_path / "index")
-    assert len(search(tiny, index=index, query="salt", hits=2)) == 2
-    assert artifacts.read_manifest(index).inputs["model"]["fingerprint"]
-    shown = inspect(adapted)["adapters"]["."]
-    assert (shown["r"], shown["lora_alpha"], Path(shown["base"]["model"]).name) == (4, 8, models["qwen3"].name)
-    other = copied(adapted, tmp_path / "other")
-    state = weights(adapted)
-    save_file({name: value + 1 for name, value in state.items()}, other / "adapter_model.safetensors", {"format": "pt"})
-    assert open_encoder(other).fingerprint != open_encoder(adapted).fingerprint
-    with raises("other-encoder"):
-        search(tiny, index=index, query="salt", model=str(other))
 
 
 def test_another_base_model_is_refused_in_one_line(

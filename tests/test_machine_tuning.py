@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import Notices, hybrid
+from command import hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.evaluation.prediction_powered import rectified
@@ -90,16 +90,6 @@ def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(
         artifacts.read_manifest(Path("made.json"), Kind.WEIGHTS).input_path("machine") == Path("machine.tsv").resolve()
     )
     assert "210" in capsys.readouterr().out
-
-
-def test_a_machine_that_gives_one_grade_changes_nothing(truth: Grades, notices: Notices) -> None:
-    write("machine.tsv", dict.fromkeys(truth, 0), "machine:m")
-    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
-    assert notices.says("one-grade", grade=0)
-    assert made["machine_weight"] == 0
-    assert {name: made[name] for name in ("weights", "score", "held_out", "evidence")} == {
-        name: few[name] for name in ("weights", "score", "held_out", "evidence")
-    }
 
 
 def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

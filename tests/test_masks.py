@@ -16,7 +16,6 @@ from hybrid_cli.encoders.contract import Contract, OwnEncoder
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import Markers
 from hybrid_cli.encoders.transformer import Tower
-from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.english import STOP_WORDS
 from hybrid_cli.training.pretraining import IGNORED, Pieces, WholeWordMasking, consecutive, pieces, two
 from hybrid_cli.training.roc import MatchMasking
@@ -87,13 +86,6 @@ def test_masks_depend_on_the_seed_and_not_on_earlier_draws() -> None:
     assert masking(ids, ids, [7, 2]) != alone
 
 
-def test_the_stop_words_are_those_of_the_analyzer() -> None:
-    theirs = jvm.java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").ENGLISH_STOP_WORDS_SET
-    assert {bytes(chars).decode() if isinstance(chars, bytes) else "".join(chars) for chars in theirs.toArray()} == (
-        STOP_WORDS
-    )
-
-
 WORD_SIZES = st.lists(st.integers(1, 4), max_size=40)
 ROOM = st.integers(4, 12)
 
@@ -139,15 +131,6 @@ def test_two_spans_are_disjoint(sizes: list[int], room: int, seed: int) -> None:
     assert first.ids[-1] < second.ids[0]
     assert is_cut_between_words(first, text)
     assert is_cut_between_words(second, text)
-
-
-def test_two_spans_of_a_long_text_fill_their_room_at_random_positions() -> None:
-    text = text_of([1] * 1000)
-    draws = [two(text, 50, np.random.default_rng(seed)) for seed in range(40)]
-    assert {len(span.ids) for pair in draws for span in pair} == {50}
-    assert len({int(first.ids[0]) for first, _ in draws}) > 30
-    again = two(text, 50, np.random.default_rng(7))
-    assert [span.ids.tolist() for span in again] == [span.ids.tolist() for span in draws[7]]
 
 
 @pytest.mark.parametrize("sizes", [[], [3]])
@@ -218,8 +201,3 @@ def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: An
         mask, same = ids[predicted] == tokenizer.mask_token_id, ids[predicted] == labels[predicted]
         counts += [mask.sum(), (~mask & ~same).sum(), same.sum()]
     np.testing.assert_allclose(counts / counts.sum(), [0.8, 0.1, 0.1], atol=0.02)
-
-
-def test_a_span_of_special_tokens_has_no_predictions(tokenizer: Any) -> None:
-    (nothing,) = pieces(tokenizer, ["[SEP] [UNK]"])
-    assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()

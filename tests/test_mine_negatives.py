@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from command import Notices, Refusal, raises, refusal
@@ -16,14 +14,12 @@ from hypothesis import strategies as st
 from tiny_collection import TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs, storage
-from hybrid_cli.collections.readers.given import given_negatives
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import negatives
-from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM, Source
 
@@ -97,24 +93,6 @@ def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
     other = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, seed=7, output=tmp_path / "other.parquet")
     assert again.read_bytes() == mined.read_bytes()
     assert not pl.read_parquet(other).equals(pl.read_parquet(mined))
-
-
-def test_the_order_of_the_queries_changes_no_list(tiny: Path, bm25: Path, mined: Path, tmp_path: Path) -> None:
-    reversed_ = tmp_path / "queries.parquet"
-    pl.read_parquet(tiny / "queries.train.parquet").reverse().write_parquet(reversed_)
-    output = mine_negatives(
-        tiny, split="train", index=bm25, queries=reversed_, num_negatives=3, output=tmp_path / "x.parquet"
-    )
-    keys = ["qid", "docid"]
-    assert pl.read_parquet(output).sort(keys).equals(pl.read_parquet(mined).sort(keys))
-
-
-def test_small_batches_give_the_same_examples(
-    tiny: Path, bm25: Path, mined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 2)
-    output = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, output=tmp_path / "x.parquet")
-    assert pl.read_parquet(output).equals(pl.read_parquet(mined))
 
 
 def test_a_run_is_a_source_that_needs_no_index(tiny: Path, tmp_path: Path) -> None:
@@ -222,13 +200,6 @@ def test_unusable_options_are_refused(options: dict[str, Any], problem: Refusal)
         settings_of(**options)
 
 
-def test_an_index_of_another_corpus_is_refused(tiny: Path, bm25: Path, tmp_path: Path) -> None:
-    corpus = pl.read_parquet(tiny / "corpus.parquet").with_columns(text=pl.col("text") + " more")
-    folder = copy_of(tiny, tmp_path / "other", corpus=corpus)
-    with raises("other-corpus"):
-        mine_negatives(folder, split="train", index=bm25, output=tmp_path / "x.parquet")
-
-
 DEPTH = 20
 CORPUS = pl.Series("docid", [f"d{number}" for number in range(200)])
 
@@ -324,23 +295,6 @@ def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
     assert (counts["len"] - expected).abs().max() < 5 * expected**0.5
 
 
-def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
-    large = pl.Series("docid", [f"d{number}" for number in range(1000)])
-    examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
-    chosen, _ = drawn(examples, [Source(RANDOM, 4)], corpus=large)
-    counts = np.bincount(chosen["docid"].str.slice(1).cast(pl.Int64).to_numpy(), minlength=1000)
-    expected = 4 * 5000 / 999
-    assert counts[0] == 0
-    assert np.mean((counts[1:] - expected) ** 2 / expected) == pytest.approx(1, abs=0.2)  # chi-square per cell
-
-
-def test_prob_is_the_fraction_of_negatives_from_the_source() -> None:
-    examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
-    chosen, _ = drawn(examples, [Source("bm25", 5)], prob=0.3)
-    assert (chosen["source"] == "bm25").mean() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 10_000) ** 0.5)
-    assert (chosen.group_by("example").len()["len"] == 5).all()
-
-
 def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
     chosen, _ = drawn(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
@@ -377,13 +331,6 @@ def test_a_relative_margin_is_below_a_negative_score_too() -> None:
     assert left["docid"].to_list() == ["c"], "the bound is -10 - 0.2 * 10 = -12"
 
 
-def test_a_filter_changes_no_other_draw() -> None:
-    examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
-    free, filtered = (drawn(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
-    kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
-    assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
-
-
 def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
     corpus = pl.DataFrame(
         {
@@ -395,15 +342,6 @@ def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
     texts = corpus.select("docid", negatives.fold_columns("title", "text").hash().alias("hash"))
     found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
-
-
-def changed_copy(tiny: Path, folder: Path) -> Path:
-    """Copy the collection with another text of every document."""
-    shutil.copytree(tiny, folder)
-    corpus = pl.read_parquet(folder / "corpus.parquet").with_columns(text=pl.col("text") + " more")
-    manifest = artifacts.Manifest(Kind.CORPUS, "test", {}, {})
-    storage.write_parquet(folder / "corpus.parquet", [corpus.to_arrow()], storage.SCHEMAS[Kind.CORPUS], manifest)
-    return folder
 
 
 def test_sets_over_one_corpus_keep_their_queries_apart_and_share_documents(tiny: Path, tmp_path: Path) -> None:
@@ -419,18 +357,6 @@ def test_sets_over_one_corpus_keep_their_queries_apart_and_share_documents(tiny:
     for part in (both.head(len(alone)), both.tail(len(alone))):
         assert part.drop("qid").equals(alone.drop("qid"))
     assert artifacts.read_manifest(tmp_path / "b.parquet").counts["queries"] == 2 * alone["qid"].n_unique()
-
-
-def test_sets_over_other_corpora_keep_their_documents_apart(tiny: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny, tmp_path / "nq")
-    other = changed_copy(tiny, tmp_path / "web")
-    output = mine_negatives([tmp_path / "nq", other], split="train", sources="random:2", output=tmp_path / "x.parquet")
-    rows = pl.read_parquet(output)
-    for name in ("nq", "web"):
-        part = rows.filter(pl.col("qid").str.starts_with(f"{name}:"))
-        documents = pl.concat([part["docid"], part["negatives"].explode().struct.field("docid")])
-        assert documents.str.starts_with(f"{name}:").all()
-    assert len(Examples(output)) == len(rows)
 
 
 def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_path: Path) -> None:
@@ -467,31 +393,6 @@ def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_
 def test_ambiguous_training_sets_are_refused(options: dict[str, Any], message: str | Refusal) -> None:
     with raises(message):
         MineNegatives([Path("a/tiny"), Path("b/tiny")], output=Path("x.parquet"), **options)
-
-
-GIVEN: dict[str, str] = {
-    "dpr.json": json.dumps(
-        [
-            {"question": "a", "positive_ctxs": [], "hard_negative_ctxs": [{"passage_id": "d03"}, {"psg_id": "d01"}]},
-            {"question": "b", "positive_ctxs": [], "hard_negative_ctxs": []},
-        ]
-    ),
-    "tevatron.jsonl": json.dumps(
-        {
-            "query_id": "0",
-            "query": "a",
-            "positive_passages": [],
-            "negative_passages": [{"docid": "d03"}, {"docid": "d01"}],
-        }
-    ),
-    "triples.tsv": "0\td09\td03\n0\td08\td03\n0\td09\td01\n",
-}
-
-
-@pytest.mark.parametrize("name", GIVEN)
-def test_negatives_of_a_training_file_are_read_in_its_order(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(GIVEN[name])
-    assert given_negatives(tmp_path / name).select("qid", "docid", "rank").rows() == [("0", "d03", 1), ("0", "d01", 2)]
 
 
 def test_given_negatives_are_the_only_ones_of_a_query_that_has_enough(tiny: Path, tmp_path: Path) -> None:

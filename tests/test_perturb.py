@@ -85,30 +85,9 @@ def test_a_query_is_independent_of_the_others(tiny: Path, tmp_path: Path, order:
         assert again == {qid: found[qid] for qid in queries["qid"]}
 
 
-def test_documents_of_grade_0_are_not_relevant(tiny: Path, tmp_path: Path) -> None:
-    """`moon landing`, which contains `moon`, is judged 0 for query 001."""
-    source = with_queries(tiny, tmp_path / "collection", pl.read_parquet(tiny / "queries.test.parquet"))
-    qrels = pl.read_parquet(tiny / "qrels.test.parquet").filter(pl.col("docid") != "007")
-    qrels.write_parquet(source / "qrels.test.parquet")
-    assert attacked(source, tmp_path / "a.parquet")["001"] == "what does the moon do to the oceans"
-
-
 def shuffled(source: Path, output: Path, seed: int = 0) -> dict[str, str]:
     path = perturb(source, split="test", attacks=["shuffle"], output=output, seed=seed)
     return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
-
-
-def test_the_seed_decides_the_order_of_the_same_words(tiny: Path, tmp_path: Path) -> None:
-    texts = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
-    found = {seed: shuffled(tiny, tmp_path / f"{seed}.parquet", seed=seed) for seed in range(6)}
-    for seed, queries in found.items():
-        assert {qid: sorted(text.split()) for qid, text in queries.items()} == {
-            qid: sorted(text.split()) for qid, text in texts.items()
-        }
-        manifest = artifacts.read_manifest(tmp_path / f"{seed}.parquet", Kind.QUERIES)
-        assert set(manifest.inputs) == {"queries"}
-        assert manifest.counts["changed"] == sum(queries[qid] != text for qid, text in texts.items())
-    assert len({queries["005"] for queries in found.values()}) == 6
 
 
 @pytest.mark.parametrize("engine", ["matrix", "lucene"])

@@ -13,7 +13,6 @@ from test_docs import ROOT, complaint, shell_lines
 
 sys.path.insert(0, str(ROOT / "studies"))
 
-import tables
 from verdicts import CLAIMS
 
 if shutil.which("make") is None:
@@ -123,19 +122,6 @@ def test_an_existing_index_does_not_hide_the_tuned_weight(tmp_path: Path) -> Non
     assert "--model" in calls[f"{folder}/concat.test.parquet"]
 
 
-def test_boosting_appends_one_learner_per_round(tmp_path: Path) -> None:
-    calls = outputs(planned("drboost", tmp_path, SEEDS="1", ROUNDS=4))
-    folder = tmp_path / "out" / "lite" / "seed-1"
-    for ensemble, first in (("drboost-2", "dpr32"), ("drboost-3", "drboost-2"), ("drboost-4", "drboost-3")):
-        assert f"--boost {folder}/{first} " in calls[f"{folder}/{ensemble}"]
-        assert f"run:{folder}/{first}.train.parquet" in calls[f"{folder}/{first}.errors.parquet"]
-        assert (
-            f"encode {folder}/{first}-index --concat-with {folder}/{ensemble}-learner-index"
-            in (calls[f"{folder}/{ensemble}-index"])
-        )
-    assert f"{folder}/drboost-5" not in calls
-
-
 def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path) -> None:
     lines = planned("cross-validation", tmp_path, PARTS=3)
     for fold in "123":
@@ -170,20 +156,6 @@ def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
         assert f" --config {config} " in calls[f"{folder}/nq/lite/seed-1/{row}"]
 
 
-def test_the_memory_table_has_each_index_type_alone_and_with_bm25(tmp_path: Path) -> None:
-    (tmp_path / "dense").mkdir()
-    (tmp_path / "dense" / "manifest.json").touch()
-    lines = planned("memory-table", tmp_path, KINDS="sq8 binary", DENSE=tmp_path / "dense")
-    calls, memory = outputs(lines), tmp_path / "out" / "memory"
-    for kind in ("sq8", "binary"):
-        assert f"encode {tmp_path}/dense --index-type {kind} " in calls[f"{memory}/{kind}-index"]
-        assert f"--index {memory}/{kind}-index " in calls[f"{memory}/{kind}.test.parquet"]
-        fused = f"fuse {tmp_path}/out/bm25.test.parquet {memory}/{kind}.test.parquet --method minmax"
-        assert fused in calls[f"{memory}/bm25+{kind}.minmax.test.parquet"]
-    (table,) = (line for line in lines if "--memory-table" in line)
-    assert all(f" {row}=" in table for row in ("bm25", "sq8", "binary", "bm25+sq8", "bm25+binary"))
-
-
 def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_path: Path) -> None:
     source = tmp_path / "out" / "roc" / "seed-1"
     systems = {"SYSTEMS": "bm25 dense clear", "HYBRIDS": "bm25+clear", "FROM": source}
@@ -211,24 +183,6 @@ LITE_MORE = "drboost-4 r-drboost-4 l-drboost-4 lite4-1 lite-0-untied lite-1-unti
 LAMBDAS = "lambda lambda-cls on-static"
 
 
-@pytest.mark.parametrize(
-    ("target", "variables"),
-    [("claims-lite", {"CLAIM_LITE_MORE": LITE_MORE}), ("claims-lambda", {"CLAIM_LAMBDAS": LAMBDAS})],
-)
-def test_the_longer_studies_of_claims_are_complete(target: str, variables: dict[str, str], tmp_path: Path) -> None:
-    lines = planned(target, tmp_path, SEEDS="1", **variables)
-    assert not [f"{line}: {found}" for line in dict.fromkeys(lines) if (found := complaint(line))]
-    calls, folder = outputs(lines), tmp_path / "out" / "claims" / "seed-1"
-    (table,) = (line for line in lines if " evaluate " in line)
-    rows = [word.split("=")[1] for word in table.split() if "=" in word]
-    assert not [path for path in rows if path not in calls]
-    for row in " ".join(variables.values()).split():
-        assert f" {row}-1={folder}/{row}.test.parquet" in table
-    mined = [call for path, call in calls.items() if path.endswith("errors.parquet")]
-    assert mined
-    assert all(" --depth 50 " in call for call in mined)
-
-
 def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
     """Every row of a claim is a run of its pipeline, and every target writes the learning curves of its arms."""
     (tmp_path / "out" / "claims").mkdir(parents=True)
@@ -243,20 +197,6 @@ def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
         (curves,) = (line for line in plan.splitlines() if "curves.py" in line and "--output" in line)
         assert curves.endswith(f"--output {tmp_path}/out/measured/{name}-curves.csv")
         assert {f" {claim.better}-1=" in curves for claim in CLAIMS if claim.file == name and claim.curve} <= {True}
-
-
-def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (out / "spar/seed-1").mkdir(parents=True)
-    (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
-    lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large", STATIC_MODEL="models/static").stdout
-    whole = [table for table in tables.TABLES if not table.parts and table.collection not in ("robust04", "trec-covid")]
-    expected = [row.run.replace("*", "1") for table in whole for row in table.rows]
-    alone = ("released/", "roc-cocondenser/", "lite/seed-1/drboost-6", "lite/seed-1/bm25+drboost-6")
-    expected = [
-        run if run.endswith(".parquet") else f"{run}.test.parquet" for run in expected if not run.startswith(alone)
-    ]
-    assert [run for run in expected if f"{out / run} " not in lines.replace("\n", " ")] == []
 
 
 def test_pipelines_call_only_hybrid() -> None:

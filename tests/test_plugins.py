@@ -141,18 +141,6 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     refused(*words, "--overwrite", "--xi", "2", problem="option-does-not-apply", option="xi")
 
 
-def test_a_loss_returns_terms(folder: Path, tiny_bert: Path) -> None:
-    write_examples(folder / "train.parquet")
-    (folder / "bad.py").write_text(
-        "from hybrid_cli import plugins\n@plugins.register('losses', 'bad')\ndef bad(vectors, scale):\n"
-        "    'Return no terms.'\n    return vectors.queries\n"
-    )
-    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "bad", "--plugin", "bad.py"]
-    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
-    assert refused(*words, problem="missing-parameter").fields == {"name": "scale"}
-    assert refused(*words, "--loss-option", "scale=1", problem="not-terms").fields == {"name": "bad"}
-
-
 @pytest.mark.usefixtures("installed")
 def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
     help_text = hybrid("--help").out

@@ -25,7 +25,6 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.options import OnDangling, OnDuplicate
 from hybrid_cli.collections.source import Document, Location, Source, passages
-from hybrid_cli.errors import InputError
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import Prepare
 from hybrid_cli.stages.prepare import prepare
@@ -98,13 +97,6 @@ def test_a_large_corpus_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in sorted((made / "corpus").iterdir())] == [f"part-{n:05}.parquet" for n in range(3)]
     assert [row[0] for row in corpus_of(made)] == docids
     assert collection.document_count(made) == 14
-
-
-def test_an_error_leaves_no_files(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["d1"], judged=["d2"])
-    with pytest.raises(InputError):
-        prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
 def test_documents_are_streamed(tmp_path: Path) -> None:
@@ -220,23 +212,6 @@ def test_each_beir_qrels_file_is_a_split_and_other_queries_are_unjudged(tmp_path
     assert collection.splits(made) == ["test", "test_part", "train"]
 
 
-def test_other_files_among_the_beir_qrels_are_no_splits(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b"])
-    for name in ("test.tsv.bak", "test.tsv~", ".hidden.tsv", "._test.tsv", "dev.tsv.gz.part"):
-        (folder / "qrels" / name).write_text("not judgments")
-    (folder / "qrels" / "test.tsv.gz").write_bytes(b"an older copy of the plain file")
-    assert collection.splits(prepare(PrepareBeir(folder, output=tmp_path / "made"))) == ["test"]
-
-
-@pytest.mark.parametrize("split", ["..", ".", ".hidden", "-test", "te st", "a/b", "a\0", "", "\u0639" * 60])
-def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b"])
-    qrels = {split: folder / "qrels/test.tsv"}
-    with raises("invalid-name", split=split):
-        prepare(PrepareTrec(folder / "corpus.jsonl", qrels=qrels, output=tmp_path / "made"))
-    assert not (tmp_path / "made").exists()
-
-
 def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "beir", ["a", "b"])
     plain = folder / "corpus.jsonl"
@@ -315,15 +290,6 @@ def test_queries_are_sampled_per_split_with_their_relevant_documents(tmp_path: P
     assert relevant.group_by("qid").len()["len"].to_list() == [2, 2]
     assert set(qrels["docid"]) <= set(docids_of(made))
     assert len(docids_of(made)) == 8
-
-
-def test_dangling_judgments_of_a_sample_are_reported(tmp_path: Path) -> None:
-    folder = write_graded(tmp_path / "beir")
-    write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q10\tmissing\t1", "unknown\td1\t1")
-    with raises("dangling-judgments", path="train.tsv", line=2):
-        prepare(PrepareBeir(folder, sample=20, output=tmp_path / "made"))
-    made = prepare(PrepareBeir(folder, sample=20, on_dangling="drop", output=tmp_path / "made"))
-    assert counts_of(made)["judgments"]["train"] == 1
 
 
 @given(st.text(alphabet="ab \n", max_size=40), st.integers(1, 5), st.integers(1, 5))

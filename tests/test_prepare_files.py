@@ -54,14 +54,6 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 
 
-def test_columns_without_header_are_named_by_numbers(tmp_path: Path) -> None:
-    docs = write_lines(tmp_path / "docs.tsv", "x\tone\t1", "y\ttwo\t2")
-    assert documents_of(docs, tmp_path, document_columns={"id": "3", "text": "2"}) == [
-        ("1", "", "one"),
-        ("2", "", "two"),
-    ]
-
-
 def test_a_quoted_field_may_contain_line_ends_and_empty_lines(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "id,text", '1,"one\n\nstill ""one"""', "2,two")
     assert documents_of(docs, tmp_path) == [("1", "", 'one\n\nstill "one"'), ("2", "", "two")]

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices
 from small_artifacts import write_corpus
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import storage
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.storage import Kind
 
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
 PLAN: dict[str, Any] = {
@@ -123,24 +122,3 @@ def test_train_dense_starts_from_the_output(
     trained = train_dense(examples, output=tmp_path / "dense", model=str(out), max_steps=1, tied=False)
     assert TransformerEncoder.load(trained).contract == replace(read_contract(out), tied=False)
     assert notices.says("heads-skipped", path=out)
-
-
-def test_the_command_reads_a_collection(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    command = ["pretrain", tiny, "--model", tiny_bert, "--max-length", 16, "--max-steps", 3, "--batch-size", 4]
-    done = hybrid(*command, "--output", tmp_path / "out", "--threads", 1)
-    assert done.code == 0, done.err
-    assert done.says("new-head", path=tiny_bert)
-    assert done.says("written", path="out", documents=12, steps=3)
-    manifest = artifacts.read_manifest(tmp_path / "out", Kind.ENCODER)
-    assert manifest.inputs["corpus"]["fingerprint"] == storage.fingerprint(tiny / "corpus.parquet")
-    counts = manifest.counts
-    assert (counts["documents"], counts["held_out"], counts["steps"], counts["best_step"]) == (12, 1, 3, 3)
-    assert hybrid(*command, "--output", tmp_path / "out").says("up-to-date")
-    assert hybrid(*command, "--max-length", 12, "--output", tmp_path / "out").is_problem("output-differs", path="out")
-
-
-def test_an_empty_collection_is_refused_and_no_file_remains(tiny_bert: Path, tmp_path: Path) -> None:
-    empty = write_corpus(tmp_path / "corpus.parquet", [])
-    with raises("no-text", path="corpus.parquet"):
-        pretrain(empty, output=tmp_path / "out", model=str(tiny_bert), **PLAN)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]

@@ -68,15 +68,6 @@ def test_the_corpus_is_a_hard_link(tiny: Path, tmp_path: Path) -> None:
     assert storage.fingerprint(folder / "corpus.parquet") == storage.fingerprint(tiny / "corpus.parquet")
 
 
-def test_a_corpus_in_parts_is_linked_too(tiny: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(tiny, tmp_path / "collection"))
-    (source / "corpus").mkdir()
-    (source / "corpus.parquet").rename(source / "corpus" / "part-00000.parquet")
-    folder = split(source, splits=["test"], output=tmp_path / "folds")
-    assert os.path.samefile(*(each / "corpus" / "part-00000.parquet" for each in (source, folder)))
-    assert collection.document_count(folder) == 12
-
-
 def test_one_index_serves_every_fold(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
     folder = split(tiny, splits=["test"], folds=2, output=tmp_path / "folds")
     for number, part in enumerate(parts_of(folder), 1):
@@ -90,15 +81,6 @@ def test_two_folds_with_a_dev_split_leave_none_for_training(tiny: Path, tmp_path
         folder = split(tiny, **{"splits": ["test"], "folds": 2, "output": tmp_path / f"{options}", **options})
         assert (folder / "queries.train-1.parquet").is_file() is not noted
         assert notices.says("written", path=folder, trains=not noted)
-
-
-def test_the_order_of_the_rows_does_not_matter(tiny: Path, tmp_path: Path) -> None:
-    source = Path(shutil.copytree(tiny, tmp_path / "collection"))
-    for name in ("queries", "qrels"):
-        pl.read_parquet(tiny / f"{name}.test.parquet").reverse().write_parquet(source / f"{name}.test.parquet")
-    first = split(tiny, splits=["test"], output=tmp_path / "a")
-    again = split(source, splits=["test"], output=tmp_path / "b")
-    assert [set(part) for part in parts_of(first)] == [set(part) for part in parts_of(again)]
 
 
 def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
@@ -179,14 +161,6 @@ def test_each_fold_divides_all_queries_into_test_dev_and_train(count: int, size:
         assert dev == set(parts[fold % count])
         assert len(test) + len(dev) + len(train) == len(whole)
         assert test | dev | train == whole
-
-
-def test_two_folds_have_no_training_split() -> None:
-    assert folds.splits([["a"], ["b"], ["c"]], with_dev=False)["train-1"] == {"b", "c"}  # RoC: 200 and 50 of 250
-    assert not any(name.startswith("dev-") for name in folds.splits([["a"], ["b"], ["c"]], with_dev=False))
-    assert folds.splits([["a"], ["b"]]) == {
-        "all": {"a", "b"}, "test-1": {"a"}, "dev-1": {"b"}, "test-2": {"b"}, "dev-2": {"a"}
-    }  # fmt: skip
 
 
 def write(folder: Path, name: str, content: object) -> Path:

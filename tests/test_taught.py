@@ -1,4 +1,4 @@
-"""Scores of a teacher: their losses, in examples, from runs, rerankers and encoders; refusals."""
+"""Scores of a teacher: their losses, in examples, from runs, rerankers and encoders; `distill-lite`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from test_train_dense import write_examples
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import InputError
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -31,15 +32,15 @@ from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
+from hybrid_cli.training.options import Sampling
+from hybrid_cli.training.teachers import FrozenEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TAUGHT = {"margin-mse": margin_mse, "kl": kl}
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 9, "max_steps": 8, "learning_rate": 1e-3, "precision": "fp32"}
-
-
-# --------------------------------------------------------------------------------------------------------------- losses
 
 
 def taught_vectors(seed: int = 0, added: int = 0) -> LossInputs:
@@ -128,19 +129,6 @@ def test_distillation_is_added_to_any_loss(name: Any, loss: str) -> None:
     )
 
 
-def test_one_document_is_no_distribution() -> None:
-    vectors = taught_vectors()
-    assert vectors.teacher_scores is not None
-    for scores in (None, vectors.teacher_scores[:, :1]):
-        with pytest.raises(ValueError, match="at least one negative"):
-            kl(replace(vectors, teacher_scores=scores))
-    with raises("out-of-range", option="negatives"):
-        TrainDense(Path("train.parquet"), output=Path("out"), loss="kl", negatives=0)
-
-
-# ------------------------------------------------------------------------------------------------------------- examples
-
-
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
@@ -211,9 +199,6 @@ def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
         rerank(examples, model=str(other), queries=tmp_path / "others.parquet", output=tmp_path / "no.parquet", **how)
 
 
-# ----------------------------------------------------------------------------------------------------------------- runs
-
-
 @pytest.fixture(scope="module")
 def run(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("run") / "run.parquet"
@@ -238,9 +223,6 @@ def test_mined_examples_store_the_scores_of_a_run(made: Path, run: Path, tmp_pat
     assert artifacts.read_manifest(out).counts["tally"]["random"]["no teacher score"] > 0
     Examples(out).check_teacher()
     assert not documents_of(plain)["teacher_score"].count()
-
-
-# ------------------------------------------------------------------------------------------------------------- training
 
 
 def weights(folder: Path) -> bytes:
@@ -313,25 +295,6 @@ def test_an_encoder_teaches_the_documents_of_the_batch(examples: Path, tiny_bert
     assert curve(own, "teacher_margin") != curve(tmp_path / "batch", "teacher_margin")
 
 
-def test_a_dense_index_teaches_as_its_encoder(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    documents = pl.concat(Examples(examples).documents())
-    corpus, part = tmp_path / "corpus.parquet", tmp_path / "part.parquet"
-    for path, rows in ((corpus, documents), (part, documents.head(9))):
-        table = rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(storage.SCHEMAS[Kind.CORPUS])
-        artifacts.open_output(path, Kind.CORPUS, "test", inputs={}, options={}).write([table])
-    index = encode(corpus, model=str(tiny_bert), output=tmp_path / "index", dtype="fp32")
-    plan = {**PLAN, "model": str(tiny_bert), "distill": "kl", "max_steps": 3, "device": "cpu"}
-    with gradient_descent() as by_index:
-        out = train_dense(examples, output=tmp_path / "by-index", teacher=str(index), **plan)
-    with gradient_descent() as by_encoder:
-        train_dense(examples, output=tmp_path / "by-encoder", teacher=str(tiny_bert), **plan)
-    assert max(errors(by_index, by_encoder)) < TOLERANCE
-    assert artifacts.read_manifest(out).inputs["teacher"]["kind"] == Kind.DENSE_INDEX
-    other = encode(part, model=str(tiny_bert), output=tmp_path / "other")
-    with raises("unknown-id"):
-        train_dense(examples, output=tmp_path / "refused", teacher=str(other), **plan)
-
-
 def test_sparse_encoders_and_small_students_are_taught(
     scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
@@ -360,3 +323,111 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
         assert hybrid("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out).code == 0
         done = hybrid("evaluate", "collection", "--split", "test", out)
         assert done.says("queries-reused", part="training examples")
+
+
+PLAN_lite: dict[str, Any] = {
+    "batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 4,
+}  # fmt: skip
+TEXTS = ["salt water", "a river and its bank"]
+
+
+@pytest.fixture(scope="module")
+def examples_lite(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("distill") / "examples.parquet"
+    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
+
+
+@pytest.fixture(scope="module")
+def teacher(examples_lite: Path, tiny_bert: Path) -> Path:
+    """An ensemble of two learners with 4 dimensions each."""
+    first, both = (examples_lite.parent / name for name in ("first", "both"))
+    train_dense(examples_lite, output=first, model=str(tiny_bert), loss="nll", **PLAN_lite, dim=4)
+    return train_dense(
+        examples_lite, output=both, model=str(tiny_bert), loss="nll", **PLAN_lite, seed=2, boost=str(first)
+    )
+
+
+@pytest.fixture(scope="module")
+def student(examples_lite: Path, teacher: Path, tiny_bert: Path) -> Path:
+    settings = {**PLAN_lite, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "dev": examples_lite}
+    return distill_lite(examples_lite, output=examples_lite.parent / "lite", **settings)
+
+
+def test_a_student_with_weight_0_is_trained_as_without_a_teacher(
+    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {**PLAN_lite, "model": str(tiny_bert), "dim": 4}
+    student = distill_lite(examples_lite, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
+    plain = train_dense(examples_lite, loss="nll", output=tmp_path / "plain", **settings)
+    ours, theirs = (open_encoder(folder).encode_documents(["", ""], TEXTS) for folder in (student, plain))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, teacher: Path) -> None:
+    encoder = open_encoder(student)
+    assert isinstance(encoder, TransformerEncoder)
+    assert encoder.encode_queries(TEXTS).shape == (2, 4)
+    assert encoder.query_tower.distillation_head is None
+    weights = [name for file in student.rglob("*.safetensors") for name in names(file)]
+    assert not [name for name in weights if "distillation" in name]
+    assert not list(student.rglob(".frozen"))
+    manifest = artifacts.read_manifest(student)
+    assert manifest.inputs["teacher"]["fingerprint"] == storage.fingerprint(teacher)
+    curve = pl.read_parquet(student / "curve.parquet")
+    losses_seen = curve.filter(name="distillation")["value"].to_list()
+    assert {"nll", "distillation", "dev_MRR@10"} <= set(curve["name"])
+    assert losses_seen[-1] < losses_seen[0]
+
+
+def names(file: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as weights:
+        return list(weights.keys())
+
+
+def test_the_distillation_trains_the_encoder_but_not_the_small_head(
+    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    encoder = TransformerEncoder.load(tiny_bert, dim=4).train()
+    encoder.add_distillation_heads(8)
+    known = Examples(examples_lite)
+    frozen = FrozenEncoder(open_encoder(teacher), known, tmp_path)
+    objective = losses.with_distillation(lambda _: {}, 4)
+    learner = DenseLearner(encoder, objective, torch.float32, sources=BatchSources(teacher=frozen))
+    learner.backward(learner.prepare(next(known.batches(Sampling(batch_size=4)))), lambda loss: loss)
+    projection, head = encoder.query_tower.projection, encoder.query_tower.distillation_head
+    assert head is not None
+    assert projection is not None
+    assert all(weight.grad is None or not weight.grad.any() for weight in projection.parameters())
+    assert head.weight.grad is not None
+    assert head.weight.grad.any()
+    words = encoder.query_tower.backbone.get_parameter("embeddings.word_embeddings.weight")
+    assert words.grad is not None
+    assert words.grad.any()
+
+
+def test_a_query_encoder_searches_the_teachers_index(
+    examples_lite: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    query_encoder = distill_lite(
+        examples_lite,
+        output=tmp_path / "query_encoder",
+        teacher=str(teacher),
+        queries_only=True,
+        model=str(tiny_bert),
+        **PLAN_lite,
+    )
+    pair, whole = open_encoder(query_encoder), open_encoder(teacher)
+    assert pair.dim == 8
+    assert "negatives" not in artifacts.read_manifest(query_encoder).options
+    np.testing.assert_array_equal(pair.encode_documents(["", ""], TEXTS), whole.encode_documents(["", ""], TEXTS))
+    assert not np.allclose(pair.encode_queries(TEXTS), whole.encode_queries(TEXTS))
+    losses_seen = pl.read_parquet(query_encoder / "curve.parquet")["value"].to_list()
+    assert losses_seen[-1] < losses_seen[0]
+    index = encode(tiny, model=str(teacher), output=tmp_path / "index")
+    found = search(tiny, split="test", index=index, model=str(query_encoder), output=tmp_path / "run.parquet")
+    assert len(pl.read_parquet(found))
+    other = encode(tiny, model=str(tiny_bert), output=tmp_path / "other")
+    with pytest.raises(InputError):
+        search(tiny, split="test", index=other, model=str(query_encoder), output=tmp_path / "no.parquet")

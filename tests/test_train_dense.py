@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,7 +27,7 @@ from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training import Callback, train
+from hybrid_cli.training import train
 from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.in_memory import examples_table
@@ -201,17 +200,6 @@ def test_training_and_validation_have_the_same_precision(
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(["river"])).all()
 
 
-def test_the_manifest_records_inputs_and_the_options_that_apply(
-    examples: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, loss="margin", max_steps=1)
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["inputs"]["examples"]["fingerprint"] == storage.fingerprint(examples)
-    options = manifest["options"]
-    assert (options["loss"], options["xi"], options["pooling"]) == ("margin", 1.0, "mean")
-    assert not {"scorer", "keep", "dev_queries", "model", "device"} & set(options)
-
-
 def test_order_and_draws_do_not_depend_on_the_first_batch(examples: Path) -> None:
     source, plan = Examples(examples), Sampling(batch_size=4, negatives=2, epochs=3, seed=7)
     whole = list(source.batches(plan))
@@ -257,17 +245,6 @@ def test_the_rate_rises_and_then_falls_to_zero() -> None:
     assert factors[0] == pytest.approx(1 / 11)
     assert factors[:11] == sorted(factors[:11])
     assert factors[10:] == sorted(factors[10:], reverse=True)
-
-
-def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
-    """RoC, section 4.1."""
-    plan = Optimization(schedule="halve", warmup=2)
-    factors = [rate_factor(plan, step, 60, 10) for step in range(60)]
-    assert factors[:2] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
-    assert factors[2:30] == [1.0] * 28
-    assert [factors[step] for step in (30, 39, 40, 50, 59)] == [0.5, 0.5, 0.25, 0.125, 0.125]
-    constant = Optimization(schedule="constant", warmup=0)
-    assert {rate_factor(constant, step, 60, 10) for step in range(60)} == {1.0}
 
 
 def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -317,15 +294,6 @@ IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1
 EXAMPLE = {"query": "salt", "positive": "salt in water", "negatives": ["oxygen", "pepper"]}
 
 
-class Recorded(Callback):
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def on_step(self, step: int, values: Mapping[str, float]) -> None:
-        assert values["nll"] > 0
-        self.steps.append(step)
-
-
 @pytest.mark.parametrize("loss", ["nll", "margin"])
 def test_the_weights_are_those_of_the_command(
     tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str
@@ -346,12 +314,6 @@ def document(row: dict[str, Any]) -> dict[str, str]:
     return {name: row[name] for name in ("docid", "title", "text")}
 
 
-def test_callbacks_receive_every_step(tiny_bert: Path) -> None:
-    recorded = Recorded()
-    train([EXAMPLE] * 3, tiny_bert, options=Sampling(**IN_MEMORY), callbacks=[recorded])
-    assert recorded.steps == [1, 2, 3]
-
-
 def test_equal_texts_are_one_document_and_one_query() -> None:
     table = examples_table([EXAMPLE, EXAMPLE | {"positive": {"title": "", "text": "salt in water"}}])
     assert table["qid"].to_pylist() == ["0", "0"]
@@ -369,11 +331,4 @@ def test_equal_texts_are_one_document_and_one_query() -> None:
 def test_unusable_examples_are_refused(example: Any, code: str) -> None:
     with pytest.raises(InputError) as caught:
         train([example])
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize(("loss", "code"), [("nothing", "unknown-choice"), ("residual-nll", "needs-scorer")])
-def test_a_loss_that_needs_more_is_refused(loss: str, code: str) -> None:
-    with pytest.raises(InputError) as caught:
-        train([EXAMPLE], loss=loss)
     assert caught.value.code == code

@@ -22,9 +22,8 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training.batches import Examples, Group
-from hybrid_cli.training.loop import Trainer
-from hybrid_cli.training.options import Optimization, Sampling
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
 
@@ -123,14 +122,6 @@ def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Pat
     assert tops[0] != tops[1]
 
 
-def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
-    texts = pl.DataFrame({
-        "docid": ["p", "copy", "other", "q"], "title": ["", "", "", "a"], "text": ["a  b", "a b", "c", "b"],
-    })  # fmt: skip
-    group = Group("?", ["p"], [""], ["a  b"], [0.0], frozenset({"p"}))
-    assert relevant(texts, pl.Series(["p"]))(group) == {"p", "copy", "q"}
-
-
 class Counting:
     """An encoder that counts the texts that it encodes, and is interrupted after `limit` of them."""
 
@@ -174,39 +165,6 @@ def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     assert sorted(path.name for path in (other / ".frozen").iterdir()) == ["documents.npy", "queries.npy"]
     texts, docids = sorted(queries), known.docids().to_list()
     np.testing.assert_array_equal(first.scores(texts, docids), second.scores(texts, docids))
-
-
-class WithScalar:
-    """A linear model whose gradient is the same in each step, and a scalar whose gradients are given."""
-
-    precision = torch.float32
-
-    def __init__(self, gradients: Sequence[float]):
-        self.model: Any = torch.nn.Module()
-        self.model.weights = torch.nn.Parameter(torch.ones(3))
-        if gradients:
-            self.model.scalar = torch.nn.Parameter(torch.ones(()))
-        self.gradients = gradients
-
-    def backward(self, batch: int, scale: Any, step: int = 0) -> dict[str, torch.Tensor]:
-        loss = (self.model.weights * torch.tensor([3.0, 4.0, 12.0])).sum()
-        if self.gradients:
-            loss = loss + self.gradients[batch] * self.model.scalar
-        scale(loss).backward()
-        return {"loss": loss.detach()}
-
-
-def test_the_gradient_of_a_scalar_does_not_change_the_steps_of_the_model() -> None:
-    """The learned weight has a gradient hundreds of times larger than the encoder's, which clipping would shrink."""
-    plan = Optimization(learning_rate=0.01, weight_decay=0.1)
-    models = []
-    for gradients in ([], [1000.0, 1.0, 50.0]):
-        learner = WithScalar(gradients)
-        trainer = Trainer(learner, plan)
-        for number in range(3):
-            trainer.step(iter([number]), number)
-        models.append(learner.model)
-    torch.testing.assert_close(models[0].weights, models[1].weights, rtol=0, atol=0)
 
 
 # ---------------------------------------------------------------------------------- negatives from the whole collection

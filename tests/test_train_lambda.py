@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -197,36 +197,6 @@ def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: P
     assert encoder.dim == 4
 
 
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    "threads",
-    [
-        2,
-    ],
-)
-@pytest.mark.parametrize("encoder", ["static", "transformer"])
-def test_equal_trainings_with_equal_threads_have_equal_fingerprints_and_curves(
-    keep_threads: None, sources: Sources, tiny_bert: Path, tmp_path: Path, encoder: str, threads: int
-) -> None:
-    make = static_options if encoder == "static" else options
-    more: dict[str, Any] = {} if encoder == "static" else {"model": str(tiny_bert), "precision": "fp32"}
-    made = []
-    for name in ("first", "second"):
-        settings = make(sources, **more, output=tmp_path / name, dev="train", threads=threads, max_steps=4)
-        made.append(artifacts.read_manifest(train_lambda(settings)))
-    assert made[0].fingerprint == made[1].fingerprint
-    assert made[0].counts == made[1].counts
-    assert made[0].counts["threads"] == threads
-    first, second = ((tmp_path / name / "curve.parquet").read_bytes() for name in ("first", "second"))
-    assert first == second
-
-
 def test_the_static_students_top_ranked_documents_are_candidates(
     sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,13 +286,6 @@ def table(scores: list[list[float]]) -> Any:
 
 def texts(docids: pl.Series) -> pl.DataFrame:
     return pl.DataFrame({"docid": sorted(docids), "title": "", "text": "x"})
-
-
-def test_the_pool_has_the_top_passage_and_a_bottom_ranked_one() -> None:
-    pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
-    assert pool.queries["qid"].to_list() == ["a", "b"]  # c has a single hit
-    assert pool.documents["docid"].to_list() == ["d1", "d3", "d4"]
-    assert list(pool.own) == [0, 0]
 
 
 @pytest.mark.parametrize(

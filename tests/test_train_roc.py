@@ -149,12 +149,6 @@ def test_the_parts_combine_with_every_loss_and_every_encoder(
     assert json.loads((out / layout.LEXICAL_PROJECTION).read_text())["dim"] == contract.get("dim", 16)
 
 
-def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    train_dense(examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, **OFF)
-    train_dense(examples, output=tmp_path / "nll", model=str(tiny_bert), **NLL)
-    assert weights(tmp_path / "roc") == weights(tmp_path / "nll")
-
-
 def test_masking_changes_the_training_but_not_the_saved_encoder(
     examples: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

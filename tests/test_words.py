@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -83,26 +82,12 @@ def test_no_character_is_cut(text: str) -> None:
         assert end not in inside or text[end].isspace()
 
 
-@given(st.text(alphabet=st.characters(max_codepoint=0xDFF)))
-def test_scripts_with_spaces_are_counted_by_their_spaces(text: str) -> None:
-    assert words.spans(text) == [match.span() for match in re.finditer(r"\S+", text)]
-    assert words.count(text) == len(text.split())
-
-
 @given(MIXED, st.integers(1, 5))
 def test_joined_passages_are_the_text(text: str, size: int) -> None:
     found = passages(text, size, size)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(words.count(passage) <= size + 1 for passage in found)  # a mark after a space may join the word before
     assert found == [text] or all(passage in text for passage in found)
-
-
-@given(MIXED, st.integers(1, 20))
-def test_a_head_is_short_and_whole_characters(text: str, most: int) -> None:
-    head = words.head(text, most, "")
-    assert text.startswith(head)
-    assert len(head) <= most
-    assert head == text or text.isspace() or head or not text[: most + 1].strip()
 
 
 @pytest.mark.parametrize(

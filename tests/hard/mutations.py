@@ -49,7 +49,7 @@ MUTATIONS = (
     Mutation("of_query(value.min()).clip(upper_bound=0.0)", "0.0", "fusion_methods"),
     Mutation("math.sqrt(len(weights)) * weighted_mean(", "weighted_mean(", "fusion_methods"),
     Mutation(
-        '(-pl.col(f"score_{number}")).rank("ordinal")', 'pl.col(f"score_{number}").rank("ordinal")', "fusion_lists"
+        '(-pl.col(f"score_{number}")).rank("ordinal")', 'pl.col(f"score_{number}").rank("ordinal")', "fusion_methods"
     ),
     # losses
     Mutation("scores.masked_fill(~vectors.allowed, -torch.inf)", "scores * 1", "losses"),
