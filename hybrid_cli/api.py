@@ -26,7 +26,7 @@ from hybrid_cli.settings.retrieval import RETRIEVER
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
-    from hybrid_cli.encoders.options import EncodingPrecision
+    from hybrid_cli.encoders.options import Precision
 
 PathLike = str | os.PathLike[str]
 _FILTERS = 4  # whose masks are kept
@@ -149,14 +149,14 @@ def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:
 
 
 def open_encoder(
-    model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: EncodingPrecision = Encode.dtype
+    model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
 ) -> Encoder:
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
         model: `minilm`, a folder or its URL, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, ...
-        dtype: `auto`, `fp32`, `bf16`, `fp16` or `int8`.
+        dtype: `auto`, `fp32`, `bf16` or `fp16`.
 
     Raises:
         InputError: no such model, or an unusable device or dtype.

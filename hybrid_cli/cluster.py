@@ -1,4 +1,4 @@
-"""Where independent blocks of work run: in this process, or on the machines of a Ray cluster.
+"""Where independent blocks of work run: in this process, in one per device, or on the machines of a Ray cluster.
 
 Results come in the order of the blocks, so the output does not depend on where they ran. Only the calling process
 writes files. The machines of a cluster read inputs by the same paths as the calling process (a shared file system).
@@ -7,20 +7,25 @@ writes files. The machines of a cluster read inputs by the same paths as the cal
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import socket
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from hybrid_cli import plugins
+from hybrid_cli import console, plugins
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.threads import ThreadPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,19 +61,22 @@ class Workers:
 
 def map_blocks(
     where: Workers,
-    start: Callable[[], Callable[[Item], Result]],
+    start: Callable[..., Callable[[Item], Result]],
     items: Iterable[Item],
     gpu: bool = False,
     local: int = 1,
+    devices: Sequence[str] = (),
 ) -> Iterator[Result]:
     """Apply a function to blocks; yield the results in order.
 
     Args:
         where: the cluster; without `ray_address`, blocks are computed in this process.
-        start: makes the function, once per process; must be picklable for a cluster.
+        start: makes the function, once per process; must be picklable for another process. With `devices`, its argument
+            is the device of the process.
         items: the blocks; at most `ray_workers` are in progress on a cluster, which bounds the memory of this process.
         gpu: each process needs a GPU of its own.
         local: threads of this process, each with a block in progress.
+        devices: full names of devices, for one process of this machine each.
 
     Raises:
         InputError: no such cluster.
@@ -84,13 +92,11 @@ def map_blocks(
                 task.remote, ray.put((plugins.files(), inputs_on_machine.get(), start)), os.getcwd(), os.urandom(8)
             )
             yield from _in_order(job, partial(_result, ray), items, where.ray_workers)
+    elif devices:
+        yield from _on_devices(start, items, devices)
     elif local == 1:
         yield from map(start(), items)
     else:
-        from concurrent.futures import Future
-
-        from hybrid_cli.threads import ThreadPool
-
         with ThreadPool(local) as pool:
             function = start()
             yield from _in_order(lambda item: pool.submit(function, item), Future.result, items, local)
@@ -107,6 +113,98 @@ def _in_order(
         yield from done
     while running:
         yield result(running.popleft())
+
+
+def _on_devices(
+    start: Callable[..., Callable[[Item], Result]], items: Iterable[Item], devices: Sequence[str]
+) -> Iterator[Result]:
+    """Yield the results of blocks that one process per device computes."""
+    processes = [_Process(device, partial(start, device)) for device in devices]
+    idle: SimpleQueue[_Process] = SimpleQueue()
+    for process in processes:
+        idle.put(process)
+
+    def compute(item: Item) -> Any:
+        process = idle.get()
+        try:
+            return process.compute(item)
+        finally:
+            idle.put(process)
+
+    pool = ThreadPool(len(processes))
+    try:
+        yield from _in_order(lambda item: pool.submit(compute, item), Future.result, items, 2 * len(processes))
+    finally:
+        for process in processes:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+class _Process:
+    """A process of this machine that computes blocks; it ends with this process."""
+
+    def __init__(self, device: str, start: Callable[[], Callable[[Any], Any]]):
+        context = multiprocessing.get_context("spawn")
+        self._device = device
+        self._pipe, theirs = context.Pipe()
+        made = (plugins.files(), inputs_on_machine.get(), start)
+        self._process = context.Process(target=serve, args=(theirs, *made), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def compute(self, item: Any) -> Any:
+        """Return the result of a block.
+
+        Raises:
+            HybridError: the block failed, or the process ended.
+        """
+        try:
+            self._pipe.send(item)
+            result = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed (exit code {code})"
+            problem = f"the process of {self._device} {how}; repeat the command to resume"
+            advice = "; less memory is needed with fewer devices" if code == -signal.SIGKILL else ""
+            raise HybridError(problem + advice, code="worker-ended") from None
+        if isinstance(result, HybridError):
+            raise result
+        return result
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+
+
+def serve(
+    pipe: Any, plugin_files: list[Path], fetch_inputs: Callable[[], object], start: Callable[[], Callable[[Any], Any]]
+) -> None:
+    """Compute the blocks from a pipe in this process, until the stage ends; see `_Process`."""
+    os.dup2(2, 1)  # what libraries print
+    console.set_quiet(True)
+    threading.Thread(target=_end_with_stage, daemon=True).start()
+    function = None
+    while True:
+        item = pipe.recv()
+        try:
+            if function is None:
+                for path in plugin_files:
+                    plugins.load(path)
+                fetch_inputs()
+                function = start()
+            result = function(item)
+        except HybridError as error:
+            result = error
+        pipe.send(result)
+
+
+def _end_with_stage() -> None:
+    stage = multiprocessing.parent_process()
+    assert stage is not None
+    stage.join()
+    os._exit(1)
 
 
 _functions: dict[bytes, Callable[[Any], Any]] = {}  # in a process of the cluster: id of the job -> its function

@@ -33,17 +33,6 @@ def address_limit() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def limit_addresses(more: int) -> None:
-    """Limit the address space of this process to that in use and `more` bytes, so that larger requests fail (Linux)."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = _fields(Path("/proc/self/status")).get("VmSize", 0) + more
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
 def cpu_count() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -52,7 +52,6 @@ ONLY_IN = {
     "pickle": (),
     "fcntl": (),
     "ray": ("cluster",),
-    "onnxruntime": ("encoders/int8",),
     "starlette": ("server",),
     "uvicorn": ("stages/serve",),
     "prometheus_client": ("server",),
@@ -86,7 +85,7 @@ LIBRARY = (
 )
 HEAVY = (
     "torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba", "altair",
-    "jinja2", "vl_convert", "ray", "onnxruntime",
+    "jinja2", "vl_convert", "ray",
 )  # fmt: skip
 
 

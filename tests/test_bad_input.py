@@ -468,7 +468,12 @@ def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
 
 
 _TYPE = "sentence_transformers.models"
-MODULES = f'[{{"type": "{_TYPE}.Transformer", "path": ""}}, {{"type": "{_TYPE}.Pooling", "path": "1_Pooling"}}]'
+MODULES = json.dumps(
+    [
+        {"name": "0", "type": f"{_TYPE}.Transformer", "path": ""},
+        {"name": "1", "type": f"{_TYPE}.Pooling", "path": "1_Pooling"},
+    ]
+)
 PARTS: list[tuple[str, str | bytes, Refusal]] = [
     ("tokenizer.json", "{}", refusal("model-unreadable", path="model")),
     ("tokenizer.json", DEEP, refusal("model-unreadable", path="model")),
@@ -482,21 +487,10 @@ PARTS: list[tuple[str, str | bytes, Refusal]] = [
     ("modules.json", DEEP, refusal("not-json", path="model/modules.json")),
     ("modules.json", "{}", refusal("modules-form", element="")),
     ("modules.json", '[{"type": 1, "path": ""}]', refusal("modules-form", element="field 'type'")),
-    (
-        "sentence_bert_config.json",
-        '{"max_seq_length": "x"}',
-        refusal("length-out-of-range", path="model/sentence_bert_config.json", value="x"),
-    ),
-    (
-        "config_sentence_transformers.json",
-        '{"prompts": {"query": 1}}',
-        refusal("prompts-form", element="field 'query'"),
-    ),
-    (
-        "config_sentence_transformers.json",
-        '{"similarity_fn_name": "manhattan"}',
-        refusal("sentence-transformers-key", path="model/config_sentence_transformers.json", value="manhattan"),
-    ),
+    ("1_Pooling/config.json", "[]", refusal("not-an-object", path="model/1_Pooling/config.json")),
+    ("sentence_bert_config.json", '{"max_seq_length": "x"}', refusal("model-unreadable", path="model")),
+    ("config_sentence_transformers.json", '{"prompts": ["x"]}', refusal("model-unreadable", path="model")),
+    ("config_sentence_transformers.json", '{"similarity_fn_name": [1]}', refusal("similarity-unsupported", value=[1])),
     ("encoder.json", "x", refusal("not-json", path="model/encoder.json")),
     (
         "encoder.json",

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Refusal, raises, refusal
+from command import raises
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
@@ -20,7 +20,6 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.reporting.tables import figure
-from hybrid_cli.settings import Combine
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
@@ -289,23 +288,3 @@ def test_an_index_refuses_another_combination(
         combine([tiny_bert, other_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
     with raises("other-kind", kind="combination", expected="transformer"):
         train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"models": ["a"]}, refusal("number-of-values", option="models")),
-        ({"tune": "data"}, refusal("missing-option", option="index", needed_by="tune")),
-        (
-            {"tune": "data", "index": "i", "weight": 2},
-            refusal("option-does-not-apply", option="weight"),
-        ),
-        ({"grid": "log"}, refusal("option-does-not-apply", option="grid")),
-        ({"split": "dev"}, refusal("option-does-not-apply", option="split")),
-        ({"tune": "data", "index": "i", "grid": "linear"}, refusal("unknown-choice", option="grid", value="linear")),
-    ],
-)
-def test_options_that_do_not_apply_are_refused(options: dict[str, Any], problem: Refusal) -> None:
-    """The linear grid sums to 1 over both encoders, while the weight of the first one is 1."""
-    with raises(problem):
-        Combine(**{"models": ["a", "b"], "output": "c", **options})

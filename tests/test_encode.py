@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, hybrid, raises
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
@@ -25,7 +25,6 @@ from hybrid_cli.indexes import faiss, options
 from hybrid_cli.indexes import shards as shards_module
 from hybrid_cli.indexes.shards import read_ids, read_shard
 from hybrid_cli.opening.dense import info_of, open_dense, read_info
-from hybrid_cli.settings import Encode
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.storage import Kind
 
@@ -228,45 +227,6 @@ def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, 
     assert set(manifest.inputs) == {"vectors", "corpus", "model"}
     with raises("invalid-value", option="factory", value="Nonsense"):
         encode(flat, output=tmp_path / "none", factory="Nonsense")
-    with raises("option-does-not-apply", option="pooling"):
-        encode(flat, output=tmp_path / "none", pooling="cls")
-    with raises("option-does-not-apply", option="pooling"):
-        encode(flat, output=tmp_path / "none", pooling="cls", concat_with=flat)
-    with raises("option-does-not-apply", option="split"):
-        encode(flat, output=tmp_path / "none", split="test")
-
-
-REFUSED: list[tuple[dict[str, Any], Refusal]] = [
-    ({"index_type": "flat", "m": 3}, refusal("option-does-not-apply", option="m")),
-    ({"index_type": "sq8", "ef_search": 3}, refusal("option-does-not-apply", option="ef_search")),
-    ({"index_type": "hnsw", "nlist": 3}, refusal("option-does-not-apply", option="nlist")),
-    ({"factory": "SQ8", "nprobe": 3}, refusal("option-does-not-apply", option="nprobe")),
-    ({"index_type": "hnsw", "pq_bytes": 8}, refusal("option-does-not-apply", option="pq_bytes")),
-    ({"min_recall": 0.9}, refusal("option-does-not-apply", option="min_recall")),
-    ({"index_type": "flat", "factory": "SQ8"}, refusal("option-does-not-apply", option="factory")),
-    ({"split": "test", "index_type": "flat"}, refusal("option-does-not-apply", option="index_type")),
-    ({"split": "test", "recall_check": True}, refusal("option-does-not-apply", option="recall_check")),
-    ({"model": ["a", "b"], "pooling": "cls"}, refusal("option-does-not-apply", option="pooling")),
-    ({"model": ["a", "b"], "truncate_dim": 8}, refusal("option-does-not-apply", option="truncate_dim")),
-    ({"weight": 0.5}, refusal("option-does-not-apply", option="weight")),
-    ({"combine": "sum"}, refusal("option-does-not-apply", option="combine")),
-    ({"model": ["a", "b", "c"]}, refusal("number-of-values", option="model")),
-    ({"queries": "queries.tsv"}, refusal("option-does-not-apply", option="queries")),
-    ({"memory": 0}, refusal("out-of-range", option="memory")),
-    ({"device": "cpu", "devices": ["cpu"]}, refusal("conflicting-options", option="device")),
-    ({"index_type": "hsnw"}, refusal("unknown-choice", option="index_type")),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_options_of_other_variants_are_refused_in_one_line(options: dict[str, Any], message: Refusal) -> None:
-    with raises(message):
-        Encode("data", output=Path("index"), **options)  # type: ignore[arg-type]
-
-
-def test_only_a_dense_index_is_combined_with_another_one(tiny: Path, tmp_path: Path) -> None:
-    with raises("option-does-not-apply", option="concat_with"):
-        encode(tiny, concat_with=tmp_path, output=tmp_path / "none")
 
 
 def test_options_of_other_variants_are_not_recorded(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

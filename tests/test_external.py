@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
@@ -68,17 +67,6 @@ def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: P
     assert found[0].select("qid", "docid").equals(found[1].select("qid", "docid"))
     with raises("other-width", value=8):
         encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    "options", [{"dtype": "bf16"}, {"device": "cpu"}, {"preset": "ance"}, {"doc_max_len": 9}, {"truncate_dim": 4}]
-)
-def test_without_their_model_vectors_have_no_options_of_an_encoder(
-    tiny: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    path = saved(tmp_path / "v.npy", random_vectors(12))
-    with raises("option-does-not-apply", option=next(iter(options))):
-        encode(tiny, from_vectors=path, output=tmp_path / "index", **options)
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "HNSW4,Flat"])

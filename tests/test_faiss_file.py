@@ -1,19 +1,18 @@
-"""Whatever FAISS writes is read right by `encode --from-vectors`, or refused in one line; nothing aborts."""
+"""`encode --from-vectors` reads flat, HNSW and IVF-flat indexes of FAISS, and refuses other files in one line."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import faiss
 import numpy as np
 import pytest
-from command import hybrid, listing, refused
+from command import hybrid, listing, raises, refused
 
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.faiss_file import Stored
+from hybrid_cli.indexes.faiss_file import read_vectors
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.workflows.external import read_external
@@ -21,25 +20,8 @@ from hybrid_cli.workflows.external import read_external
 DIM, COUNT = 16, 300
 IP, L2 = faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2
 VECTORS = np.random.default_rng(0).normal(size=(COUNT, DIM)).astype("float32")
-EXACT = [
-    "Flat", "RR16,Flat", "Pad32,Flat", "HNSW8,Flat", "NSG8,Flat", "IVF4,Flat", "IVF4(HNSW8),Flat", "PQ4x4,RFlat",
-    "Flat,RFlat", "IVF4,FlatPanorama4", "IDMap,Flat", "IDMap2,Flat", "IDMap2,HNSW8,Flat", "IDMap,IVF4,Flat",
-]  # fmt: skip
-APPROXIMATE = {  # largest error, relative to the vectors
-    "SQ8": 0.02, "SQ6": 0.05, "SQ4": 0.2, "SQfp16": 0.001, "SQbf16": 0.01, "HNSW8,SQ8": 0.02, "NSG8,SQ8": 0.02,
-    "IVF4,SQ8": 0.02, "IVF4,SQfp16": 0.001, "PQ4x4": 0.7, "PQ8x4": 0.4, "PQ4x4fs": 0.7, "OPQ4,PQ4x4": 0.7,
-    "IVF4,PQ8x4": 0.4, "PCA15,Flat": 0.4, "PCAR15,IVF4,Flat": 0.4, "RQ4x4": 0.7, "LSQ4x4": 0.7, "PRQ2x2x4": 0.7,
-    "PLSQ2x2x4": 0.7, "RQ4x4fs": 0.7, "LSQ4x4fs": 0.7, "IVF4,RQ4x4": 0.7, "IVF4,LSQ4x4": 0.7, "IVF4,PRQ2x2x4": 0.7,
-    "IVF4,PLSQ2x2x4": 0.7, "RaBitQ": 0.8, "IVF4,RaBitQ": 0.8, "EDEN": 0.8, "IDMap,PQ8x4": 0.4,
-}  # fmt: skip
-REFUSED = {
-    "PCAW8,Flat": "faiss-kind",  # whitening has no inverse in FAISS
-    "IVF4,PQ4x4fs": "faiss-kind",  # a segmentation fault in FAISS
-    "IVF4,PQ4x4fsr": "faiss-kind",
-    "IVF4,RQ2x4fs": "faiss-kind",
-    "IVF4,RaBitQfs": "faiss-kind",  # other vectors in FAISS
-    "IVF4,FlatDedup": "faiss-kind",
-}
+EXACT = ["Flat", "HNSW8,Flat", "IVF4,Flat", "IVF4(HNSW8),Flat", "IDMap,Flat", "IDMap2,HNSW8,Flat", "IDMap,IVF4,Flat"]
+REFUSED = ["RR16,Flat", "PCA8,Flat", "NSG8,Flat", "SQ8", "PQ4x4", "IVF4,PQ8x4", "HNSW8,SQ8", "IVF4,FlatPanorama4"]
 
 
 def built(factory: str, metric: int = IP, ids: np.ndarray | None = None) -> Any:
@@ -52,29 +34,23 @@ def built(factory: str, metric: int = IP, ids: np.ndarray | None = None) -> Any:
     return index
 
 
-def stored(index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and ids of an index that FAISS wrote to bytes and read again."""
-    found = Stored(faiss.deserialize_index(faiss.serialize_index(index)))
-    return found.at(np.arange(COUNT)), found.ids
+def stored(index: Any, folder: Path) -> tuple[np.ndarray, list[int]]:
+    """Return vectors and ids of an index that FAISS wrote and that was read again."""
+    faiss.write_index(index, str(folder / "v.faiss"))
+    vectors, ids = read_vectors(folder / "v.faiss")
+    return vectors, list(range(COUNT)) if ids is None else ids.tolist()
 
 
 @pytest.mark.parametrize("factory", EXACT)
-def test_exact_vectors_are_read_as_they_were(factory: str) -> None:
-    vectors, ids = stored(built(factory))
-    np.testing.assert_allclose(vectors, VECTORS, atol=1e-5)
-    assert ids.tolist() == list(range(COUNT))
+def test_vectors_are_read_as_they_were(factory: str, tmp_path: Path) -> None:
+    vectors, ids = stored(built(factory), tmp_path)
+    np.testing.assert_array_equal(vectors, VECTORS)
+    assert ids == list(range(COUNT))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("factory", APPROXIMATE)
-def test_codes_are_read_as_the_vectors_that_they_stand_for(factory: str) -> None:
-    vectors, _ = stored(built(factory))
-    assert np.linalg.norm(vectors - VECTORS) < APPROXIMATE[factory] * np.linalg.norm(VECTORS)
-
-
-@pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,Flat", "IDMap,IVF4,Flat", "IVF4,Flat", "IDMap,PCA15,Flat"])
+@pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,HNSW8,Flat", "IDMap,IVF4,Flat", "IVF4,Flat"])
 @pytest.mark.parametrize("kind", ["negative", "large", "shuffled", "gaps"])
-def test_vectors_are_in_the_order_of_their_ids(factory: str, kind: str) -> None:
+def test_vectors_are_in_the_order_of_their_ids(factory: str, kind: str, tmp_path: Path) -> None:
     numbers = np.arange(COUNT)
     ids = {
         "negative": numbers - 150,
@@ -82,47 +58,32 @@ def test_vectors_are_in_the_order_of_their_ids(factory: str, kind: str) -> None:
         "shuffled": np.random.default_rng(1).permutation(COUNT),
         "gaps": numbers[::-1] * 3,
     }[kind].copy()
-    vectors, found = stored(built(factory, ids=ids))
-    assert found.tolist() == sorted(ids.tolist())
-    expected = VECTORS[np.argsort(ids)]
-    np.testing.assert_allclose(vectors, expected, atol=2.0 if "PCA" in factory else 0)
-    assert np.linalg.norm(vectors - expected) < 0.4 * np.linalg.norm(expected)
+    vectors, found = stored(built(factory, ids=ids), tmp_path)
+    assert found == sorted(ids.tolist())
+    np.testing.assert_array_equal(vectors, VECTORS[np.argsort(ids)])
 
 
 @pytest.mark.parametrize("factory", REFUSED)
-def test_vectors_that_faiss_does_not_return_are_refused(factory: str) -> None:
-    with pytest.raises(InputError) as caught:
-        stored(built(factory))
-    assert caught.value.code == REFUSED[factory]
+def test_other_indexes_are_refused(factory: str, tmp_path: Path) -> None:
+    with raises("faiss-kind", path="v.faiss"):
+        stored(built(factory), tmp_path)
 
 
-def test_ids_that_repeat_are_refused() -> None:
-    for factory in ("IDMap,Flat", "IVF4,Flat"):
-        with pytest.raises(InputError) as caught:
-            stored(built(factory, ids=np.arange(COUNT) // 2))
-        assert caught.value.code == "faiss-id-twice"
-
-
-def write_on_disk(path: str) -> None:
-    """Write an index whose vectors are in a file that it names."""
-    index, lists = built("IVF4,Flat"), faiss.OnDiskInvertedLists(4, 4 * DIM, "lists.ivfdata")
-    parts = faiss.InvertedListsPtrVector()  # type: ignore[attr-defined]
-    parts.push_back(index.invlists)
-    lists.merge_from_multiple(parts.data(), parts.size())
-    index.replace_invlists(lists)
-    faiss.write_index(index, path)
+@pytest.mark.parametrize("factory", ["IDMap,Flat", "IVF4,Flat"])
+def test_ids_that_repeat_are_refused(factory: str, tmp_path: Path) -> None:
+    with raises("faiss-id-twice", path="v.faiss"):
+        stored(built(factory, ids=np.arange(COUNT) // 2), tmp_path)
 
 
 OTHERS: dict[str, tuple[str, Any]] = {
     "l2": ("faiss-metric", lambda path: faiss.write_index(built("Flat", L2), path)),
     "l1": ("faiss-metric", lambda path: faiss.write_index(faiss.IndexFlat(DIM, faiss.METRIC_L1), path)),
     "empty": ("vectors-shape", lambda path: faiss.write_index(faiss.IndexFlatIP(DIM), path)),
-    "untrained": ("vectors-shape", lambda path: faiss.write_index(faiss.index_factory(DIM, "PQ4", IP), path)),
+    "untrained": ("vectors-shape", lambda path: faiss.write_index(faiss.index_factory(DIM, "IVF4,Flat", IP), path)),
     "binary": ("faiss-unreadable", lambda path: faiss.write_index_binary(faiss.IndexBinaryFlat(DIM), path)),
     "transform": ("faiss-unreadable", lambda path: faiss.write_VectorTransform(faiss.PCAMatrix(DIM, 8), path)),
     "text": ("faiss-unreadable", lambda path: Path(path).write_text("id\tvector\n")),
     "nothing": ("faiss-unreadable", lambda path: Path(path).write_bytes(b"")),
-    "on-disk": ("faiss-on-disk-lists", write_on_disk),
     "archive": ("vectors-archive", lambda path: Path(path).write_bytes(b"PK\x03\x04" + bytes(50))),
 }
 
@@ -134,30 +95,6 @@ def test_other_files_are_refused_without_a_trace(kind: str, tiny: Path, tmp_path
     write("vectors.faiss")
     refused("encode", tiny, "--from-vectors", "vectors.faiss", "--output", "index", problem=problem)
     assert not [name for name in listing() if "index" in name]
-
-
-def refusal(path: Path) -> InputError | None:
-    try:
-        read_external(path)
-    except InputError as error:
-        return error
-    return None
-
-
-def test_damaged_files_end_in_one_line(tmp_path: Path) -> None:
-    faiss.write_index(built("IDMap2,IVF4,PQ8x4"), str(tmp_path / "whole.faiss"))
-    whole, rng = (tmp_path / "whole.faiss").read_bytes(), Random(0)
-    for _ in range(4):
-        data = bytearray(whole)
-        if rng.random() < 0.3:
-            data = data[: rng.randrange(len(data))]
-        for _ in range(3):
-            at = rng.randrange(min(len(data), 200) - 8)
-            data[at : at + 8] = rng.choice([2**63 - 1, 2**40, 2**32 - 1, 0]).to_bytes(8, "little")
-        (tmp_path / "damaged.faiss").write_bytes(data)
-        if (error := refusal(tmp_path / "damaged.faiss")) is not None:
-            assert error.code.startswith(("faiss-", "vectors-"))
-            assert "\n" not in str(error)
 
 
 def test_the_ids_of_a_faiss_index_are_ids_of_documents(tiny: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ FORMS: list[dict[str, Any]] = [
 
 
 def few(folder: Path, **overrides: Any) -> FewQueries:
-    opened = open_few(folder, overrides, lambda: open_encoder(folder, device="cpu", overrides=overrides))
+    opened = open_few(folder, overrides, None, lambda: open_encoder(folder, device="cpu", overrides=overrides))
     assert opened is not None
     return opened
 
@@ -73,7 +73,7 @@ def test_many_queries_and_documents_are_of_the_transformer(tiny_bert: Path) -> N
 @pytest.mark.parametrize("form", [{"dim": 4}, {"pooling": "max"}, {"fill_queries": True}], ids=str)
 def test_other_forms_are_left_to_the_transformer(tiny_bert: Path, tmp_path: Path, form: dict[str, Any]) -> None:
     TransformerEncoder.load(tiny_bert, device="cpu", **form).save(tmp_path / "saved")
-    assert open_few(tmp_path / "saved", {}, lambda: open_encoder(tiny_bert)) is None
+    assert open_few(tmp_path / "saved", {}, None, lambda: open_encoder(tiny_bert)) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_another_configuration_is_left_to_the_transformer(
     model = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
     config = json.loads((model / "config.json").read_text()) | change
     (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
-    assert open_few(model, {}, lambda: open_encoder(model)) is None
+    assert open_few(model, {}, None, lambda: open_encoder(model)) is None
 
 
 def test_a_live_query_of_a_retriever_imports_nothing_that_compiles_or_trains(tiny: Path, tmp_path: Path) -> None:

@@ -307,22 +307,6 @@ def test_sentence_transformers_reads_the_output(reranker: Path) -> None:
     assert done.is_problem("unknown-choice", option="format")
 
 
-@pytest.mark.parametrize("labels", [1, 2])
-def test_a_reranker_of_sentence_transformers_is_read(tiny_bert: Path, tmp_path: Path, labels: int) -> None:
-    models = pytest.importorskip("sentence_transformers")
-    torch.manual_seed(1)
-    theirs = models.CrossEncoder(str(tiny_bert), num_labels=labels, max_length=40, device="cpu")
-    theirs.save_pretrained(str(tmp_path / "theirs"))
-    ours = CrossEncoder.load(tmp_path / "theirs", device="cpu")
-    assert ours.input.max_length == 40
-    rows = PAIRS.filter(~pl.col("query").str.contains("matrix"))
-    pairs = [(query, ours.input.document(title, text)) for query, title, text in rows.rows()]
-    found = theirs.predict(pairs)
-    logits = np.log(found / (1 - found)) if labels == 1 else found[:, 1] - found[:, 0]
-    np.testing.assert_allclose(ours.scores(rows)[0], logits, atol=1e-4)
-    assert ours.truncated == 1
-
-
 def test_only_the_document_is_cut_after_an_overlong_query(reranker: Path) -> None:
     model = CrossEncoder.load(reranker, device="cpu")
     documents = [model.input.document(*row) for row in PAIRS.select("title", "text").rows()]

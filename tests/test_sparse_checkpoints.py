@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.contract import PRESETS, SPARSE, kind_of, preset_fields
+from hybrid_cli.encoders.contract import PRESETS, preset_fields
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.sparse import LiteralTerms, SparseEncoder
 from hybrid_cli.errors import InputError
@@ -135,30 +135,6 @@ def test_a_table_of_word_pieces_replaces_the_query_encoder(models: dict[Any, Pat
     np.testing.assert_allclose(
         encoder.encode_documents([""], TEXTS[:1]), splade_reference(folder, TEXTS[:1]), atol=2e-6
     )
-
-
-def test_models_of_sentence_transformers_are_read_as_they_are(models: dict[Any, Path], tmp_path: Path) -> None:
-    from sentence_transformers import SparseEncoder as Theirs
-    from sentence_transformers.sentence_transformer.modules import Router
-    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-
-    whole = Theirs(str(models["splade"]), prompts={"query": "tides: ", "document": "blood: "})
-    whole.save(str(tmp_path / "whole"))
-    tokenizer: Any = AutoTokenizer.from_pretrained(models["splade"])
-    table = SparseStaticEmbedding(tokenizer, weight=torch.arange(len(tokenizer)) / len(tokenizer))
-    mlm: Any = whole[0]
-    router = Router.for_query_document([table], [mlm, SpladePooling(activation_function="log1p_relu")])
-    free = Theirs(modules=[router])
-    free.save(str(tmp_path / "free"))
-    for name, theirs in (("whole", whole), ("free", free)):
-        assert kind_of(tmp_path / name) == SPARSE
-        ours = open_encoder(tmp_path / name, device="cpu")
-        wanted = theirs.encode_document(TEXTS).to_dense().numpy()
-        np.testing.assert_allclose(ours.encode_documents([""] * 3, TEXTS), wanted, atol=2e-6)
-        words = theirs.encode_query(TEXTS).to_dense().numpy()
-        if name == "free":  # special tokens have no weight in queries; sentence-transformers keeps theirs
-            words[:, tokenizer.all_special_ids] = 0
-        np.testing.assert_allclose(ours.encode_queries(TEXTS), words, atol=2e-6)
 
 
 @pytest.mark.parametrize(

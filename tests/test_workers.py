@@ -1,10 +1,11 @@
-"""Processes that share the work of a stage: their progress, errors and end."""
+"""Processes of this machine that share the work of a stage: their results, errors and end."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import pytest
 from command import raises
 from processes import Started
 
-from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.indexes import workers
+from hybrid_cli import cluster
+from hybrid_cli.cluster import Workers
+from hybrid_cli.encoders import models
+from hybrid_cli.errors import HybridError, InputError, option_error
 
 LONG = 600
 
 
 @pytest.fixture(autouse=True)
-def job_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes import this file."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -33,10 +37,10 @@ def job_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_that_cannot_share_the_work_are_refused(
     monkeypatch: pytest.MonkeyPatch, devices: list[str], message: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(workers, "pick_device", str)  # every device exists
-    assert workers.pick_devices(["0", "1"]) == ["cuda:0", "cuda:1"]
+    monkeypatch.setattr(models, "pick_device", str)  # every device exists
+    assert models.pick_devices(["0", "1"]) == ["cuda:0", "cuda:1"]
     with raises(**message):
-        workers.pick_devices(devices)
+        models.pick_devices(devices)
 
 
 def children(process: int) -> set[int]:
@@ -45,44 +49,52 @@ def children(process: int) -> set[int]:
     return {int(number) for each in found for number in each.split()}
 
 
-def test_all_jobs_run_and_report_their_progress() -> None:
-    done: list[int] = []
-    workers.run("worker_jobs.job", {"a": {"count": 1}, "b": {"count": 2}}, {"done": done.append})
-    assert sorted(done) == [1, 2]
+def start(fail: str, device: str) -> Any:
+    """Return the function of a block in a process: it waits, ends the process, or returns the device and the block."""
+
+    def compute(number: int) -> tuple[str, int]:
+        print("a library prints")  # noqa: T201
+        if number == 3 and fail == "refuse":
+            raise option_error("shard_size", number, "is refused", code="out-of-range")
+        if number == 3 and fail == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fail == "wait":
+            time.sleep(LONG)
+        return device, number
+
+    return compute
 
 
-def test_the_error_of_a_process_ends_the_others() -> None:
+def results(fail: str = "") -> list[tuple[str, int]]:
+    import test_workers  # by the name that the processes import
+
+    where: Any = partial(test_workers.start, fail)
+    return list(cluster.map_blocks(Workers(), where, range(40), devices=["a", "b"]))
+
+
+def test_results_are_in_the_order_of_the_blocks() -> None:
+    done = results()
+    assert [number for _, number in done] == list(range(40))
+    assert {device for device, _ in done} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "kind"), [("refuse", "out-of-range", InputError), ("kill", "worker-ended", HybridError)]
+)
+def test_the_error_of_a_process_ends_the_others(fail: str, code: str, kind: type[HybridError]) -> None:
+    results()  # starts a process of Python's own, which stays
     before = children(os.getpid())
-    with pytest.raises(InputError, match=r"^the text of document 7 is missing$"):
-        workers.run(
-            "worker_jobs.job",
-            {"a": {"count": 1, "seconds": LONG}, "b": {"count": 1, "error": "the text of document 7 is missing"}},
-            {"done": lambda count: None},
-        )
-    assert children(os.getpid()) == before
-
-
-def test_a_killed_process_is_named_and_ends_the_others() -> None:
-    before = children(os.getpid())
-
-    def kill(count: int) -> None:
-        if count == 2:
-            os.kill(max(children(os.getpid()) - before), signal.SIGKILL)
-
-    jobs = {"a": {"count": 1, "seconds": LONG}, "b": {"count": 2, "seconds": LONG}}
-    with raises("worker-ended", HybridError):
-        workers.run("worker_jobs.job", jobs, {"done": kill})
+    with raises(code, kind):
+        results(fail)
     assert children(os.getpid()) == before
 
 
 @pytest.mark.heavy
 def test_the_processes_end_with_a_killed_stage() -> None:
-    code = "from hybrid_cli.indexes import workers; "
-    code += f"workers.run('worker_jobs.job', dict.fromkeys('ab', dict(count=1, seconds={LONG})), dict(done=int))"
-    stage = Started(code)
+    stage = Started("import test_workers; test_workers.results('wait')")
     while len(running := children(stage.pid)) < 2 and stage.poll() is None:
         time.sleep(0.01)
-    assert len(running) == 2
+    assert len(running) >= 2
     time.sleep(0.5)  # until both wait
     stage.kill()
     stage.wait()

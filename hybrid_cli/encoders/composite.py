@@ -27,9 +27,10 @@ import numpy as np
 import torch
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, SIDES, Encoder
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
+from hybrid_cli.encoders.foreign import contract_to_store
 from hybrid_cli.encoders.models import open_encoder, refuse_changes
-from hybrid_cli.encoders.options import Combining, EncodingPrecision
+from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object
 from hybrid_cli.storage import disk
@@ -42,9 +43,11 @@ class CombinationRecipe(Combining):
 
     Attributes:
         changes: fields that override the contracts of both encoders.
+        contracts: contracts of encoders of another tool; empty for others.
     """
 
     changes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    contracts: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
 
 class Combination:
@@ -132,11 +135,15 @@ def write_combination(
     folder.mkdir(exist_ok=True)
     for model, target in zip(models, parts(folder), strict=True):
         link(model, target)
-    _write_recipe(folder, recipe)
+    first, second = map(contract_to_store, models)
+    _write_recipe(folder, replace(recipe, contracts=(first, second)))
 
 
 def _write_recipe(folder: Path, recipe: CombinationRecipe) -> None:
-    disk.write_text(folder / CONTRACT, json.dumps({"kind": COMBINATION, **asdict(recipe)}, indent=2) + "\n")
+    stored = {"kind": COMBINATION, **asdict(recipe)}
+    if not any(recipe.contracts):
+        del stored["contracts"]
+    disk.write_text(folder / CONTRACT, json.dumps(stored, indent=2) + "\n")
 
 
 def learners(folder: Path, count: int) -> list[Path]:
@@ -225,25 +232,31 @@ class Pair:
 def write_pair(folder: Path, documents: Path, link: Callable[[Path, Path], None] = storage.hard_link) -> None:
     """Add the document encoder to a folder that contains the query encoder; `link` links or copies a folder."""
     link(documents, folder / PAIR_SIDES[1])
-    disk.write_text(folder / CONTRACT, json.dumps({"kind": PAIR}, indent=2) + "\n")
+    own = contract_to_store(documents)
+    disk.write_text(
+        folder / CONTRACT, json.dumps({"kind": PAIR, **({"documents": own} if own else {})}, indent=2) + "\n"
+    )
 
 
-def open_combination(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+def open_combination(
+    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> Encoder:
     """Open a combination, whose weight `changes` may replace."""
     weight = changes.pop("weight", None)
     refuse_changes(folder, changes, COMBINATION)
     recipe = read_recipe(folder)
-    both = zip(parts(folder), recipe.changes, strict=True)
-    return Combination(
-        recipe, [open_encoder(part, device=device, dtype=dtype, overrides=changed) for part, changed in both], weight
-    )
+    encoders = [
+        open_encoder(part, device=device, dtype=dtype, overrides=changed, known=contract or None)
+        for part, changed, contract in zip(parts(folder), recipe.changes, recipe.contracts, strict=True)
+    ]
+    return Combination(recipe, encoders, weight)
 
 
-def open_pair(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
-    """Open a pair: two encoders, or one model of another tool with modules for each side."""
+def open_pair(
+    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> Encoder:
+    """Open a pair of encoders."""
     refuse_changes(folder, changes, PAIR)
-    if (folder / CONTRACT).is_file():
-        return Pair(*(open_encoder(folder / side, device=device, dtype=dtype) for side in PAIR_SIDES))
-    from hybrid_cli.encoders.transformer import open_transformer  # transformers, which takes seconds to import
-
-    return Pair(*(open_transformer(folder, device, dtype, {"route": side}) for side in SIDES))
+    contracts = (None, read_object(folder / CONTRACT).get("documents"))
+    sides = zip(PAIR_SIDES, contracts, strict=True)
+    return Pair(*(open_encoder(folder / side, device=device, dtype=dtype, known=own) for side, own in sides))

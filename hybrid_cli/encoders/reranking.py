@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console, runs, storage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.cross_encoder import Reranker
 from hybrid_cli.errors import HybridError, path_error
 from hybrid_cli.runs import Run
 from hybrid_cli.storage import disk, layout
@@ -44,7 +44,7 @@ class Reranking:
     path: Path
     inputs: Mapping[str, Any]
     folder: Path
-    load: Callable[[], CrossEncoder]
+    load: Callable[[], Reranker]
     deepest: int
     shard_size: int
     batch_tokens: int | None = None
@@ -63,7 +63,7 @@ class Reranking:
         return pl.DataFrame({"qid": self.run.qids, "query": known["text"].gather(rows)})
 
     @cached_property
-    def _model(self) -> CrossEncoder:
+    def _model(self) -> Reranker:
         return self.load()
 
     def _heads(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -177,7 +177,7 @@ class Reranking:
             )  # fmt: skip
 
 
-def write_scores(path: Path, pairs: pl.DataFrame, model: CrossEncoder, batch_tokens: int | None = None) -> None:
+def write_scores(path: Path, pairs: pl.DataFrame, model: Reranker, batch_tokens: int | None = None) -> None:
     """Write one shard: score and tokens of each pair; its metadata hold the seconds and the number of cut documents.
 
     Args:

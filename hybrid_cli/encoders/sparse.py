@@ -22,13 +22,15 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from hybrid_cli import console, storage
+from hybrid_cli import storage
+from hybrid_cli.encoders import foreign
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import (
     SPARSE,
     Encoder,
     TextForm,
+    TowerFiles,
     contract_fingerprint,
     refuse_single_text,
     stored_contract,
@@ -36,7 +38,7 @@ from hybrid_cli.encoders.contract import (
 )
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
-from hybrid_cli.encoders.options import DEVICE, EncodingPrecision, Precision, SparseArchitecture
+from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (
     Network,
     Repeats,
@@ -50,7 +52,7 @@ from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE
+from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
 
 _CHUNK = re.compile(r"\S+")
 
@@ -153,7 +155,7 @@ class TermLists(NamedTuple):
 
 
 def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None = None) -> SparseContract:
-    """Return the contract of a sparse encoder: from `encoder.json`, sentence-transformers' files, or the architecture.
+    """Return the contract of a sparse encoder: from `encoder.json`, sentence-transformers, or the architecture.
 
     Args:
         folder: folder of the encoder.
@@ -180,7 +182,86 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
     )
 
 
-class SparseEncoder(nn.Module):
+class TermWeights:
+    """An encoder of queries and documents as weights of terms.
+
+    Attributes:
+        contract: parameters of the encoder.
+        fingerprint: hash of the stored weights and of the contract; empty for an encoder built in memory.
+        truncated: number of texts cut to the maximum length so far.
+    """
+
+    contract: SparseContract
+    fingerprint: str
+    truncated: int
+
+    @property
+    def dim(self) -> int:
+        """Size of the vocabulary."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        raise NotImplementedError
+
+    @property
+    def terms(self) -> pa.StringArray:
+        """Word pieces by id, [V]; ids without one have names of their own."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contract as JSON values, as manifests store it."""
+        return self.contract.to_dict()
+
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        refuse_single_text(texts)
+        return np.asarray(self._matrix(texts, True, batch_tokens).toarray())
+
+    def encode_documents(
+        self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
+    ) -> np.ndarray:
+        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
+        refuse_single_text(titles, texts)
+        return np.asarray(self._matrix(self._whole(titles, texts), False, batch_tokens).toarray())
+
+    def document_weights(
+        self, titles: Sequence[str], texts: Sequence[str], steps: int, batch_tokens: int = BATCH_TOKENS
+    ) -> TermLists:
+        """Return the quantized weights of documents.
+
+        Args:
+            titles, texts: [n].
+            steps: integers per unit of a weight; weights below half a step are dropped.
+            batch_tokens: maximum tokens of a batch, padding included.
+        """  # fmt: skip
+        whole = self._whole(titles, texts)
+        matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
+        terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
+        return TermLists(np.diff(matrix.indptr).astype(np.int64), terms, matrix.data)
+
+    def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
+        """Return query (row in `texts`), term and boost, the quantized weight."""
+        matrix = _quantized(self._matrix(texts, True, BATCH_TOKENS), steps)
+        terms = pl.Series("term", self.terms.take(pa.array(matrix.indices)), dtype=pl.String)
+        query = np.repeat(np.arange(len(texts)), np.diff(matrix.indptr))
+        return pl.DataFrame({"query": query, "term": terms, "boost": matrix.data.astype(np.float64)})
+
+    def _whole(self, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+        return [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
+
+    def named_terms(self, tokenizer: Any) -> pa.StringArray:
+        """Return the word pieces of a tokenizer by id, [V]."""
+        known = {number: piece for piece, number in tokenizer.get_vocab().items()}
+        return pa.array([known.get(number, f"[id {number}]") for number in range(self.dim)], pa.string())
+
+    def _matrix(self, texts: Sequence[str], of_queries: bool, batch_tokens: int) -> Any:
+        """Return positive weights as a scipy CSR matrix [n, V], float32."""
+        raise NotImplementedError
+
+
+class SparseEncoder(nn.Module, TermWeights):
     """Encoder of queries and documents as weights of terms.
 
     Attributes:
@@ -233,14 +314,10 @@ class SparseEncoder(nn.Module):
         """
         folder = resolve(name)
         contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
-        stored = stored_encoder(folder)
-        files = stored.tower("document")
-        base = read_base(files.folder)
-        origin = files if base is None else base.files(files.folder)
+        base = read_base(folder)
+        origin = TowerFiles(folder) if base is None else base.files(folder)
         body = origin.folder
-        for note in stored.notes(contract) if architecture is None else ():
-            console.note(f"{folder}: {note}", code="contract", path=folder)
-        tokenizer = load_tokenizer(files.folder, files.lower_case)
+        tokenizer = load_tokenizer(folder)
         if contract.architecture in _MLM:
             gated = contract.architecture == "sparterm"
             network, new = towers.load_vocabulary_weights(body, contract.pooling, contract.saturation, gated)
@@ -248,7 +325,7 @@ class SparseEncoder(nn.Module):
             network, new = towers.load_token_weights(body, contract.architecture)
         assert not isinstance(network, TableWeights)
         if base is not None:
-            load_adapter(files.folder, network.backbone, base, origin, network)
+            load_adapter(folder, network.backbone, base, origin, network)
             new = []
         if new and not fresh:
             raise path_error(
@@ -256,7 +333,7 @@ class SparseEncoder(nn.Module):
             )
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
-        table = TableWeights(towers.read_table(_table_path(folder), tokenizer, size)) if contract.query_table else None
+        table = TableWeights(towers.read_table(folder / IDF_TABLE, tokenizer, size)) if contract.query_table else None
         weights = storage.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
@@ -274,10 +351,6 @@ class SparseEncoder(nn.Module):
         """Device of the weights."""
         return next(self.parameters()).device
 
-    def describe(self) -> dict[str, Any]:
-        """Return the contract as JSON values, as manifests store it."""
-        return self.contract.to_dict()
-
     def save(self, folder: Path) -> None:
         """Write checkpoint, tokenizer, table and contract."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -294,6 +367,19 @@ class SparseEncoder(nn.Module):
             disk.write_text(folder / IDF_TABLE, json.dumps({name: value for name, value in weights.items() if value}))
         disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
 
+    @cached_property
+    def terms(self) -> pa.StringArray:
+        """Word pieces by id, [V]; ids without one have names of their own."""
+        return self.named_terms(self.document_tower.tokenizer)
+
+    def document_weights(
+        self, titles: Sequence[str], texts: Sequence[str], steps: int, batch_tokens: int = BATCH_TOKENS
+    ) -> TermLists:
+        """Return the quantized weights of documents, or their counts; see `TermWeights.document_weights`."""
+        if self.contract.counts:
+            return self._literal(self._whole(titles, texts), steps, batch_tokens)
+        return super().document_weights(titles, texts, steps, batch_tokens)
+
     def start_sparse(self, titles: Sequence[str], texts: Sequence[str]) -> None:
         """Make a new masked-language-model head sparse on some documents; see `VocabularyWeights.start_sparse`."""
         network = self.document_tower.network
@@ -303,56 +389,9 @@ class SparseEncoder(nn.Module):
             scores = [network.scores(*batch) for _, batch in self._batches(ids, BATCH_TOKENS)]
         network.start_sparse(torch.cat(scores))
 
-    @cached_property
-    def terms(self) -> pa.StringArray:
-        """Word pieces by id, [V]; ids without one have names of their own."""
-        known = {number: piece for piece, number in self.document_tower.tokenizer.get_vocab().items()}
-        return pa.array([known.get(number, f"[id {number}]") for number in range(self.dim)], pa.string())
-
-    # ------------------------------------------------------------------------------------------------------- weights
-
-    def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
-        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
-        refuse_single_text(texts)
-        return np.asarray(self._matrix(texts, True, batch_tokens).toarray())
-
-    def encode_documents(
-        self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
-    ) -> np.ndarray:
-        """Return weights [n, V], float32, in the order of `texts`; for few texts."""
-        refuse_single_text(titles, texts)
-        return np.asarray(self._matrix(self._whole(titles, texts), False, batch_tokens).toarray())
-
-    def document_weights(
-        self, titles: Sequence[str], texts: Sequence[str], steps: int, batch_tokens: int = BATCH_TOKENS
-    ) -> TermLists:
-        """Return the quantized weights of documents.
-
-        Args:
-            titles, texts: [n].
-            steps: integers per unit of a weight; weights below half a step are dropped.
-            batch_tokens: maximum tokens of a batch, padding included.
-        """  # fmt: skip
-        whole = self._whole(titles, texts)
-        if self.contract.counts:
-            return self._literal(whole, steps, batch_tokens)
-        matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
-        terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
-        return TermLists(np.diff(matrix.indptr).astype(np.int64), terms, matrix.data)
-
     def unread_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> float:
         """Return the share of the tokens of documents that the maximum length leaves out."""
         return unread_share(self.document_tower, self._whole(titles, texts))
-
-    def query_boosts(self, texts: Sequence[str], steps: int) -> pl.DataFrame:
-        """Return query (row in `texts`), term and boost, the quantized weight."""
-        matrix = _quantized(self._matrix(texts, True, BATCH_TOKENS), steps)
-        terms = pl.Series("term", self.terms.take(pa.array(matrix.indices)), dtype=pl.String)
-        query = np.repeat(np.arange(len(texts)), np.diff(matrix.indptr))
-        return pl.DataFrame({"query": query, "term": terms, "boost": matrix.data.astype(np.float64)})
-
-    def _whole(self, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
-        return [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
 
     def _matrix(self, texts: Sequence[str], of_queries: bool, batch_tokens: int) -> Any:
         """Return positive weights as a scipy CSR matrix [n, V], float32."""
@@ -429,12 +468,6 @@ def _quantized(matrix: Any, steps: int) -> Any:
     return counts
 
 
-def _table_path(folder: Path) -> Path:
-    if (folder / IDF_TABLE).is_file():
-        return folder / IDF_TABLE
-    return stored_encoder(folder).tower("query").folder
-
-
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
     known = {declaration.name for declaration in fields(SparseContract)}
     if unfit := [name for name in overrides if name not in known or name == "pooling"]:
@@ -444,7 +477,24 @@ def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any
     return contract.changed(**overrides)
 
 
-def open_sparse(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+def open_sparse(
+    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> Encoder:
     """Open a sparse encoder; `changes` are the fields of its contract."""
-    precision: Any = dtype  # int8 is refused
-    return SparseEncoder.load(folder, device=device, dtype=precision, **{"architecture": None, **changes})
+    return load_sparse(folder, device=device, dtype=dtype, **changes)
+
+
+def load_sparse(
+    name: str | Path,
+    *,
+    device: str = DEVICE,
+    dtype: Precision = "fp32",
+    architecture: SparseArchitecture | None = None,
+    **changes: Any,
+) -> TermWeights:
+    """Open a sparse encoder, computed here or in sentence-transformers; see `SparseEncoder.load`."""
+    folder = resolve(name)
+    if architecture is None and (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
+        encoder: TermWeights = foreign.PARTS["sparse encoder"].load(folder, device, dtype, **changes)
+        return encoder
+    return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)

@@ -322,18 +322,13 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
     """Read the weights [V] of word pieces in queries.
 
     Args:
-        path: JSON object of word pieces and weights, or a folder of sentence-transformers' SparseStaticEmbedding.
+        path: JSON object of word pieces and weights.
         tokenizer: tokenizer of the documents.
         size: V, at least the number of word pieces of the tokenizer.
 
     Raises:
         InputError: not such a file, or other word pieces than those of the tokenizer.
     """
-    if path.is_dir():
-        table = _read(path / layout.WEIGHTS).get("weight")
-        if table is None or table.shape != (len(tokenizer),):
-            raise path_error(path / layout.WEIGHTS, f"needs {len(tokenizer):,} weights", code="number-of-weights")
-        return functional.pad(table, (0, size - len(table)))
     stored = read_object(path)
     if wrong := mismatch(stored, dict[str, float]):
         raise path_error(path, f"{wrong}, the weight of a word piece", code="json-type", **wrong.fields)

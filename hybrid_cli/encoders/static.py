@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from hybrid_cli import storage
 from hybrid_cli.encoders.contract import STATIC, Encoder, refuse_single_text, refuse_truncation, stored_contract
 from hybrid_cli.encoders.models import refuse_changes
-from hybrid_cli.encoders.options import EncodingPrecision
+from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.impacts import quantize_lengths
@@ -231,7 +231,9 @@ def _hash(term: str) -> int:
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest())
 
 
-def open_static(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
+def open_static(
+    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> Encoder:
     """Open a static encoder, whose vectors `changes` may truncate."""
     length = changes.pop("truncate_dim", None)
     refuse_changes(folder, changes, STATIC)

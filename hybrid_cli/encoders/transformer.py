@@ -25,38 +25,31 @@ from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
     FIRST_MODULE,
     LONGEST,
-    OF_VECTORS,
     POOLING,
     QUERY_MARKER,
     SIDES,
-    STATIC_EMBEDDING,
     Contract,
     Encoder,
     Module,
     TowerFiles,
-    check_keys,
     contract_fingerprint,
     read_contract,
     refuse_single_text,
     refuse_truncation,
     stored_encoder,
-    unsupported_key,
 )
 from hybrid_cli.encoders.loading import (
     WITH_POOLER,
     Loaded,
-    TokenTable,
     attend_to_padding,
     cut_tokens,
     load_checkpoint,
-    load_table,
     pad_batch,
     padding_of,
-    save_table,
     save_tokenizer,
 )
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
-from hybrid_cli.encoders.options import DEVICE, INT8, EncodingPrecision, Markers, Pooling, Precision
+from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.json_files import read_object
 from hybrid_cli.storage import disk, layout
@@ -66,7 +59,6 @@ _ACTIVATIONS = (  # of torch.nn, without arguments
     *("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "ELU", "SELU", "CELU", "ReLU6", "LeakyReLU", "Mish"),
     *("Softplus", "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink"),
 )
-_DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")  # keys of a Dense module
 
 
 class Dense(nn.Module):
@@ -122,10 +114,8 @@ def _load_module(entry: Module) -> nn.Module:
     try:
         with torch.device("meta"):  # sizes that the weights do not have take no memory
             if kind == "LayerNorm":
-                check_keys(file, config, {"dimension": None})
                 module: nn.Module = LayerNorm(config["dimension"])
             else:
-                check_keys(file, config, {**dict.fromkeys(_DENSE), **OF_VECTORS})
                 sizes = config["in_features"], config["out_features"], config.get("bias", True)
                 module = Dense(*sizes, _activation(file, config), config.get("use_residual") or False)
         module.load_state_dict(load_file(_weights(folder)), assign=True)
@@ -139,7 +129,7 @@ def _activation(file: Path, config: Mapping[str, Any]) -> str:
     stored = str(config.get("activation_function") or "torch.nn.Tanh")
     name = stored.rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS or not stored.startswith("torch.nn."):
-        raise unsupported_key(file, "activation_function", stored, f"needs torch.nn.{' or '.join(_ACTIVATIONS)}")
+        raise path_error(file, f"activation_function {stored!r} is not supported", code="activation-unsupported")
     return name
 
 
@@ -265,7 +255,6 @@ class Tower(nn.Module):
             side: contract.skip_tokens + (0 if contract.include_prompt else _tokens_of(tokenizer, head))
             for side, head in (("query", contract.query_head), ("document", contract.document_head))
         }
-        self._unknown = _unknown_of(tokenizer) if contract.skip_unknown else None
         self.longest = min(map(_positions, self.backbone.named_modules()))
         self.contract = contract
         self.head = modules
@@ -285,7 +274,7 @@ class Tower(nn.Module):
                 weights of an unknown part, or no vocabulary for the markers.
         """
         folder = files.folder
-        loaded = _load_table(folder, contract) if files.is_table else load_checkpoint(files)
+        loaded = load_checkpoint(files, contract.lower_case)
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
             raise path_error(
@@ -297,7 +286,8 @@ class Tower(nn.Module):
             _append_eos(tokenizer, folder)
         if contract.fill_queries and tokenizer.mask_token_id is None:
             raise path_error(folder, "has no mask token, which fills queries", code="no-mask-token")
-        head = nn.Sequential(*map(_load_module, files.modules)) if files.modules else None
+        modules = files.modules[: len(contract.modules)]
+        head = nn.Sequential(*map(_load_module, modules)) if modules else None
         pooled = loaded.backbone.config.hidden_size * len(contract.poolings)
         needed = next((layer.linear.in_features for layer in head or () if isinstance(layer, Dense)), pooled)
         if needed != pooled:
@@ -358,8 +348,6 @@ class Tower(nn.Module):
         batch = pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
-        if self._unknown is not None:
-            mask[ids == self._unknown] *= UNPOOLED
         return ids, mask
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -385,9 +373,6 @@ class Tower(nn.Module):
     def _pool(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the vectors of all poolings [n, h] in float32."""
         pooled = (mask == 1).long()
-        if isinstance(self.backbone, TokenTable):
-            table: Tensor = self.backbone(ids, pooled)
-            return table.float()
         states = self.backbone(**self.inputs(ids, attend_to_padding(mask.clamp(max=1)))).last_hidden_state.float()
         return torch.cat([pool(states, pooled, pooling) for pooling in self.contract.poolings], 1)
 
@@ -405,24 +390,17 @@ class Tower(nn.Module):
     def save(self, folder: Path, contract: Contract) -> None:
         """Write the tower; `SentenceTransformer(folder)` returns the same vectors, if its modules can express them."""
         folder.mkdir(parents=True, exist_ok=True)
-        static = isinstance(self.backbone, TokenTable)
         with disk.by_name(folder):
-            if isinstance(self.backbone, TokenTable):
-                save_table(folder, self.backbone, self.tokenizer, contract.doc_max_len)
-            else:
-                if not adapter_of(self.backbone):
-                    self.backbone.save_pretrained(folder, safe_serialization=True)
-                save_tokenizer(self.tokenizer, folder)
+            if not adapter_of(self.backbone):
+                self.backbone.save_pretrained(folder, safe_serialization=True)
+            save_tokenizer(self.tokenizer, folder)
         if adapter_of(self.backbone):
             save_adapter(folder, self.backbone)
         head = save_head(folder, self.head, self.projection)
-        if not _is_sentence_transformer(contract, static):
+        if not _is_sentence_transformer(contract):
             return
-        modules = [("", STATIC_EMBEDDING), *head] if static else [("", "Transformer"), ("1_Pooling", "Pooling"), *head]
-        if not static:
-            _write_json(
-                folder / "1_Pooling" / "config.json", _pooling_config(self.backbone.config.hidden_size, contract)
-            )
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *head]
+        _write_json(folder / "1_Pooling" / "config.json", _pooling_config(self.backbone.config.hidden_size, contract))
         if contract.normalize:
             modules.append((f"{len(modules)}_Normalize", "Normalize"))
             (folder / modules[-1][0]).mkdir(exist_ok=True)
@@ -433,12 +411,11 @@ class Tower(nn.Module):
         settings: dict[str, Any] = {"max_seq_length": contract.doc_max_len, "do_lower_case": False}
         if self.backbone.config.model_type in WITH_POOLER:
             settings["model_args"] = {"add_pooling_layer": False}
-        if not static:
-            _write_json(folder / "sentence_bert_config.json", settings)
+        _write_json(folder / "sentence_bert_config.json", settings)
         prompts = {"query": contract.query_head, "document": contract.document_head}
         whole: dict[str, Any] = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"}
         whole |= {} if contract.truncate_dim is None else {"truncate_dim": contract.truncate_dim}
-        _write_json(folder / "config_sentence_transformers.json", whole)
+        _write_json(folder / layout.LIBRARY_CONFIG, whole)
 
 
 def _tokens_of(tokenizer: Any, head: str) -> int:
@@ -450,13 +427,6 @@ def _tokens_of(tokenizer: Any, head: str) -> int:
     return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.all_special_ids)
 
 
-def _unknown_of(tokenizer: Any) -> int | None:
-    """Return the id of unknown tokens."""
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    number: int | None = model.get("unk_id", tokenizer.get_vocab().get(model.get("unk_token")))
-    return number
-
-
 def _positions(item: tuple[str, nn.Module]) -> int:
     """Return the number of positions of a table of position embeddings; `LONGEST` for every other module."""
     name, table = item
@@ -466,20 +436,11 @@ def _positions(item: tuple[str, nn.Module]) -> int:
     return int(table.num_embeddings - before)
 
 
-def _is_sentence_transformer(contract: Contract, static: bool) -> bool:
+def _is_sentence_transformer(contract: Contract) -> bool:
     """Test whether modules of sentence-transformers can compute the vectors of a contract."""
-    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments or contract.skip_unknown)
+    plain = not (contract.skip_tokens or contract.fill_queries or contract.segments)
     truncated = contract.truncate_dim is not None and contract.normalize  # that library truncates last
-    return (contract.special_tokens or static) and plain and not truncated
-
-
-def _load_table(folder: Path, contract: Contract) -> Loaded:
-    """Return the table of a StaticEmbedding in place of a transformer."""
-    if contract.poolings != ("mean",) or contract.special_tokens or contract.markers != "none":
-        problem = "is a table of vectors, whose pooling is mean; omit --pooling and --markers"
-        raise path_error(folder, problem, code="option-does-not-apply")
-    table, tokenizer = load_table(folder)
-    return Loaded(table, tokenizer, {}, ())  # type: ignore[arg-type]
+    return contract.special_tokens and plain and not truncated
 
 
 def _outputs(modules: nn.Sequential | None) -> int:
@@ -592,7 +553,7 @@ class TransformerEncoder(nn.Module):
         *,
         device: str = DEVICE,
         dtype: Precision = "fp32",
-        route: str | None = None,
+        known: Mapping[str, Any] | None = None,
         **overrides: Any,
     ) -> TransformerEncoder:
         """Open an encoder.
@@ -601,19 +562,18 @@ class TransformerEncoder(nn.Module):
             name: `minilm`, a folder, or a Hugging Face id.
             device: `auto` uses a GPU if there is one.
             dtype: precision of the weights; `auto` is bf16 where the processor supports it natively, else fp32.
-            route: `query` or `document`, one encoder of a model of sentence-transformers with two.
+            known: see `stored_encoder`.
             overrides: contract fields to change; `tied=False` copies the tower of a tied checkpoint.
 
         Raises:
             InputError: no such model, or the model does not fit the contract.
         """
         folder = resolve(name)
-        stored = stored_encoder(folder)
-        own = read_contract(folder, route)
+        stored, own = stored_encoder(folder, known), read_contract(folder, known)
         contract = own.changed(**overrides)
         if contract.tied and not own.tied:
             raise path_error(folder, "has two towers; use --untied", code="two-towers")
-        files = [stored.tower(route or side) for side in SIDES]
+        files = [stored.tower(side) for side in SIDES]
         if contract.dim == own.dim:
             for tower_files in files:
                 refuse_missing_projection(tower_files, own)
@@ -630,8 +590,6 @@ class TransformerEncoder(nn.Module):
                 f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}",
                 code="heads-skipped", path=folder, heads=query.left_out,
             )  # fmt: skip
-        for note in stored.notes(contract):
-            console.note(f"{folder}: {note}", code="contract", path=folder)
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 
@@ -729,12 +687,8 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | Non
         begin += size
 
 
-def open_transformer(folder: Path, device: str, dtype: EncodingPrecision, changes: dict[str, Any]) -> Encoder:
-    """Open a transformer; `changes` are the fields of its contract, or its route."""
-    if dtype != INT8:
-        return TransformerEncoder.load(folder, device=device, dtype=dtype, **changes)
-    from hybrid_cli.encoders.int8 import quantize
-
-    encoder = TransformerEncoder.load(folder, device=device, **changes)
-    quantize(encoder)
-    return encoder
+def open_transformer(
+    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> Encoder:
+    """Open a transformer; `changes` are the fields of its contract."""
+    return TransformerEncoder.load(folder, device=device, dtype=dtype, known=known, **changes)

@@ -246,16 +246,16 @@ def same_graph() -> Iterator[None]:
 
 
 @contextmanager
-def suppress_output(descriptor: int = 2) -> Iterator[None]:
-    """Suppress what FAISS prints from C++: warnings on stderr, of which `build` prints its own, or lines on stdout."""
-    (sys.stderr if descriptor == 2 else sys.stdout).flush()
-    kept = os.dup(descriptor)
+def suppress_output() -> Iterator[None]:
+    """Suppress the warnings that FAISS prints from C++ on stderr, of which `build` prints its own."""
+    sys.stderr.flush()
+    kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), descriptor)
+        os.dup2(nowhere.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, descriptor)
+        os.dup2(kept, 2)
         os.close(kept)
 
 

@@ -184,7 +184,6 @@ class TextShards:
         size: number of texts of a shard.
         at_once: number of texts of a block.
         first: number of the first shard.
-        wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
 
     texts: Iterable[Texts]
@@ -192,7 +191,6 @@ class TextShards:
     size: int
     at_once: int
     first: int = 0
-    wanted: Collection[int] | None = None
 
     def encode(
         self,
@@ -222,10 +220,7 @@ class TextShards:
         """Yield the texts of the shards that are to be encoded; `started` receives each shard before its blocks."""
         for number, shard in enumerate(storage.regroup(map(pa.table, self.texts), self.size), self.first):
             path = self.path_of(number)
-            if self.wanted is not None and number not in self.wanted:
-                if number > max(self.wanted, default=-1):
-                    break
-            elif not path.exists():
+            if not path.exists():
                 started.append((path, shard["id"].combine_chunks()))
                 for begin in range(0, len(shard), self.at_once):
                     part = shard.slice(begin, self.at_once)
@@ -240,7 +235,6 @@ def encode_texts(
     options: Shards,
     advance: Advance,
     first: int = 0,
-    wanted: Collection[int] | None = None,
 ) -> None:
     """Encode texts to shards of vectors in `folder`; see `TextShards`.
 
@@ -252,7 +246,6 @@ def encode_texts(
         options: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
         first: number of the first shard.
-        wanted: numbers of the shards to encode; None encodes those that do not exist.
 
     Raises:
         HybridError: a vector is not finite.
@@ -264,7 +257,7 @@ def encode_texts(
         check_finite(vectors, pl.Series(ids), "query" if of_queries else "document", remedy)
         write_shard(path, ids, vectors, truncated=sum(truncated for _, truncated in parts))
 
-    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first, wanted)
+    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first)
     shards.encode(encoded, write, advance)
 
 

@@ -15,6 +15,7 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.contract import TRANSFORMER, differences, is_static
+from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT, is_binary, set_threads
@@ -26,7 +27,7 @@ from hybrid_cli.opening.provenance import refuse_other_queries
 from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.retrieval.grouped import document_scores
 from hybrid_cli.runs import groups
-from hybrid_cli.settings.common import INT8, EncodingPrecision, OnDevice
+from hybrid_cli.settings.common import OnDevice
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER
@@ -247,7 +248,7 @@ def query_encoder(
         model: overrides the recorded model, and the combination stored in the index.
         device: device of the encoder.
         weight: overrides the weight of a combination's second encoder.
-        of_documents: open it for documents; queries of an int8 index are encoded in fp32.
+        of_documents: open it for documents.
 
     Raises:
         InputError: weights or contract of the encoder differ from those of the index.
@@ -262,12 +263,17 @@ def query_encoder(
             path=index.folder,
         )
     options = _options(index)
+    known = index.info.contract if model is None else None
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
-    dtype: EncodingPrecision = options.get("dtype", "fp32")  # a static encoder has none
-    dtype = "fp32" if dtype == INT8 and not of_documents else dtype
+    dtype: Precision = options.get("dtype", "fp32")  # a static encoder has none
+    if options.get("dtype") == "int8":  # of version 0.2.0
+        if of_documents:
+            problem = "has vectors in int8, which hybrid no longer computes; encode again with --dtype fp32 --overwrite"
+            raise path_error(index.folder, problem, code="other-encoder")
+        dtype = "fp32"
     opened = open_encoder if of_documents else open_query_encoder
-    encoder = opened(model, device=device, dtype=dtype, overrides=changes)
+    encoder = opened(model, device=device, dtype=dtype, overrides=changes, known=known)
     if encoder.fingerprint != index.fingerprint:
         raise refusal(index, str(model), encoder.describe())
     return encoder

@@ -21,14 +21,14 @@ from hybrid_cli.opening.models import find_model
 from hybrid_cli.storage import Kind, layout
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.sparse import SparseEncoder
+    from hybrid_cli.encoders.sparse import TermWeights
 
 
 @dataclass(frozen=True)
 class EncodedQueries:
     """The query side of a sparse encoder, as `lexical.index.QueryWeights`."""
 
-    encoder: SparseEncoder
+    encoder: TermWeights
     steps: int
 
     def query_weights(self, texts: Sequence[str]) -> pl.DataFrame:
@@ -91,7 +91,7 @@ def quantization(manifest: Manifest) -> int | None:
     return None if steps is None else int(steps)
 
 
-def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> SparseEncoder:
+def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> TermWeights:
     """Return the sparse encoder of an index of learned weights.
 
     Args:
@@ -103,11 +103,11 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
     Raises:
         InputError: the encoder is missing or has changed.
     """  # fmt: skip
-    from hybrid_cli.encoders.sparse import SparseEncoder
+    from hybrid_cli.encoders.sparse import load_sparse
 
     model_folder = find_model(folder, manifest) if model is None else resolve(model)
     options = manifest.options
-    encoder = SparseEncoder.load(
+    encoder = load_sparse(
         model_folder,
         device=device,
         dtype=options["dtype"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybrid_cli import storage
 from hybrid_cli.collections.text_store import TextStore
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.cross_encoder import load_reranker
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.opening.stored_retriever import reranker_path
@@ -22,7 +22,7 @@ def named_reranker(model: str, depth: int, folder: Path) -> dict[str, str | int]
         InputError: no such model, or none that ranks.
     """
     path = resolve(model)
-    CrossEncoder.load(path, device="cpu")
+    load_reranker(path, device="cpu")
     name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder)) if Path(model).exists() else model
     return {"model": name, "fingerprint": storage.fingerprint(path), "depth": depth}
 
@@ -46,5 +46,5 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
     if not corpora:
         problem = "its reranker needs the texts, and the corpus is not where the indexes record it; move it back"
         raise path_error(folder, problem, code="corpus-missing")
-    model, documents = CrossEncoder.load(path, device=device), TextStore(corpora)
+    model, documents = load_reranker(path, device=device), TextStore(corpora)
     return RerankStep(int(stored["depth"]), lambda pairs: model.scores(pairs)[0], documents.texts)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
-from hybrid_cli.encoders.contract import Preset
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.presets import experiments
@@ -224,7 +223,7 @@ def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
     console.table(("", *tally), table)
 
 
-def show_presets(presets: Mapping[str, Preset], settings: Presets) -> None:
+def show_presets(presets: Mapping[str, Any], settings: Presets) -> None:
     """Print the contract that each preset sets, as in `encoder.json`, and the files of the experiments."""
     for name, preset in presets.items():
         console.result(f"{name}: {preset.models}")

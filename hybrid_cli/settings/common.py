@@ -10,8 +10,6 @@ from typing import Any, Self
 from hybrid_cli import input_files
 from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
-from hybrid_cli.encoders.options import INT8 as INT8
-from hybrid_cli.encoders.options import EncodingPrecision as EncodingPrecision
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
 from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.conversion import byte_count
@@ -148,7 +146,7 @@ ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
 @settings(kw_only=True)
-class EncoderContract(encoders.EncoderContract, Settings):
+class EncoderContract(Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model.
 
     Attributes:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.encoders.options import CombineMode, Combining, EncodingPrecision, Pooling
+from hybrid_cli.encoders.options import CombineMode, Combining, Precision
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
@@ -31,7 +31,7 @@ from hybrid_cli.settings.common import (
     as_names,
 )
 from hybrid_cli.settings.conversion import byte_count
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 from hybrid_cli.settings.retrieval import RETRIEVAL, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
@@ -45,9 +45,8 @@ APPROXIMATE = "an approximate index type"
 OF_TRANSFORMER, OF_STATIC, OF_DENSE = "a transformer encoder", "a static encoder", "a dense encoder"  # facts
 OF_DENSE_TRANSFORMER = "a dense transformer encoder"  # fact
 _DOCUMENTS = when(queries=None, split=None, encoder=OF_DENSE)
-_CONTRACT = when(input=TEXTS, models=ONE_MODEL, encoder=OF_TRANSFORMER)
-_VECTORS = when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE_TRANSFORMER)
-_COMBINED = (when(models=TWO_MODELS), when(concat_with=GIVEN))
+_VECTORS = ("pooling", "normalize", "task", "append_eos")  # of the contract, for dense encoders alone
+_READING = ("preset", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len")
 
 
 @settings(kw_only=True)
@@ -72,43 +71,30 @@ class VectorIndex(Seeded, options.VectorIndex):
     """
 
     option_panel = INDEX
+    scopes = (
+        scope(_DOCUMENTS, "index_type")
+        + scope(when(**_DOCUMENTS.allowed, index_type=None), "factory")
+        + scope(when(index_type=HNSW), "m")
+        + scope((when(index_type=HNSW), when(graph=HNSW_FACTORY)), "ef_construction", "ef_search")
+        + scope(when(index_type="ivf"), "nlist")
+        + scope((when(index_type="ivf"), when(lists=IVF_FACTORY)), "nprobe", "faiss_device")
+        + scope(when(index_type=("pq", "opq", "auto")), "pq_bytes")
+        + scope(when(index_type="auto"), "memory", "min_recall")
+        + scope((when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)), "seed")
+    )
 
-    index_type: str | None = option(
-        None, choices=INDEX_TYPES, applies=_DOCUMENTS, shown="flat; binary for a model trained with --loss bpr"
-    )
-    factory: str | None = option(
-        None, applies=when(index_type=None, queries=None, split=None, encoder=OF_DENSE)
-    )  # fmt: skip
-    m: int = inherited("--M", minimum=2, maximum=1024, applies=when(index_type=HNSW))
-    ef_construction: int = inherited(
-        minimum=1,
-        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
-    )  # fmt: skip
-    ef_search: int = inherited(
-        minimum=1,
-        applies=(when(index_type=HNSW), when(graph=HNSW_FACTORY))
-    )  # fmt: skip
-    nlist: int | None = option(
-        None, minimum=1, applies=when(index_type="ivf"),
-        shown="4 times the square root of the documents"
-    )  # fmt: skip
-    nprobe: int = inherited(
-        minimum=1,
-        applies=(when(index_type="ivf"), when(lists=IVF_FACTORY))
-    )  # fmt: skip
-    pq_bytes: int | None = option(
-        None, minimum=1, applies=when(index_type=("pq", "opq", "auto")),
-        shown="a quarter of the dimensions"
-    )  # fmt: skip
-    memory: int | None = inherited(
-        minimum=1, parse=byte_count, metavar="BYTES", shown="any", applies=when(index_type="auto"), recorded=True
-    )
-    min_recall: float = inherited(minimum=0, maximum=1, applies=when(index_type="auto"))
-    faiss_device: str = redeclare(
-        SearchOptions, "faiss_device",
-        panel=INDEX, applies=(when(index_type="ivf"), when(lists=IVF_FACTORY)), recorded=False
-    )  # fmt: skip
-    seed: int = inherited(applies=(when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)))
+    index_type: str | None = option(None, choices=INDEX_TYPES, shown="flat; binary for a model trained with --loss bpr")
+    factory: str | None = option(None)
+    m: int = inherited("--M", minimum=2, maximum=1024)
+    ef_construction: int = inherited(minimum=1)
+    ef_search: int = inherited(minimum=1)
+    nlist: int | None = option(None, minimum=1, shown="4 times the square root of the documents")
+    nprobe: int = inherited(minimum=1)
+    pq_bytes: int | None = option(None, minimum=1, shown="a quarter of the dimensions")
+    memory: int | None = inherited(minimum=1, parse=byte_count, metavar="BYTES", shown="any", recorded=True)
+    min_recall: float = inherited(minimum=0, maximum=1)
+    faiss_device: str = redeclare(SearchOptions, "faiss_device", panel=INDEX, applies=None, recorded=False)
+    seed: int = inherited()
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, the structures in the factory string, and whether the index is approximate."""
@@ -181,8 +167,8 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         model: Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.
         queries: File of queries to encode, in place of a corpus.
         split: Encode the queries of this split of the collection.
-        from_vectors: Vectors of another tool, in place of encoding: a `.npy` file, or a FAISS index of inner products.
-            Name their model with `--model`.
+        from_vectors: Vectors of another tool, in place of encoding: a `.npy` file, or a flat, HNSW or IVF-flat index of
+            FAISS of inner products. Name their model with `--model`.
         ids: Ids of the vectors, one per line.
         concat_with: Second dense index of the same corpus; both are combined without encoding.
         weight: Weight of the second encoder, on the query side; `search --weight` overrides it.
@@ -190,8 +176,7 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         devices: Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those
             of one device.
         recall_check: Measure and store the recall of an approximate index against exact search.
-        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32. `int8` is for
-            CPUs without bf16.
+        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
         vector_dtype: Type of the stored vectors.
         shard_size: Texts per shard; an interruption loses at most one shard.
         batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
@@ -207,74 +192,52 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         "hybrid encode data/pydocs --from-vectors documents.npy --ids docids.txt --output out/mine-index",
     )
 
+    scopes = (
+        scope(when(input=TEXTS), "model", "split")
+        + scope(when(collection=None), "queries")
+        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE), "from_vectors")
+        + scope(when(from_vectors=GIVEN), "ids")
+        + scope(when(input=DENSE_INDEX), "concat_with")
+        + scope((when(models=TWO_MODELS), when(concat_with=GIVEN)), "combine", "weight")
+        + scope(when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None), "truncate_dim")
+        + scope(when(input=TEXTS, from_vectors=None), "ray_address")
+        + scope(when(input=TEXTS, from_vectors=None, ray_address=None), "devices")
+        + scope(when(**_DOCUMENTS.allowed, exactness=APPROXIMATE), "recall_check")
+        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_TRANSFORMER), *_READING)
+        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE_TRANSFORMER), *_VECTORS)
+        + scope(when(input=TEXTS, encoder=OF_TRANSFORMER), "dtype")
+        + scope(when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None), "batch_tokens")
+        + scope((when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN)), "vector_dtype")
+        + scope((when(input=TEXTS), when(concat_with=GIVEN)), "shard_size")
+    )
+
     collection: Path | None = argument(None, needed=when(queries=None))
     _: KW_ONLY
-    model: Sequence[NameOrPath] | NameOrPath = option(
-        (StartModel.model,), applies=when(input=TEXTS)
-    )  # fmt: skip
-    queries: Path | None = option(None, applies=when(collection=None))
-    split: str | None = option(None, applies=when(input=TEXTS), recorded=False)
-    from_vectors: Path | None = option(
-        None,
-        panel=IMPORTED, applies=when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE)
-    )  # fmt: skip
-    ids: Path | None = option(
-        None, panel=IMPORTED, applies=when(from_vectors=GIVEN),
-        shown="in the order of the documents or queries"
-    )  # fmt: skip
-    concat_with: Path | None = option(
-        None, panel=COMBINED,
-        applies=when(input=DENSE_INDEX)
-    )  # fmt: skip
-    combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED, applies=_COMBINED)
-    weight: float = redeclare(
-        Combine, "weight", panel=COMBINED, applies=_COMBINED
-    )  # fmt: skip
-    truncate_dim: int | None = option(
-        None, panel=ENCODER, minimum=1,
-        applies=when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None), shown="all"
-    )  # fmt: skip
+    model: Sequence[NameOrPath] | NameOrPath = option((StartModel.model,))
+    queries: Path | None = option(None)
+    split: str | None = option(None, recorded=False)
+    from_vectors: Path | None = option(None, panel=IMPORTED)
+    ids: Path | None = option(None, panel=IMPORTED, shown="in the order of the documents or queries")
+    concat_with: Path | None = option(None, panel=COMBINED)
+    combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED)
+    weight: float = redeclare(Combine, "weight", panel=COMBINED, applies=None)
+    truncate_dim: int | None = option(None, panel=ENCODER, minimum=1, shown="all")
     device: str = inherited(
         applies=(
-        when(input=TEXTS, encoder=OF_TRANSFORMER),
-        when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
-        when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
-        ), excluded=when(devices=GIVEN)
-    )  # fmt: skip
-    devices: Sequence[str] = option(
-        (),
-        panel=COMPUTATION,
-        applies=when(input=TEXTS, from_vectors=None, ray_address=None), recorded=False
-    )  # fmt: skip
-    ray_address: str | None = inherited(applies=when(input=TEXTS, from_vectors=None))
-    recall_check: bool = option(
-        False, panel=INDEX,
-        applies=when(queries=None, split=None, exactness=APPROXIMATE, encoder=OF_DENSE), recorded=False
-    )  # fmt: skip
-    preset: str | None = inherited(applies=_CONTRACT)
-    pooling: Pooling | None = inherited(applies=_VECTORS)
-    normalize: bool | None = inherited(applies=_VECTORS)
-    query_prefix: str | None = inherited(applies=_CONTRACT)
-    task: str | None = inherited(applies=_VECTORS)
-    append_eos: bool | None = inherited(applies=_VECTORS)
-    doc_prefix: str | None = inherited(applies=_CONTRACT)
-    title_separator: str | None = inherited(applies=_CONTRACT)
-    query_max_len: int | None = inherited(applies=_CONTRACT)
-    doc_max_len: int | None = inherited(applies=_CONTRACT)
-    dtype: EncodingPrecision = option("auto", panel=COMPUTATION, applies=when(input=TEXTS, encoder=OF_TRANSFORMER))
-    vector_dtype: VectorType = inherited(
-        panel=COMPUTATION,
-        applies=(when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN))
-    )  # fmt: skip
-    shard_size: int = inherited(
-        panel=COMPUTATION, minimum=1,
-        applies=(when(input=TEXTS), when(concat_with=GIVEN))
-    )  # fmt: skip
+            when(input=TEXTS, encoder=OF_TRANSFORMER),
+            when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
+            when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
+        ),
+        excluded=when(devices=GIVEN),
+    )
+    devices: Sequence[str] = option((), panel=COMPUTATION, recorded=False)
+    recall_check: bool = option(False, panel=INDEX, recorded=False)
+    dtype: Precision = option("auto", panel=COMPUTATION)
+    vector_dtype: VectorType = inherited(panel=COMPUTATION)
+    shard_size: int = inherited(panel=COMPUTATION, minimum=1)
     batch_tokens: int | None = option(
-        None, panel=COMPUTATION, minimum=1,
-        applies=when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None), shown="1024 on a CPU, 65536 on a GPU",
-        recorded=False
-    )  # fmt: skip
+        None, panel=COMPUTATION, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False
+    )
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and the number of models."""

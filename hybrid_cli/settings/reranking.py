@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.common import (
@@ -34,7 +33,7 @@ A_RUN = "a run"  # fact about the input of `rerank`
 
 
 @settings(kw_only=True)
-class Pairs(encoders.Pairs, Settings):
+class Pairs(Settings):
     """Input of a reranker: query and document. Defaults come from the model.
 
     Attributes:

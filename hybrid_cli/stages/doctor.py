@@ -93,7 +93,7 @@ def torch_and_gpu() -> list[Check]:
         checks.append(Check("GPU", False, "no NVIDIA driver", needed=False, advice="training runs on the CPU"))
     native = has_bf16(gpus)
     state = "native" if native else "emulated or slow"
-    return [*checks, Check("bf16", native, state, needed=False, advice="" if native else "encode with --dtype int8")]
+    return [*checks, Check("bf16", native, state, needed=False, advice="" if native else "encode with --dtype fp32")]
 
 
 def has_bf16(gpus: list[str]) -> bool:

@@ -31,7 +31,6 @@ from hybrid_cli.indexes.shards import (
     shard_path,
     truncate_vectors,
 )
-from hybrid_cli.indexes.workers import pick_devices
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.opening.dense import info_of, open_dense, read_info
 from hybrid_cli.opening.exact import model_of, query_encoder
@@ -50,7 +49,6 @@ from hybrid_cli.workflows.encoding import (
     blocks_encoder,
     check_encoder,
     check_indexes,
-    encode_on,
     on_cluster,
     open_encoders,
     precision,
@@ -129,8 +127,7 @@ def _encode(settings: Encode) -> Path:
     if output.up_to_date:
         return _check_recall(settings, output)
     set_all_threads(settings.threads)
-    devices = pick_devices(settings.devices)
-    elsewhere = bool(devices) or settings.ray_address is not None
+    elsewhere = bool(settings.devices) or settings.ray_address is not None
     recipe, encoder = open_encoders(settings, "cpu" if elsewhere else settings.device, dtype, changes)
     texts, total = texts_in(source, kind)
     if not total:
@@ -142,11 +139,8 @@ def _encode(settings: Encode) -> Path:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe, artifacts.hard_link)
         with progress("encode", partial(shard_path, work), total, settings.shard_size) as advance:
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
-            if devices:
-                encode_on(devices, settings, work, total, resolved, advance)
-            else:
-                encoded = blocks_encoder(settings, encoder, of_queries, resolved)
-                encode_texts(work, texts, encoded, of_queries, settings, advance)
+            encoded = blocks_encoder(settings, encoder, of_queries, resolved)
+            encode_texts(work, texts, encoded, of_queries, settings, advance)
         storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = _info(encoder, total, truncated)
@@ -182,7 +176,7 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind, changes: dict[str
         problem = f"{names[0]}: `search` encodes the queries of a sparse encoder; omit --split and --queries"
         raise InputError(problem, code="option-does-not-apply", path=names[0], kind="sparse")
     settings = on_cluster(settings)
-    dtype = precision(settings, quantized=False)
+    dtype = precision(settings)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {
@@ -234,7 +228,7 @@ def _import(settings: Encode, path: Path) -> Path:
     changes = settings.contract()
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
-    dtype: Any = precision(settings, quantized=False) if OF_TRANSFORMER in facts else ""
+    dtype: Any = precision(settings) if OF_TRANSFORMER in facts else ""
     recorded = _without_contract(settings.recorded(input=TEXTS, encoder=facts))
     inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
     inputs |= {"ids": settings.ids} if settings.ids else {}

@@ -12,7 +12,7 @@ import torch
 from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.cross_encoder import Reranker, load_reranker
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError, option_error
@@ -99,10 +99,10 @@ def _score_examples(settings: Rerank) -> Path:
     return output.path
 
 
-def _load(settings: Rerank) -> CrossEncoder:
+def _load(settings: Rerank) -> Reranker:
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return CrossEncoder.load(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
+    return load_reranker(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
 
 
 def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Run, work: Path) -> Reranking:

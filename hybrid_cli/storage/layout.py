@@ -32,6 +32,7 @@ LABELS = "labels"
 # encoder
 CONTRACT = "encoder.json"
 MODULES = "modules.json"  # files of sentence-transformers
+LIBRARY_CONFIG = "config_sentence_transformers.json"
 WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"

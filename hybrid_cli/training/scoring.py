@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import console
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.cross_encoder import Reranker
 from hybrid_cli.encoders.reranking import write_scores
 from hybrid_cli.errors import path_error
 from hybrid_cli.storage import SCHEMAS, Kind, layout
@@ -37,13 +37,13 @@ class ScoredExamples:
 
     examples: Examples
     folder: Path
-    load: Callable[[], CrossEncoder]
+    load: Callable[[], Reranker]
     shard_size: int = SHARD_PAIRS
     batch_tokens: int | None = None
     qids: pl.Series | None = None
 
     @cached_property
-    def _model(self) -> CrossEncoder:
+    def _model(self) -> Reranker:
         return self.load()
 
     def score(self) -> int:

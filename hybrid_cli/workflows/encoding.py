@@ -18,16 +18,14 @@ from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
-from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import open_encoder, pick_device, pick_devices, pick_dtype, resolve
 from hybrid_cli.errors import option_error
-from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import Block, Encoded, Texts, block_encoder, encode_texts, missing_shards, shard_path
+from hybrid_cli.indexes.shards import Block, D, Encoded, Texts, block_encoder
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import DENSE_INDEX, INT8, TEXTS, as_names
-from hybrid_cli.settings.conversion import json_value
+from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, as_names
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
 from hybrid_cli.settings.sparse import OF_SPARSE
@@ -88,23 +86,11 @@ def set_all_threads(threads: int | None) -> None:
         set_threads(threads)
 
 
-def precision(settings: Encode, quantized: bool = True) -> Any:
-    """Return the precision with `auto` resolved, because it affects the vectors.
-
-    Args:
-        settings: settings of the command.
-        quantized: `int8` is possible: a dense encoder computes vectors of texts.
-
-    Raises:
-        InputError: int8 where it is not possible.
-    """
-    if settings.dtype == INT8:
-        if not quantized:
-            raise option_error("dtype", "int8", "only with a dense transformer; use fp32", code="option-does-not-apply")
-        return INT8
+def precision(settings: Encode) -> Any:
+    """Return the precision with `auto` resolved, because it affects the vectors."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     here = settings.ray_address is None
-    devices = workers.pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
+    devices = pick_devices(settings.devices) or [pick_device(settings.device) if here else settings.device]
     return names[pick_dtype(settings.dtype, devices[0])]
 
 
@@ -179,7 +165,7 @@ def on_cluster(settings: Encode) -> Encode:
 def blocks_encoder(
     settings: Encode, encoder: Encoder, of_queries: bool, resolved: dict[str, Any]
 ) -> Callable[[Iterable[Block]], Iterable[Encoded]]:
-    """Return the function that encodes blocks: with `encoder` in this process, or on a Ray cluster.
+    """Return the function that encodes blocks: with `encoder` in this process, or in others.
 
     Args:
         settings: settings of the command.
@@ -187,93 +173,30 @@ def blocks_encoder(
         of_queries: encode the texts as queries, not as documents.
         resolved: `dtype` and `contract` of the encoder.
     """
-    if settings.ray_address is None:
+    if settings.ray_address is None and not settings.devices:
         return partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
-    start = partial(_start, settings.of_worker(), of_queries, resolved)
-    return partial(cluster.map_blocks, settings, start, gpu=settings.device.startswith("cuda"))
+    return elsewhere(settings, partial(_start, of_queries, resolved))
 
 
-def _start(settings: Encode, of_queries: bool, resolved: dict[str, Any]) -> Callable[[Block], Encoded]:
-    """Open the encoder in a process of a cluster."""
+def elsewhere(
+    settings: Encode, start: Callable[[Encode, str], Callable[[Block], D]]
+) -> Callable[[Iterable[Block]], Iterable[D]]:
+    """Return the function that maps blocks in one process per device, or on a Ray cluster.
+
+    Args:
+        settings: settings of the command.
+        start: makes the function of a block, from the settings of its process and a device.
+    """
+    if settings.ray_address is not None:
+        of_process = partial(start, settings.of_worker(), settings.device)
+        return partial(cluster.map_blocks, settings, of_process, gpu=settings.device.startswith("cuda"))
+    devices = pick_devices(settings.devices)
+    settings = settings.changed(threads=settings.threads or max(1, cpu_count() // len(devices)))
+    return partial(cluster.map_blocks, settings, partial(start, settings), devices=devices)
+
+
+def _start(of_queries: bool, resolved: dict[str, Any], settings: Encode, device: str) -> Callable[[Block], Encoded]:
+    """Open the encoder in a process of its own."""
     set_all_threads(settings.threads)
-    _, encoder = open_encoders(settings, settings.device, resolved["dtype"], resolved["contract"])
+    _, encoder = open_encoders(settings, device, resolved["dtype"], resolved["contract"])
     return block_encoder(encoder, of_queries, settings.batch_tokens)
-
-
-def encode_on(
-    devices: list[str],
-    settings: Encode,
-    work: Path,
-    total: int,
-    resolved: dict[str, Any],
-    advance: Callable[[int], None],
-) -> None:
-    """Encode the missing shards in one process per device, which gets an equal share of them.
-
-    Args:
-        devices: full names of devices.
-        settings: settings of the command.
-        work: folder of the shards.
-        total: number of texts.
-        resolved: `dtype` and `contract` of the encoder.
-        advance: called with numbers of encoded texts.
-
-    Raises:
-        InputError, HybridError: see `workers.run`.
-    """
-    path_of = partial(shard_path, work)
-    run_on(devices, f"{__name__}.encode_share", settings, work, path_of, total, resolved, advance)
-
-
-def run_on(
-    devices: Sequence[str],
-    function: str,
-    settings: Encode,
-    work: Path,
-    path_of: Callable[[int], Path],
-    total: int,
-    resolved: dict[str, Any],
-    advance: Callable[[int], None],
-) -> None:
-    """Encode missing shards in one process per device, which gets an equal share of them.
-
-    Args:
-        devices: full names of devices.
-        function: see `workers.run`; encodes the `shards` of a job with `settings` on `device` into the folder `work`.
-        settings: settings of the command.
-        work: folder of the shards.
-        path_of: returns the path of a shard.
-        total: number of texts.
-        resolved: further values of the job.
-        advance: called with numbers of encoded texts.
-
-    Raises:
-        InputError, HybridError: see `workers.run`.
-    """
-    given = {name: json_value(getattr(settings, name)) for name in settings.given - {"devices"}}
-    given["threads"] = settings.threads or max(1, cpu_count() // len(devices))
-    missing = missing_shards(path_of, total, settings.shard_size)
-    shares = [missing[number :: len(devices)] for number in range(len(devices))]
-    jobs = {
-        f"{device} ({number})": {"settings": given, "work": str(work), "device": device, "shards": mine, **resolved}
-        for number, (device, mine) in enumerate(zip(devices, shares, strict=True))
-        if mine
-    }
-    workers.run(function, jobs, {"encoded": advance})
-
-
-def encode_share() -> None:
-    """Encode the shards of a job in this process; see `workers.serve`."""
-
-    def work(job: dict[str, Any], send: workers.Send) -> None:
-        settings = Encode(**job["settings"])
-        set_all_threads(settings.threads)
-        source, kind = source_of(settings)
-        _, encoder = open_encoders(settings, job["device"], job["dtype"], job["contract"])
-        texts, _ = texts_in(source, kind)
-        of_queries, wanted = kind == Kind.VECTORS, set(job["shards"])
-        encoded = partial(map, block_encoder(encoder, of_queries, settings.batch_tokens))
-        advance = partial(send, "encoded")
-        encode_texts(Path(job["work"]), texts, encoded, of_queries, settings, advance, wanted=wanted)
-
-    workers.serve(work)

@@ -398,13 +398,13 @@ class RerankerJudge:
         Raises:
             InputError: no such model, too few judgments, or none of grade 0 or of another grade.
         """
-        from hybrid_cli.encoders.cross_encoder import CrossEncoder
+        from hybrid_cli.encoders.cross_encoder import load_reranker
 
         grades = np.array([grade for _, grade in labelled])
         if len(grades) < _LEAST_LABELLED or not (grades <= 0).any() or not (grades > 0).any():
             reason = f"needs {_LEAST_LABELLED} judgments of people in the collection, of grade 0 and of others"
             raise option_error("qrels", None, reason, code="too-few-judgments", found=len(grades))
-        self._model, self._lock = CrossEncoder.load(model), threading.Lock()
+        self._model, self._lock = load_reranker(model), threading.Lock()
         self.name = in_one_word(model.rstrip("/").rpartition("/")[2])
         scores = np.array([self._score(question) for question, _ in labelled])
         shares = [float((grades >= grade).mean()) for grade in range(1, HIGHEST + 1)]

@@ -7,7 +7,7 @@ run resumes with the first missing one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import cluster, storage
+from hybrid_cli import storage
 from hybrid_cli.errors import option_error
-from hybrid_cli.indexes import workers
 from hybrid_cli.indexes.shards import Advance, Block, Texts, TextShards
 from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.builder import PostingsBuilder
@@ -27,10 +26,10 @@ from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.storage import disk, layout
-from hybrid_cli.workflows.encoding import run_on, source_of, texts_in
+from hybrid_cli.workflows.encoding import elsewhere
 
 if TYPE_CHECKING:
-    from hybrid_cli.encoders.sparse import SparseEncoder
+    from hybrid_cli.encoders.sparse import TermWeights
 
 AT_ONCE = 256  # texts between two updates of the progress bar
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
@@ -60,21 +59,21 @@ def quantization_steps(settings: Encode, counts: bool) -> int:
     return steps
 
 
-def open_sparse(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> SparseEncoder:
+def open_sparse(settings: Encode, device: str, dtype: Any, changes: dict[str, Any]) -> TermWeights:
     """Return the sparse encoder of the settings with a changed contract; set the threads of PyTorch."""
     import torch
 
-    from hybrid_cli.encoders.sparse import SparseEncoder
+    from hybrid_cli.encoders.sparse import load_sparse
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     name = as_names(settings.model)[0]
-    return SparseEncoder.load(name, device=device, dtype=dtype, architecture=settings.architecture, **changes)
+    return load_sparse(name, device=device, dtype=dtype, architecture=settings.architecture, **changes)
 
 
 def encode_documents(
     settings: Encode,
-    encoder: SparseEncoder,
+    encoder: TermWeights,
     folder: Path,
     texts: Iterable[Texts],
     total: int,
@@ -91,45 +90,27 @@ def encode_documents(
         folder: folder of the unfinished index.
         texts: tables with the columns id, title, text.
         total: number of documents.
-        resolved: `steps` (see `SparseEncoder.document_weights`), `dtype` and `contract` of the encoder.
+        resolved: `steps` (see `TermWeights.document_weights`), `dtype` and `contract` of the encoder.
         advance: called with numbers of encoded texts.
 
     Raises:
-        InputError, HybridError: see `workers.run`.
+        InputError, HybridError: see `cluster.map_blocks`.
     """
-    devices = workers.pick_devices(settings.devices)
-    if not devices:
-        weighted: Callable[[Iterable[Block]], Iterable[Weighted]]
-        if settings.ray_address is None:
-            weighted = partial(map, _block_weights(encoder, resolved["steps"], settings.batch_tokens))
-        else:
-            start = partial(_start, settings.of_worker(), resolved, settings.device)
-            weighted = partial(cluster.map_blocks, settings, start, gpu=settings.device.startswith("cuda"))
-        encode_weights(folder, texts, weighted, settings.shard_size, advance)
-        return
-    path_of = partial(weight_shard, folder)
-    run_on(devices, f"{__name__}.encode_share", settings, folder, path_of, total, resolved, advance)
+    weighted: Callable[[Iterable[Block]], Iterable[Weighted]]
+    if settings.ray_address is None and not settings.devices:
+        weighted = partial(map, _block_weights(encoder, resolved["steps"], settings.batch_tokens))
+    else:
+        weighted = elsewhere(settings, partial(_start, resolved))
+    encode_weights(folder, texts, weighted, settings.shard_size, advance)
 
 
-def encode_share() -> None:
-    """Encode the shards of a job in this process; see `workers.serve`."""
-
-    def work(job: dict[str, Any], send: workers.Send) -> None:
-        settings, wanted = Encode(**job["settings"]), set(job["shards"])
-        texts, _ = texts_in(*source_of(settings), settings.expansion)
-        weighted = partial(map, _start(settings, job, job["device"]))
-        encode_weights(Path(job["work"]), texts, weighted, settings.shard_size, partial(send, "encoded"), wanted)
-
-    workers.serve(work)
-
-
-def _start(settings: Encode, resolved: dict[str, Any], device: str) -> Callable[[Block], Weighted]:
+def _start(resolved: dict[str, Any], settings: Encode, device: str) -> Callable[[Block], Weighted]:
     """Open the encoder in a process of its own."""
     encoder = open_sparse(settings, device, resolved["dtype"], resolved["contract"])
     return _block_weights(encoder, resolved["steps"], settings.batch_tokens)
 
 
-def _block_weights(encoder: SparseEncoder, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
+def _block_weights(encoder: TermWeights, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
     """Return the function that computes the weights of a block."""
     tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
 
@@ -150,7 +131,6 @@ def encode_weights(
     weighted: Callable[[Iterable[Block]], Iterable[Weighted]],
     size: int,
     advance: Advance,
-    wanted: Collection[int] | None = None,
 ) -> None:
     """Encode documents to shards of `size`.
 
@@ -160,10 +140,9 @@ def encode_weights(
         weighted: computes the weights of blocks, in order.
         size: number of documents of a shard.
         advance: called with the number of encoded texts.
-        wanted: numbers of the shards to encode; None encodes those that do not exist.
     """
     (folder / layout.WEIGHT_SHARDS).mkdir(exist_ok=True)
-    shards = TextShards(texts, partial(weight_shard, folder), size, AT_ONCE, wanted=wanted)
+    shards = TextShards(texts, partial(weight_shard, folder), size, AT_ONCE)
     shards.encode(weighted, _write_shard, advance)
 
 

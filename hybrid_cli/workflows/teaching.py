@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
+from hybrid_cli.encoders.cross_encoder import is_reranker, load_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.exact import query_encoder
@@ -72,7 +72,7 @@ def taught(
     teacher, file = settings.teacher, work / layout.SCORED
     for first in parallel.first_alone():
         if first and not file.exists():
-            job = ScoredExamples(examples, work / layout.SCORES, lambda: CrossEncoder.load(teacher, **how), SHARD_PAIRS)
+            job = ScoredExamples(examples, work / layout.SCORES, lambda: load_reranker(teacher, **how), SHARD_PAIRS)
             job.score()
             with storage.replacing(file) as scratch:
                 record = Record(Kind.EXAMPLES, settings.command)

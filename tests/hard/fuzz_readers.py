@@ -363,29 +363,6 @@ def combination_json(content: dict[str, Any], edits: Edits) -> None:
             assert make_typed(composite.CombinationRecipe, json.loads(json.dumps(asdict(found))), "again") == found
 
 
-_MODEL: dict[str, Any] = {
-    "modules.json": [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ],
-    "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
-    "sentence_bert_config.json": {"max_seq_length": 128},
-    "config_sentence_transformers.json": {"prompts": {"query": "q: ", "document": ""}},
-}
-
-
-@target(changed(_MODEL), st.lists(EDIT, max_size=1))
-def sentence_transformers(content: dict[str, Any], edits: Edits) -> None:
-    """The files of a sentence-transformers model."""
-    present = [name for name in _MODEL if name in content]
-    files = {name: as_json(content[name], edits if name == "modules.json" else []) for name in present}
-    with folder_of(files) as folder:
-        found = accepted(lambda: read_contract(folder), False)
-        if found is not None:
-            (folder / layout.CONTRACT).write_text(json.dumps(found.to_dict()), "utf-8")
-            assert read_contract(folder) == found
-
-
 _WEIGHTS = {
     "runs": ["a", "b"], "weights": [0.3, 0.7], "measure": "MRR@10", "method": "minmax", "missing": "zero",
     "normalize": None, "rrf_k": None, "judged": ["1"],

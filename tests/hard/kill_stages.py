@@ -102,7 +102,6 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
     "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
     "encode (binary)": ("encode dense --index-type binary --threads 1 --output out", "--index-type fp16", 1),
-    "encode (int8)": ("encode tiny --model bert --dtype int8 --threads 1 --output out", "--dtype fp32", 0),
     "encode (two models)": ("encode tiny --model bert,bert-2 --threads 1 --output out", "--combine sum", 2),
     "encode (static)": ("encode tiny --model static --threads 1 --output out", "--vector-dtype float16", 2),
     "encode (ensemble)": ("encode tiny --model ensemble --shard-size 4 --threads 1 --output out", "--dtype bf16", 2),

@@ -12,8 +12,6 @@ from hybrid_cli.encoders.contract import (
     SIDES,
     TRANSFORMER,
     Contract,
-    RerankerFiles,
-    TextForm,
     TowerFiles,
     differences,
     read_contract,
@@ -132,7 +130,7 @@ class PublishedModel:
         """`transformer`."""
         return TRANSFORMER
 
-    def contract(self, side: str | None = None) -> Contract:
+    def contract(self) -> Contract:
         """Return the contract that follows from the form; of two joined towers that have contracts, their contract."""
         return _of_towers(self.folder) or Contract(**structure(self.folder))
 
@@ -141,10 +139,6 @@ class PublishedModel:
         if is_two_folders(self.folder):
             return replace(stored_encoder(self.folder / side).tower(side), projection=None)
         return TowerFiles(self.folder, read=partial(read_weights, self.folder, side))
-
-    def notes(self, contract: TextForm) -> list[str]:
-        """Return nothing."""
-        return []
 
 
 def _of_towers(folder: Path) -> Contract | None:
@@ -211,19 +205,9 @@ def _wrapper(names: Collection[str]) -> str | None:
     return next((prefix for prefix in WRAPPERS if names and all(name.startswith(prefix) for name in names)), None)
 
 
-class Published:
-    """Published checkpoints, by the names of their weights."""
-
-    def encoder(self, folder: Path) -> PublishedModel | None:
-        """Return the encoder in a folder of two towers, of a published form, or in a wrapper; None for another one."""
-        names = {} if is_two_folders(folder) else shapes(folder)
-        plain = layout_of(names) == PLAIN and _wrapper(names) is None
-        learners = any(name.startswith(LEARNERS) for name in names)
-        return None if plain and not learners and not is_two_folders(folder) else PublishedModel(folder)
-
-    def reranker(self, folder: Path, train: bool) -> RerankerFiles | None:
-        """Return None: no published form is a reranker."""
-        return None
-
-
-READER = Published()
+def published_model(folder: Path, known: Mapping[str, Any] | None = None) -> PublishedModel | None:
+    """Return the encoder in a folder of two towers, of a published form, or in a wrapper; None for another one."""
+    names = {} if is_two_folders(folder) else shapes(folder)
+    plain = layout_of(names) == PLAIN and _wrapper(names) is None
+    learners = any(name.startswith(LEARNERS) for name in names)
+    return None if plain and not learners and not is_two_folders(folder) else PublishedModel(folder)
