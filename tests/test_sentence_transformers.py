@@ -301,8 +301,9 @@ def test_modules_of_other_code_or_folders_are_refused(model: Callable[[str], Pat
         open_encoder(folder)
 
 
-def test_weights_in_a_pickle_are_refused(model: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("part", ["", "2_Dense"])
+def test_weights_in_a_pickle_are_refused(model: Callable[[str], Path], part: str) -> None:
     folder = model("dense")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / part / "model.safetensors").rename(folder / part / "pytorch_model.bin")
     with raises("no-weights"):
         open_encoder(folder)

@@ -54,7 +54,7 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names in the order in w
 def open_in_library(kind: str, folder: Path) -> Any:
     """Return a model as an object of sentence-transformers, in fp32 on the CPU.
 
-    Nothing is downloaded, no code of the folder runs, and weights are safetensors, or tensors of a pickle alone.
+    Nothing is downloaded, no code of the folder runs, and weights are safetensors.
 
     Args:
         kind: `SentenceTransformer`, `SparseEncoder` or `CrossEncoder`.
@@ -71,6 +71,10 @@ def open_in_library(kind: str, folder: Path) -> Any:
                 refuse_pickles(file.parent)
                 read_config(file.parent)
     listed_modules(folder)
+    for file in folder.rglob("pytorch_model*.bin"):
+        if not any(file.parent.glob("*.safetensors")):
+            problem = "has no model.safetensors; convert pickles (.bin) with hybrid convert-checkpoint"
+            raise path_error(file.parent, problem, code="no-weights")
     silence_transformers()
     with opening(folder):
         import sentence_transformers
