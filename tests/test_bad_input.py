@@ -77,67 +77,37 @@ def test_a_missing_file_is_named(here: Path, command: str) -> None:
     assert str(done.fields.get("path", done.fields.get("value"))) == "nothing.parquet"
 
 
-READING_TABLES = (
-"index-bm25",
-"encode --queries",
-"mine-negatives --qrels",
-"evaluate"
-,)  # fmt: skip
-
-
-@pytest.mark.parametrize("command", READING_TABLES)
+@pytest.mark.parametrize("command", ["index-bm25", "encode --queries", "mine-negatives --qrels", "evaluate"])
 def test_a_truncated_parquet_file_is_named(here: Path, made: Path, command: str) -> None:
     Path("cut.parquet").write_bytes((made / "bm25.parquet").read_bytes()[:-9])
     refused(*typed(command, "cut.parquet"), problem="damaged", path="cut.parquet", code=1)
 
 
-@pytest.mark.parametrize(
-    ("command", "needed"),
-    [
-        ("index-bm25", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
-        ("encode", "has no column 'docid' (found: a); a corpus file needs docid, title, text"),
-        ("search --queries", "no column known for the id (columns: a); name its columns qid and text"),
-        ("mine-negatives run:", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
-        ("train-dense", "has no column 'qid' (found: a); a training examples file needs qid, query, docid"),
-        ("fuse", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
-        ("evaluate", "has no column 'qid' (found: a); a run file needs qid, docid, rank, score"),
-        ("evaluate --qrels", "no column known for the qid (columns: a); name its columns qid, docid and relevance"),
-    ],
-)
-def test_a_file_of_another_schema_is_refused_with_the_columns_needed(here: Path, command: str, needed: str) -> None:
+READING_COLUMNS = ("index-bm25", "encode", "search --queries", "mine-negatives run:", "train-dense", "fuse", "evaluate")
+
+
+@pytest.mark.parametrize("command", [*READING_COLUMNS, "evaluate --qrels"])
+def test_a_file_of_another_schema_is_refused(here: Path, command: str) -> None:
     pl.DataFrame({"a": [1]}).write_parquet("other.parquet")
     refused(*typed(command, "other.parquet"), problem="no-such-column", path="other.parquet")
 
 
 @pytest.mark.parametrize(
-    ("command", "path", "words"),
+    ("command", "path"),
     [
-        ("index-bm25", "bm25.parquet", refusal("other-kind", path="bm25.parquet")),
-        ("index-bm25", "bm25", refusal("other-kind", path="bm25")),
-        ("encode --model", "collection", refusal("other-kind", path="collection")),
-        ("rerank", "dense", refusal("other-kind", path="dense")),
-        ("encode --model", "bm25.parquet", refusal("no-such-model")),
-        (
-            "search --index",
-            "collection",
-            refusal("other-kind", path="collection"),
-        ),
-        (
-            "mine-negatives --index",
-            "dense",
-            refusal("other-kind", path="dense"),
-        ),
-        ("train-dense", "bm25", refusal("other-kind", path="bm25")),
-        ("fuse --index", "bm25.parquet", refusal("other-kind", path="bm25.parquet")),
-        ("evaluate --qrels", "bm25.parquet", refusal("other-kind", path="bm25.parquet")),
-        ("export", "bm25", refusal("unknown-choice", option="format")),
-        ("prepare beir", "collection", refusal("no-such-file", path="corpus.jsonl")),
+        ("index-bm25", "bm25.parquet"),
+        ("index-bm25", "bm25"),
+        ("encode --model", "collection"),
+        ("rerank", "dense"),
+        ("search --index", "collection"),
+        ("mine-negatives --index", "dense"),
+        ("train-dense", "bm25"),
+        ("fuse --index", "bm25.parquet"),
+        ("evaluate --qrels", "bm25.parquet"),
     ],
 )
-def test_an_artifact_of_another_kind_is_refused_with_its_kind(
-    here: Path, command: str, path: str, words: str | Refusal
-) -> None:
-    refused(*typed(command, path), problem=words)
+def test_an_artifact_of_another_kind_is_refused(here: Path, command: str, path: str) -> None:
+    refused(*typed(command, path), problem="other-kind", path=path)
 
 
 def collection(change: Callable[[str, pl.DataFrame], pl.DataFrame]) -> Path:
@@ -209,10 +179,8 @@ def changed_run(**columns: Any) -> Path:
 
 
 SECOND = pl.int_range(pl.len()) == 1
-READING_RUNS = ("fuse",)
 
 
-@pytest.mark.parametrize("command", READING_RUNS)
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
@@ -232,11 +200,9 @@ READING_RUNS = ("fuse",)
     ],
     ids=["nan", "twice", "no id", "empty id"],
 )
-def test_an_invalid_run_is_refused_with_row_and_ids(
-    here: Path, command: str, columns: dict[str, Any], problem: str | Refusal
-) -> None:
+def test_an_invalid_run_is_refused_with_row_and_ids(here: Path, columns: dict[str, Any], problem: Refusal) -> None:
     changed_run(**columns)
-    refused(*typed(command, "run.parquet"), problem=problem, path="run.parquet")
+    refused(*typed("fuse", "run.parquet"), problem=problem, path="run.parquet")
 
 
 def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,36 +340,22 @@ def test_text_that_cannot_be_stored_is_refused(here: Path, command: str, text: s
     refused(*(text if word == "{}" else word for word in command.split()), problem=words)
 
 
-FILES: list[tuple[str, str | bytes, str, Refusal]] = [
-    (
-        "x.jsonl",
-        '{"id":"1","text":' + DEEP + "}",
-        "prepare trec x.jsonl -o out",
-        refusal("not-json", path="x.jsonl", line=1),
-    ),
-    ("x.json", DEEP, "inspect x.json", refusal("not-json", path="x.json")),
-    ("x.json", b"\xff\xfe", "inspect x.json", refusal("not-json", path="x.json")),
-    (
-        "x.yaml",
-        DEEP,
-        "evaluate collection --split test bm25.parquet --config x.yaml",
-        refusal("not-yaml", path="x.yaml"),
-    ),
-    (
-        "x.yaml",
-        "a: \0",
-        "evaluate collection --split test bm25.parquet --config x.yaml",
-        refusal("not-yaml", path="x.yaml"),
-    ),
+EVALUATE = "evaluate collection --split test bm25.parquet --config x.yaml"
+FILES: list[tuple[str, str | bytes, str, str]] = [
+    ("x.jsonl", '{"id":"1","text":' + DEEP + "}", "prepare trec x.jsonl -o out", "not-json"),
+    ("x.json", DEEP, "inspect x.json", "not-json"),
+    ("x.json", b"\xff\xfe", "inspect x.json", "not-json"),
+    ("x.yaml", DEEP, EVALUATE, "not-yaml"),
+    ("x.yaml", "a: \0", EVALUATE, "not-yaml"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "command", "words"), FILES)
+@pytest.mark.parametrize(("name", "content", "command", "problem"), FILES)
 def test_a_file_that_cannot_be_parsed_is_refused(
-    here: Path, name: str, content: str | bytes, command: str, words: str | Refusal
+    here: Path, name: str, content: str | bytes, command: str, problem: str
 ) -> None:
     write(name, content)
-    refused(*command.split(), problem=words)
+    refused(*command.split(), problem=problem, path=name)
 
 
 OPENED_IN = [
@@ -629,14 +581,15 @@ def test_a_file_without_permission_is_named_and_not_called_the_output(
     assert "permission denied" in message.lower()
 
 
-LONG_limits = "word " * 300
+WORDS = "word " * 300
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize(
     ("limit", "problem"),
     [("line", "line-too-long"), ("columns", "too-many-columns"), ("expansion", "expands-too-much")],
@@ -646,7 +599,7 @@ def test_a_file_over_a_limit_is_refused_and_the_option_raises_it(
 ) -> None:
     monkeypatch.setattr(input_files, "FREE", 10)
     wide = "\t".join(["id", "text", *(f"c{number}" for number in range(40))])
-    docs = write_lines(Path("docs.tsv"), wide, "\t".join(["a", LONG_limits, *["x"] * 40]))
+    docs = write_lines(Path("docs.tsv"), wide, "\t".join(["a", WORDS, *["x"] * 40]))
     if limit == "expansion":
         docs = Path("docs.tsv.gz")
         docs.write_bytes(gzip.compress(Path("docs.tsv").read_bytes()))
@@ -657,6 +610,7 @@ def test_a_file_over_a_limit_is_refused_and_the_option_raises_it(
     assert [row[0] for row in corpus_of(Path("out"))] == ["a"]
 
 
+@pytest.mark.usefixtures("empty_folder")
 def test_a_link_that_leaves_the_folder_is_left_out_with_a_count() -> None:
     write_lines(Path("secret.txt"), "of this machine")
     write_lines(Path("docs/a.txt"), "a document")
@@ -668,6 +622,7 @@ def test_a_link_that_leaves_the_folder_is_left_out_with_a_count() -> None:
     assert [row[2] for row in corpus_of(Path("out"))] == ["a document"]
 
 
+@pytest.mark.usefixtures("empty_folder")
 def test_a_named_file_of_a_folder_that_is_a_link_out_of_it_is_refused() -> None:
     write_lines(Path("corpus.jsonl"), {"_id": "a", "text": "of this machine"})
     write_lines(Path("beir/queries.jsonl"), {"_id": "q", "text": "a query"})

@@ -16,7 +16,6 @@ from hybrid_cli.evaluation.buckets import (
     document_length,
     easy_hard,
     lexical_overlap,
-    means,
     query_length,
     share_above_sparse,
     targets,
@@ -104,15 +103,3 @@ def test_overlap_counts_distinct_terms_in_title_or_text() -> None:
         "none": "0", "quarter": "(0, .25]", "half": "(.25, .5]", "most": "(.5, .75]", "nearly": "(.75, 1)", "all": "1",
     }  # fmt: skip
     assert list(dict.fromkeys(bucket_of(found).values())) == list(found.labels)
-
-
-def test_weighted_bucket_means_equal_the_overall_mean() -> None:
-    rows = [(run, "MRR", f"q{n}", value) for run in ("b", "a") for n, value in enumerate((0.1, 0.5, 1.0, 0.25))]
-    values = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row")
-    buckets = query_length(as_queries({"q0": "w " * 9, "q1": "w", "q2": "w w", "q3": "w " * 5}))
-    found = means(values, buckets, "MRR")
-    assert found.filter(run="a").select("bucket", "queries", "mean").rows() == [
-        ("up to 4", 2, 0.75), ("5-8", 1, 0.25), ("9-12", 1, 0.1),
-    ]  # fmt: skip
-    assert found["run"].to_list() == ["b", "a"] * 3
-    assert (found["queries"] * found["mean"]).sum() == pytest.approx(values["value"].sum())

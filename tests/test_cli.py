@@ -13,14 +13,12 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Done, Refusal, hybrid, refusal, refused
-from small_artifacts import write_folder
+from command import Done, Refusal, hybrid, refusal
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.cli import removed, run
 from hybrid_cli.console import Notice
-from hybrid_cli.reporting.snippets import snippet
 from hybrid_cli.settings import COMMANDS, Settings
 from hybrid_cli.settings.common import Overwrites
 from hybrid_cli.storage import Kind
@@ -363,13 +361,6 @@ def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str
     assert "'hybrid_cli[bench]'" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(4.21, "4.2s"), (96, "1m 36s"), (59.94, "59.9s"), (3600, "1h 00m"), (7500, "2h 05m")]
-)
-def test_durations_have_at_most_two_units(seconds: float, words: str) -> None:
-    assert console.duration(seconds) == words
-
-
 def test_progress_of_a_resumed_step_counts_the_work_of_this_call(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,17 +413,6 @@ def test_notices_are_heard_with_their_codes_and_fields(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "warning: second\nthird\n"
 
 
-def test_the_last_unit_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("hybrid_cli.console.time.monotonic", lambda: now[0])
-    with console.progress("train", 10, "steps") as advance:
-        for seconds, steps in ((31.0, 9), (62.0, 1)):
-            now[0] = seconds
-            advance(steps)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["train: 9 steps in 31.0s (0.3/s), 90%", "train: 10 steps in 1m 02s (0.2/s)"]
-
-
 def test_details_are_printed_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = hybrid("inspect", "absent", "--log-file", "run.log")
@@ -455,27 +435,3 @@ def test_a_log_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert done.is_problem("not-writable", option="log_file", path=log)
     assert hybrid("doctor", "-q", "-v").is_problem("conflicting-options", option="quiet")
-
-
-def test_messages_are_appended_to_logs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("note.txt").write_text("mine\n")
-    Path("settings.yaml").write_text("log-file: [a, b]\n")
-    refused("doctor", "--log-file", "note.txt", problem="foreign-file", option="log_file", path="note.txt")
-    write_folder(Path("index"))
-    refused("doctor", "--log-file", "index/run.log", problem="inside-artifact", path="index/run.log", artifact="index")
-    refused("doctor", "--log-file", "", problem="missing-value", option="log_file")
-    refused("doctor", "--config", "settings.yaml", problem="missing-value", option="log_file")
-    command = ("fuse", "a.run", "b.run", "--overwrite", "--output", "./out.parquet", "--log-file", "out.parquet")
-    refused(*command, problem="replaces-input", option="log_file", path="out.parquet")
-
-
-def test_a_snippet_starts_near_the_words_of_the_query() -> None:
-    text = "Salt. " + "Nothing of interest is here. " * 20 + "Sea water holds salt. " + "The end. " * 20
-    shown = snippet(text, "salt in sea water", 100)
-    assert "Sea water holds salt." in shown
-    assert shown.startswith("... ")
-    assert shown.endswith(" ...")
-    assert len(shown) <= 110
-    assert snippet("short\n text", "absent") == "short text"
-    assert snippet("x" * 500, "absent", 100) == "x" * 100 + " ..."

@@ -67,24 +67,6 @@ def test_the_reference_has_a_page_for_every_command_with_every_option(reference:
         assert not {option for option in options - {"--overwrite"} if option not in reference[name]}
 
 
-def test_the_page_lists_the_shared_options_of_the_command_line(reference: dict[str, str]) -> None:
-    """Every option that is no field of the settings class, and `--overwrite`, as the command line parses it."""
-    page = reference["index.md"]
-    table = page.partition("## Options of every command\n\n")[2].partition("\n\n")[0]
-    listed = {row[0].strip("`"): row for row in map(cells, table.splitlines()[2:])}
-    found = set()
-    for kind in COMMANDS:
-        for option in parameters(kind):
-            if option.name in kind.declared() and option.name != "overwrite":
-                continue
-            spelled = ", ".join(option.opts)
-            found.add(spelled)
-            assert listed[spelled][1].strip("`") == (option.metavar or "")
-            described = listed[spelled][3].removesuffix(" Commands that write an artifact.")
-            assert described == option.help.partition(" [")[0], "without the variants of `search --overwrite`"
-    assert found == set(listed)
-
-
 def cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
 
@@ -275,10 +257,6 @@ def test_the_readme_begins_with_commands_and_has_at_most_120_lines() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert any(line.startswith("hybrid ") for line in lines[:15])
     assert len(lines) <= 120
-
-
-def test_the_guide_has_at_most_25000_words() -> None:
-    assert sum(len(page.read_text("utf-8").split()) for page in GUIDE) <= 25_000
 
 
 def test_the_table_of_stages_is_complete() -> None:

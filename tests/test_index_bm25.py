@@ -164,14 +164,6 @@ def test_a_document_adds_only_its_most_frequent_terms() -> None:
     assert set(expanded({"q": 1.0}, documents, Rm3(2, 10, 0.5))) == {"q", "a", "b"}
 
 
-def test_a_weight_of_one_keeps_the_query() -> None:
-    assert expanded({"q": 2.0}, [({"a": 1.0}, 1.0)], Rm3(10, 10, 1.0)) == {"a": 0.0, "q": 1.0}
-
-
-def test_a_query_without_feedback_documents_is_not_expanded() -> None:
-    assert expanded({"q": 2.0, "p": 2.0}, [], RM3) == {"p": 0.25, "q": 0.25}
-
-
 @pytest.mark.parametrize(
     ("term", "df", "may"),
     [("ab", 10, True), ("a", 1, False), ("a" * 21, 1, False), ("don't", 1, False), ("é2", 1, False), ("ab", 11, False)],

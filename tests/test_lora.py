@@ -28,7 +28,6 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
-from hybrid_cli.training import dense
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -103,19 +102,6 @@ def test_an_adapter_made_by_peft_is_opened(models: dict[str, Path], tmp_path: Pa
     np.testing.assert_allclose(vectors, last_states(model, tmp_path / "theirs"), atol=1e-6, rtol=1e-5)
     encoder.save(tmp_path / "saved")
     np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_documents(TITLES, TEXTS), vectors)
-
-
-def test_a_base_in_bf16_trains_the_same_adapter(
-    made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Autocast would cast its frozen layers in every call."""
-    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "precision": "bf16"}
-    plan |= {"dev": made / "train.parquet", "eval_steps": 2}
-    ours = train_dense(made / "train.parquet", output=tmp_path / "bf16", **plan)
-    monkeypatch.setattr(dense, "cast_base", lambda model, precision: None)
-    theirs = train_dense(made / "train.parquet", output=tmp_path / "fp32", **plan)
-    for name, value in weights(ours).items():
-        np.testing.assert_array_equal(value, weights(theirs)[name])
 
 
 def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tmp_path: Path) -> None:

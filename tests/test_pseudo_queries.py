@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -273,21 +272,6 @@ def test_first_paragraphs_become_queries_and_the_rest_documents(tmp_path: Path, 
     shared = qrels.filter(pl.col("qid") == f"q:{prefix}.copied")["docid"].to_list()
     assert shared == [f"{prefix}.copied", f"{prefix}.other"]
     assert not set(queries["qid"]) & set(names)
-
-
-def test_docstrings_left_out_are_counted(tmp_path: Path, package: str) -> None:
-    counts = counts_of(prepare(docs_of(package, tmp_path / "made")))
-    assert counts["left_out"] == {"first paragraph too short": 1, "nothing after the first paragraph": 1}
-    assert counts["copies_merged"]["count"] == 1
-    assert counts["queries_with_several_documents"] == 1
-
-
-def test_reading_a_package_is_deterministic(tmp_path: Path) -> None:
-    made = [prepare(docs_of("rich", tmp_path / name)) for name in ("one", "two")]
-    one, two = (artifacts.read_manifest(path) for path in made)
-    assert one.fingerprint == two.fingerprint
-    assert one.counts["documents"] > 100
-    assert one.options["packages"] == {"rich": version("rich")}
 
 
 def test_the_split_is_seventy_ten_twenty_and_depends_on_the_seed() -> None:

@@ -221,7 +221,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reranker(examples: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_reranker(examples: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_reranker(examples, model=str(tiny_bert), output=tmp_path_factory.mktemp("out") / "reranker", **PLAN)
 
 
@@ -295,20 +295,27 @@ def test_matched_words_of_documents_are_masked(examples: Path, tiny_bert: Path) 
     assert changed
 
 
-def test_sentence_transformers_reads_the_output(reranker: Path) -> None:
+def test_sentence_transformers_reads_the_output(trained_reranker: Path) -> None:
     models = pytest.importorskip("sentence_transformers")
-    theirs = models.CrossEncoder(str(reranker), device="cpu")
-    model = CrossEncoder.load(reranker, device="cpu")
+    theirs = models.CrossEncoder(str(trained_reranker), device="cpu")
+    model = CrossEncoder.load(trained_reranker, device="cpu")
     pairs = [(query, model.input.document(title, text)) for query, title, text in PAIRS.rows() if "matrix" not in query]
     ours = model.scores(PAIRS.filter(~pl.col("query").str.contains("matrix")))[0]
     np.testing.assert_allclose(ours, theirs.predict(pairs), atol=1e-5)
     assert np.ptp(ours) > 1e-3
-    done = hybrid("export", reranker, "--format", "sentence-transformers", "--output", reranker.parent / "exported")
+    done = hybrid(
+        "export",
+        trained_reranker,
+        "--format",
+        "sentence-transformers",
+        "--output",
+        trained_reranker.parent / "exported",
+    )
     assert done.is_problem("unknown-choice", option="format")
 
 
-def test_only_the_document_is_cut_after_an_overlong_query(reranker: Path) -> None:
-    model = CrossEncoder.load(reranker, device="cpu")
+def test_only_the_document_is_cut_after_an_overlong_query(trained_reranker: Path) -> None:
+    model = CrossEncoder.load(trained_reranker, device="cpu")
     documents = [model.input.document(*row) for row in PAIRS.select("title", "text").rows()]
     encoded = model.tokens(PAIRS["query"].to_list(), documents)
     sides = [[pair.sequence_ids.count(side) for side in (0, 1)] for pair in encoded.encodings]
@@ -347,9 +354,9 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
     ],
 )
 def test_files_that_are_not_supported_are_refused(
-    reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal
+    trained_reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal
 ) -> None:
-    copy = changed(reranker, tmp_path / "copy")
+    copy = changed(trained_reranker, tmp_path / "copy")
     for name, content in files.items():
         (copy / name).write_text(content, "utf-8")
     with raises(words):

@@ -83,13 +83,6 @@ def test_samples_are_sentences_and_crops_are_parts_of_samples(tmp_path: Path) ->
     assert all(f" {crop} " in f" {text} " for crop, text in zip(crops["text"], sample["text"], strict=True))
 
 
-def test_crops_have_the_lengths_of_questions_but_at_least_three_words(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10)] * 30)
-    assert set(word_counts(drawn(corpus, "cropped", lengths=[1, 5, 400])["text"])) == {3, 5, 9}
-    assert set(word_counts(drawn(corpus, "cropped")["text"])) == set(range(3, 10))
-    assert drawn(corpus, "cropped")["text"].n_unique() > 50
-
-
 def test_words_with_a_letter_are_counted_in_every_script() -> None:
     texts = ["你好", "np.random.rng(1) -- __ a-b", "ทดสอบ x", "", "日本 é"]
     assert word_counts(pl.Series(texts)) == [word_count(text) for text in texts] == [2, 2, 3, 0, 3]

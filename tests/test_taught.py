@@ -28,7 +28,6 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
@@ -293,20 +292,6 @@ def test_an_encoder_teaches_the_documents_of_the_batch(examples: Path, tiny_bert
     assert abs(first) < 1e-4 < max(later)
     own = train_dense(examples, output=tmp_path / "own", in_batch=False, **plan)
     assert curve(own, "teacher_margin") != curve(tmp_path / "batch", "teacher_margin")
-
-
-def test_sparse_encoders_and_small_students_are_taught(
-    scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    plan = {**PLAN, "model": str(tiny_bert), "max_steps": 2}
-    sparse = train_sparse(scored, output=tmp_path / "sparse", architecture="splade", loss="margin-mse", **plan)
-    assert {"margin_mse", "query_flops"} < set(pl.read_parquet(sparse / layout.CURVE)["name"])
-    mixed = train_sparse(scored, output=tmp_path / "mixed", architecture="splade", distill="kl", **plan)
-    assert {"nll", "kl"} < set(pl.read_parquet(mixed / layout.CURVE)["name"])
-    lite = distill_lite(scored, output=tmp_path / "lite", teacher=str(tiny_bert), dim=4, distill="kl", **plan)
-    assert {"nll", "kl", "distillation"} < set(pl.read_parquet(lite / layout.CURVE)["name"])
-    with raises("other-kind", option="teacher"):
-        distill_lite(scored, output=tmp_path / "no", teacher=str(reranker), **plan)
 
 
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:

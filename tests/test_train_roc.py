@@ -11,8 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import raises
-from gradient_descent import TOLERANCE, errors, gradient_descent
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -161,17 +159,6 @@ def test_masking_changes_the_training_but_not_the_saved_encoder(
     np.testing.assert_array_equal(once, again)
 
 
-def test_gradient_caching_with_masking_makes_the_same_steps(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index, "learning_rate": 0.02, "clip": 1e9}
-    with gradient_descent() as plain:
-        train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
-    with gradient_descent() as cached:
-        train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
-    assert max(errors(cached, plain)) < TOLERANCE
-
-
 def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:
     opened = open_bm25(index)
     own = Bm25Vectors(opened, SignProjection(16), opened.docids)
@@ -185,17 +172,3 @@ def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) 
         assert sorted(places) == list(range(len(texts))), "a permutation"
         assert all(place != number for number, place in enumerate(places)), "never their own"
     np.testing.assert_array_equal(others.documents(docids[2:4]), others.documents(docids)[2:4])
-
-
-def test_the_control_changes_the_orthogonality_alone(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    plan = {**ROC, "model": str(tiny_bert), "index": index, "mask_matches": 0.0, "max_steps": 2}
-    train_dense(examples, output=tmp_path / "roc", **plan)
-    train_dense(examples, output=tmp_path / "roc-control", **plan, ortho_control=True)
-    roc, control = tmp_path / "roc", tmp_path / "roc-control"
-    assert curve(control, "nll")[0] == curve(roc, "nll")[0]
-    assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
-    train_dense(examples, output=tmp_path / "one", **{**plan, "batch_size": 1}, ortho_control=True)
-    with raises("missing-option", option="ortho_weight"):
-        train_dense(examples, output=tmp_path / "out", **{**plan, "loss": "nll", "index": None}, ortho_control=True)
