@@ -43,7 +43,7 @@ ablation_table = $(evaluate) $(ablation_runs) --measures $(MEASURES) --output $(
 ablations: $(SETUP) $(OUT)/bm25.$(TEST).parquet $(OUT)/before.$(TEST).parquet $(OUT)/bm25+before.$(TEST).parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
 	$(each_seed)
 	$(ablation_table) --overwrite > $(OUT)/ablations/table.txt
-	@$(ablation_table) --over-seeds --format markdown
+	@$(ablation_table) --study over-seeds --format markdown
 
 ablations-seed: $(ablation_rows:%=$(ablation)/%.$(TEST).parquet)
 

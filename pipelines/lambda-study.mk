@@ -16,7 +16,7 @@ lambda_table = $(evaluate) $(lambda_runs) --measures $(SPAR_MEASURES) --overlap-
 lambda-study: $(SETUP) $(OUT)/bm25.test.parquet  ## training queries and positives of Lambda on DATA, SEEDS of each row
 	$(each_seed)
 	$(lambda_table) --overwrite > $(OUT)/lambda-study/table.txt
-	@$(lambda_table) --over-seeds --baseline sampled --correction bonferroni --format markdown
+	@$(lambda_table) --study over-seeds --baseline sampled --correction bonferroni --format markdown
 
 lambda-study-seed: $(lambda_rows:%=$(lambda)/%.test.parquet)
 

@@ -40,7 +40,7 @@ lite_table = $(evaluate) $(lite_runs) --measures $(LITE_MEASURES) --output $(OUT
 lite: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## LITE, DrBoost and hybrids on DATA, SEEDS of each row
 	$(each_seed)
 	$(lite_table) --overwrite > $(OUT)/lite/table.txt
-	@$(lite_table) --over-seeds --baseline dpr32,bm25+dpr32,bm25+dpr --correction bonferroni --format markdown
+	@$(lite_table) --study over-seeds --baseline dpr32,bm25+dpr32,bm25+dpr --correction bonferroni --format markdown
 
 lite-seed: $(LITE_ROWS:%=$(lite)/%.$(TEST).parquet) $(LITE_ROWS:%=$(lite)/bm25+%.minmax.$(TEST).parquet) \
     $(LITE_RULED:%=$(lite)/bm25+%.sum.$(TEST).parquet) $(LITE_RULED:%=$(lite)/bm25+%.product.$(TEST).parquet)
@@ -116,7 +116,7 @@ drboost_table = $(evaluate) $(drboost_runs) --measures $(LITE_MEASURES) --output
 drboost: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## an ensemble of ROUNDS learners (2 to 6) on DATA, alone and with BM25
 	$(each_seed)
 	$(drboost_table) --overwrite > $(OUT)/lite/drboost.txt
-	@$(drboost_table) --over-seeds --baseline dpr32 --correction bonferroni --format markdown
+	@$(drboost_table) --study over-seeds --baseline dpr32 --correction bonferroni --format markdown
 
 drboost-seed: $(foreach row,dpr32 $(drboost_names),$(lite)/$(row).$(TEST).parquet $(lite)/bm25+$(row).minmax.$(TEST).parquet)
 

@@ -22,7 +22,7 @@ roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(roc_ou
 roc: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
 	$(each_seed)
 	$(roc_table) --overwrite > $(roc_out)/table.txt
-	@$(roc_table) --over-seeds --roc-against bm25 --baseline bm25+dense,bm25+clear --correction bonferroni --format markdown
+	@$(roc_table) --study over-seeds --roc-against bm25 --baseline bm25+dense,bm25+clear --correction bonferroni --format markdown
 	@$(MAKE) --no-print-directory $(roc_out)/report.html SEED=$(firstword $(SEEDS))
 
 roc-seed: $(ROC_ROWS:%=$(roc)/%.$(TEST).parquet)

@@ -31,7 +31,7 @@ spar: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## SPAR on DATA, SEEDS of each row: 
 	$(each_seed)
 	@$(MAKE) --no-print-directory $(OUT)/spar/shuffled.txt SEED=$(firstword $(SEEDS))
 	$(spar_table) --overwrite > $(OUT)/spar/table.txt
-	@$(spar_table) --over-seeds --baseline dense,bm25+dense --correction bonferroni --format markdown
+	@$(spar_table) --study over-seeds --baseline dense,bm25+dense --correction bonferroni --format markdown
 	@cat $(OUT)/spar/shuffled.txt
 
 spar-seed: $(SPAR_ROWS:%=$(spar)/%.$(TEST).parquet)

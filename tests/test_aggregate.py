@@ -1,4 +1,4 @@
-"""`evaluate --aggregate`: means over collections, parts and queries."""
+"""`evaluate --study aggregate`: means over collections, parts and queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def inputs(tmp_path: Path) -> list[str]:
 
 
 def test_parts_collections_and_queries_are_averaged(inputs: list[str]) -> None:
-    found = evaluate(inputs, aggregate=True)
+    found = evaluate(inputs, study="aggregate")
     assert isinstance(found, Aggregate)
     means = {(collection, run): mean for _, collection, run, mean in found.table.rows()}
     assert means["a", "bm25"] == 0.5
@@ -53,20 +53,20 @@ def test_parts_collections_and_queries_are_averaged(inputs: list[str]) -> None:
 
 
 def test_every_format_has_the_same_means(inputs: list[str]) -> None:
-    shown = hybrid("evaluate", "--aggregate", *inputs).out
+    shown = hybrid("evaluate", "--study", "aggregate", *inputs).out
     assert "c (2 parts)" in shown
     assert {"macro", "micro"} <= set(re.findall(r"\w+", shown))
     for form in ("markdown", "latex", "csv"):
-        text = hybrid("evaluate", "--aggregate", *inputs, "--format", form).out
+        text = hybrid("evaluate", "--study", "aggregate", *inputs, "--format", form).out
         assert ".4333" in text or "0.4333" in text
-    content = json.loads(hybrid("evaluate", "--aggregate", *inputs, "--format", "json").out)
+    content = json.loads(hybrid("evaluate", "--study", "aggregate", *inputs, "--format", "json").out)
     assert len(content["means"]) == 2 * 4
 
 
 def test_measurements_with_other_settings_are_named(tmp_path: Path, notices: Notices) -> None:
     files = [write(tmp_path, "a", relevance_level=1), write(tmp_path, "c/x", relevance_level=1, condensed=True)]
-    evaluate(files, aggregate=True)
+    evaluate(files, study="aggregate")
     assert notices.says("other-settings", path="c-x.parquet", expected="a.parquet", options=["condensed"])
     notices.clear()
-    evaluate([files[0], write(tmp_path, "c/y", relevance_level=1)], aggregate=True)
+    evaluate([files[0], write(tmp_path, "c/y", relevance_level=1)], study="aggregate")
     assert not notices.warnings

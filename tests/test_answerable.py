@@ -1,4 +1,4 @@
-"""`evaluate --answerable`: risk at coverage, and false hits of queries without an answer."""
+"""`evaluate --study answerable`: risk at coverage, and false hits of queries without an answer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_figures_by_hand(here: Path) -> None:
-    found = evaluate(["whole.trec", "cut.trec"], qrels=Path("qrels.tsv"), queries=Path("queries.tsv"), answerable=True)
+    found = evaluate(
+        ["whole.trec", "cut.trec"], qrels=Path("qrels.tsv"), queries=Path("queries.tsv"), study="answerable"
+    )
     assert isinstance(found, Answerable)
     assert (found.answerable, found.unanswerable, found.unjudged) == (4, 4, 2)
     whole, cut = found.runs
@@ -92,7 +94,7 @@ def test_figures_by_hand(here: Path) -> None:
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "latex"])
 def test_every_format_has_the_figures(here: Path, form: str) -> None:
-    words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "cut.trec", "--answerable", "--format", form]
+    words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "cut.trec", "--study", "answerable", "--format", form]
     done = hybrid(*words, "--queries", "queries.tsv")
     assert done.code == 0, done.err
     if form == "json":
@@ -107,24 +109,33 @@ def test_every_format_has_the_figures(here: Path, form: str) -> None:
 def test_all_queries_with_an_answer_have_risks_but_no_false_hits(here: Path) -> None:
     Path("few.tsv").write_text("q1 0 a 1\nq2 0 a 1\nq3 0 a 1\n")
     Path("few.trec").write_text("q1 Q0 a 1 3 t\nq2 Q0 x 1 2 t\nq3 Q0 a 1 1 t\n")
-    found = evaluate(["few.trec"], qrels=Path("few.tsv"), answerable=True)
+    found = evaluate(["few.trec"], qrels=Path("few.tsv"), study="answerable")
     assert isinstance(found, Answerable)
     (run,) = found.runs
     assert (run.area_under_roc, run.false_hits, run.false_hits_at_kept) == (None, None, None)
     assert run.risks[-1] == pytest.approx(1 / 3)
-    assert hybrid("evaluate", "--qrels", "few.tsv", "few.trec", "--answerable").code == 0
+    assert hybrid("evaluate", "--qrels", "few.tsv", "few.trec", "--study", "answerable").code == 0
 
 
 def test_judgments_without_an_answer_and_other_studies_are_refused(here: Path) -> None:
     Path("zero.tsv").write_text("q1 0 a 0\n")
     with raises("nothing-relevant", path="zero.tsv"):
-        evaluate(["whole.trec"], qrels=Path("zero.tsv"), answerable=True)
-    words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "--answerable"]
-    refused(*words, "--robustness", problem="option-does-not-apply")
+        evaluate(["whole.trec"], qrels=Path("zero.tsv"), study="answerable")
+    words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "--study", "answerable"]
+    refused(*words, "--study", "robustness", problem="option-does-not-apply")
     refused(*words, "--machine", "qrels.tsv", problem="option-does-not-apply")
 
 
-@pytest.mark.parametrize("study", [("--answerable",), ("--machine", "qrels.tsv")])
+@pytest.mark.parametrize(
+    "study",
+    [
+        (
+            "--study",
+            "answerable",
+        ),
+        ("--machine", "qrels.tsv"),
+    ],
+)
 @pytest.mark.parametrize(
     "option",
     [("--baseline", "whole"), ("--test", "t"), ("--correction", "none"), ("--seed", "2"), ("--overlap-with", "cut")],
@@ -146,7 +157,7 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
     plain = search(data, split="test", index=bm25, hits=20, output=Path("plain.parquet"))
     assert pl.read_parquet(run).columns == ["qid", "docid", "rank", "score", "probability"]
     assert runs.read_run(run).columns == ["qid", "docid", "rank", "score"]
-    found = evaluate([data, run, plain], split="test", answerable=True)
+    found = evaluate([data, run, plain], split="test", study="answerable")
     assert isinstance(found, Answerable)
     assert [first.confidence for first in found.runs] == ["probability", "score"]
     fused = fuse([run, plain], output=Path("fused.parquet"))
@@ -154,5 +165,5 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
     export(run, form="trec", output=Path("run.trec"))
     for words in (["inspect", "--verify", run], ["inspect", run], ["evaluate", data, "--split", "test", run, fused]):
         assert hybrid(*words).code == 0
-    searched = hybrid("evaluate", data, "--split", "test", retriever, "--answerable", "--format", "json")
+    searched = hybrid("evaluate", data, "--split", "test", retriever, "--study", "answerable", "--format", "json")
     assert json.loads(searched.out)["runs"][0]["confidence"] == "probability"

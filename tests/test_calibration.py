@@ -225,7 +225,9 @@ def test_a_run_in_which_all_hits_are_improbable_is_empty(
     done = hybrid(*words, "--output", "none.parquet")
     assert done.says("written", hits=0), done.err
     assert runs.read_run(Path("none.parquet")).is_empty()
-    studied = hybrid("evaluate", docs / "rich", "--split", "test", "none.parquet", "--answerable", "--format", "json")
+    studied = hybrid(
+        "evaluate", docs / "rich", "--split", "test", "none.parquet", "--study", "answerable", "--format", "json"
+    )
     (found,) = json.loads(studied.out)["runs"]
     assert (found["answered"], found["risk_area"], set(found["risks"].values())) == (0, None, {None})
     refused("evaluate", docs / "rich", "--split", "test", "none.parquet", problem="other-queries")

@@ -244,13 +244,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def over_seeds(inputs: list[Path], **options: Any) -> OverSeeds:
     measures = options.pop("measures", ["MRR@10", "Success@10"])
-    found = evaluate_stage(inputs, measures=measures, over_seeds=True, **options)
+    found = evaluate_stage(inputs, measures=measures, study="over-seeds", **options)
     assert isinstance(found, OverSeeds)
     return found
 
 
 def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
-    arguments = ["--over-seeds", "--roc-against", "bm25", "--baseline", "bm25", "--correction", "bonferroni"]
+    arguments = ["--study", "over-seeds", "--roc-against", "bm25", "--baseline", "bm25", "--correction", "bonferroni"]
     measures = ["-m", "MRR@10", "-m", "Success@10"]
     printed = hybrid("evaluate", *inputs, *arguments, *measures, "--format", "markdown").out
     table = {
@@ -280,7 +280,7 @@ ATTACKED = {
 
 
 def robustness(inputs: list[Path], **options: Any) -> Robustness:
-    found = evaluate_stage(inputs, robustness=True, **options)
+    found = evaluate_stage(inputs, study="robustness", **options)
     assert isinstance(found, Robustness)
     return found
 
@@ -347,5 +347,5 @@ def test_incomplete_runs_are_refused_before_any_work(
     with raises("unknown-choice", option="baseline", value="bm25@mine"):
         robustness(attacked, qrels=qrels, measures=["R@1"], baseline=["bm25@mine"], output=tmp_path / "v.parquet")
     assert not (tmp_path / "v.parquet").exists()
-    command = ["evaluate", *attacked, "--qrels", qrels, "--robustness", "--complement", "bm25", "both"]
+    command = ["evaluate", *attacked, "--qrels", qrels, "--study", "robustness", "--complement", "bm25", "both"]
     refused(*command, problem="option-does-not-apply", option="complement")

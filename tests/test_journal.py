@@ -307,11 +307,13 @@ def test_two_people_judge_into_one_journal(two_people: Path) -> None:
     assert anna.keys() == ben.keys()
     differing = sum(anna[pair] != ben[pair] for pair in anna)
     assert journal.conflicts() == differing > 3
-    done = hybrid("evaluate", "--agreement", NAME, "--format", "json")
+    done = hybrid("evaluate", "--study", "agreement", NAME, "--format", "json")
     assert done.code == 0, done.err
     (found,) = json.loads(done.out)["agreements"]
     assert (found["people"], found["pairs"], found["same"]) == (["anna", "ben"], len(anna), len(anna) - differing)
-    assert f"--adjudicate {NAME} --output {NAME}" in " ".join(hybrid("evaluate", "--agreement", NAME).out.split())
+    assert f"--adjudicate {NAME} --output {NAME}" in " ".join(
+        hybrid("evaluate", "--study", "agreement", NAME).out.split()
+    )
     evaluated = hybrid("evaluate", "--qrels", NAME, *RUNS)
     assert evaluated.says("conflicting-judgments", path=str(NAME), conflicts=differing)
 

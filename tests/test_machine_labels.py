@@ -151,7 +151,7 @@ def test_judgments_of_other_queries_are_refused(here: Path) -> None:
     write(Path("other.tsv"), {("z1", "d1"): 1})
     with raises("other-queries", option="machine"):
         evaluated(machine="other.tsv")
-    refused("evaluate", "--qrels", "human.tsv", "--machine", "machine.tsv", "one.trec", "--robustness")
+    refused("evaluate", "--qrels", "human.tsv", "--machine", "machine.tsv", "one.trec", "--study", "robustness")
 
 
 def test_grades_of_a_machine_are_never_taken_for_those_of_people(here: Path, notices: Notices) -> None:

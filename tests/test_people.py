@@ -27,7 +27,7 @@ def people(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 def test_agreement_of_two_people(people: list[str]) -> None:
-    done = hybrid("evaluate", "--agreement", *people, "--format", "json")
+    done = hybrid("evaluate", "--study", "agreement", *people, "--format", "json")
     assert done.code == 0, done.err
     result = json.loads(done.out)
     (found,) = result["agreements"]
@@ -38,10 +38,10 @@ def test_agreement_of_two_people(people: list[str]) -> None:
     expected = both.filter(pl.col("relevance") != pl.col("relevance_right")).select("qid", "docid").rows()
     assert [(row["qid"], row["docid"]) for row in result["conflicts"]] == expected
     assert len(expected) in (1, 2)
-    table = hybrid("evaluate", "--agreement", *people)
+    table = hybrid("evaluate", "--study", "agreement", *people)
     assert (table.code, "anna.tsv,ben.tsv" in table.out.replace("\n", "")) == (0, True)
     Path("cleo.tsv").write_text(Path("ben.tsv").read_text())
-    assert len(evaluate([*people, "cleo.tsv"], agreement=True).agreements) == 3  # type: ignore[union-attr]
+    assert len(evaluate([*people, "cleo.tsv"], study="agreement").agreements) == 3  # type: ignore[union-attr]
 
 
 def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
@@ -60,12 +60,12 @@ def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
 def test_what_cannot_be_compared_is_refused(people: list[str], tiny: Path) -> None:
     Path("other.tsv").write_text("q9 0 nowhere 1\n")
     Path("copy.tsv").write_text(Path("anna.tsv").read_text())
-    refused("evaluate", "--agreement", "anna.tsv", problem="number-of-inputs")
-    refused("evaluate", "--agreement", "anna.tsv", "anna.tsv", problem="number-of-inputs")
-    refused("evaluate", "--agreement", "anna.tsv", "other.tsv", problem="no-common-judgments")
+    refused("evaluate", "--study", "agreement", "anna.tsv", problem="number-of-inputs")
+    refused("evaluate", "--study", "agreement", "anna.tsv", "anna.tsv", problem="number-of-inputs")
+    refused("evaluate", "--study", "agreement", "anna.tsv", "other.tsv", problem="no-common-judgments")
     refused(
         "judge", tiny, "--split", "test", "--adjudicate", "anna.tsv,copy.tsv", "--output", "x.tsv",
         problem="no-conflicts",
     )  # fmt: skip
     with raises("no-such-file"):
-        evaluate(["anna.tsv", "nowhere.tsv"], agreement=True)
+        evaluate(["anna.tsv", "nowhere.tsv"], study="agreement")

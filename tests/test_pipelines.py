@@ -76,7 +76,7 @@ def test_every_call_is_accepted_and_reads_outputs_of_earlier_calls(target: str, 
 @pytest.mark.parametrize("target", sorted(STUDIES))
 def test_each_seed_has_its_own_files_and_the_table_has_them_all(target: str, tmp_path: Path) -> None:
     lines = planned(target, tmp_path, SEEDS="3 14")
-    *_, table = (line for line in lines if " evaluate " in line and "--over-seeds" in line)
+    *_, table = (line for line in lines if " evaluate " in line and "--study over-seeds" in line)
     rows = dict(word.split("=") for word in table.split() if "=" in word)
     for name, path in rows.items():
         row, _, seed = name.rpartition("-")
@@ -171,7 +171,7 @@ def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_p
                 index = tmp_path / "out" / "bm25" if row == "bm25" else source / f"{row}-index"
                 assert f"--queries {robust}/queries/{attack}.parquet --index {index} " in call
     assert [call.split()[1] for call in calls.values()].count("perturb") == 2
-    (table,) = (line for line in lines if "--robustness" in line)
+    (table,) = (line for line in lines if "--study robustness" in line)
     assert table.count(".parquet") == 4 * 3 + 1  # rows, each with the original and two attacks; the values
 
 

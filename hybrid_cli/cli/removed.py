@@ -23,6 +23,8 @@ REMOVED = {
     "fuse --memory": "",
     "gate --memory": "",
     "index-bm25 --memory": "--shards",
+    **{f"evaluate --{study}": f"--study {study}" for study in ("aggregate", "agreement", "answerable", "over-seeds")},
+    "evaluate --robustness": "--study robustness",
     "index-bm25 --tune-measure": "--measure",
     "inspect --memory": "",
     "judge --memory": "",

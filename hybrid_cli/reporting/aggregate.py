@@ -1,4 +1,4 @@
-"""Means over collections (`evaluate --aggregate`).
+"""Means over collections (`evaluate --study aggregate`).
 
 The parts of one collection are named COLLECTION/PART; their unweighted mean is the value of the collection, as BEIR
 treats the forums of CQADupStack. `macro` is the unweighted mean over the collections (BEIR; EntityQuestions over its
@@ -87,7 +87,7 @@ def aggregate(settings: Evaluate) -> Aggregate:
     named = runs.named_once(settings.inputs)
     if any(name.split("/")[0] in (MACRO, MICRO) for name in named):
         reason = f"{MACRO} and {MICRO} are names of means; rename the collection"
-        raise option_error("aggregate", None, reason, code="invalid-name")
+        raise option_error("study", None, reason, code="invalid-name")
     _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
     if "measures" in settings.given:
@@ -128,7 +128,7 @@ def _check_files(named: Mapping[str, Path]) -> None:
     settings: dict[Path, dict[str, Any]] = {}
     for path in named.values():
         if not path.exists():
-            problem = f"{path}: no such file; --aggregate reads the files that `evaluate --output` writes"
+            problem = f"{path}: no such file; --study aggregate reads the files that `evaluate --output` writes"
             raise InputError(problem, code="no-such-file", path=path)
         if (other := known.setdefault(storage.fingerprint(path), path)) != path:
             problem = f"{path}: has the same measurements as {other}; omit one of them"
@@ -154,7 +154,7 @@ def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[st
     """Refuse a collection without one of the runs or measures."""
     known = set(values.select("part", "run", "measure").unique().iter_rows())
     if not systems:
-        raise option_error("aggregate", None, f"no file has a value of {', '.join(measures)}", code="no-scores")
+        raise option_error("study", None, f"no file has a value of {', '.join(measures)}", code="no-scores")
     for (part, path), system, measure in product(named.items(), systems, measures):
         if (part, system, measure) not in known:
             problem = (

@@ -1,4 +1,4 @@
-"""Agreement of judgments: of several people (`evaluate --agreement`), and of people and a machine (`--machine`)."""
+"""Agreement of judgments: of several people (`--study agreement`), and of people and a machine (`--machine`)."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def people_agreement(paths: Sequence[Path]) -> PeopleAgreement:
     judgments = judgments_of_people(paths)
     agreements = [(a, b, Agreement.of(judgments[a], judgments[b])) for a, b in combinations(judgments, 2)]
     if not any(found.pairs for *_, found in agreements):
-        problem = "--agreement: the people graded no common hit; let them judge the same queries"
-        raise InputError(problem, code="no-common-judgments", option="agreement")
+        problem = "--study agreement: the people graded no common hit; let them judge the same queries"
+        raise InputError(problem, code="no-common-judgments", option="study")
     return PeopleAgreement(agreements, conflicts(judgments), paths)
 
 

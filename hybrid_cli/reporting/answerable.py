@@ -1,4 +1,4 @@
-"""First hits of queries with and without an answer: the result of `evaluate --answerable`."""
+"""First hits of queries with and without an answer: the result of `evaluate --study answerable`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def answerable(plan: EvaluationPlan, queries: Path | None) -> Answerable:
     """
     qrels = plan.judged()
     if qrels is None:
-        raise InputError("--answerable: needs judgments", code="needs-judgments", option="answerable")
+        raise InputError("--study answerable: needs judgments", code="needs-judgments", option="study")
     relevant = qrels.filter(pl.col("relevance") >= plan.level).select("qid", "docid")
     if not len(relevant):
         problem = f"{plan.qrels}: no query has a relevant document"

@@ -1,4 +1,4 @@
-"""Means and standard deviations over seeds: the result of `evaluate --over-seeds`.
+"""Means and standard deviations over seeds: the result of `evaluate --study over-seeds`.
 
 A run is named ROW-SEED, or ROW alone. The standard deviation is the sample's, over the means of the seeds.
 """

@@ -34,6 +34,7 @@ from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
+Study = Literal["robustness", "over-seeds", "aggregate", "agreement", "answerable"]
 FORMATS = ("trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder")
 
 ANALYSIS = "Analysis"
@@ -113,11 +114,15 @@ class Comparison(Seeded):
         return runs > 1 or self.complement is not None
 
 
-_SINGLE = when(aggregate=False, agreement=False)  # one collection
-_MEANS = when(aggregate=False, agreement=False, machine=None, answerable=False)  # means of runs, which are compared
-_DRAWS = (when(**_MEANS.allowed, over_seeds=False), when(**_MEANS.allowed, baseline=GIVEN))
-_TESTED = tuple(when(**condition.allowed, compared=SEVERAL_RUNS) for condition in _DRAWS)
-_TEXTS = (when(measured=ACC, aggregate=False, agreement=False), when(complement=GIVEN), when(answerable=True))
+STUDY_HELP = {
+    "robustness": "loss of runs of attacked queries, named SYSTEM@ATTACK, against the run named SYSTEM",
+    "over-seeds": "mean and standard deviation of the runs named ROW-SEED, one row per ROW",
+    "aggregate": "means over collections, of files of `--output`, `name=file` for each",
+    "agreement": "agreement of judgments of several people, and their conflicts",
+    "answerable": "risk of wrong first hits, and false hits of queries without a relevant document",
+}
+_ONE_COLLECTION = (None, "robustness", "over-seeds", "answerable")
+_MEANS = when(study=(None, "robustness", "over-seeds"), machine=None)
 
 
 @settings()
@@ -130,25 +135,16 @@ class Evaluate(MayWrite, Comparison):
     `ndcg_cut_10` and `AP(rel=2)` are accepted too.
 
     `--complement` compares a dense and a sparse run: queries answered by only one of them, and queries hurt by fusion.
-    `--robustness` measures the loss under attacks on the queries. `--over-seeds` prints means and standard deviations
-    over seeds. `--aggregate` prints means over collections. `--machine` corrects means by a machine's judgments.
-    `--answerable` measures queries without an answer.
+    `--machine` corrects means by a machine's judgments.
 
     Attributes:
         seed: Random seed of the bootstrap and of the permutation test.
         condensed: Remove documents without a judgment from the lists before measuring (condensed lists).
         overlap_with: Run, by name or path: adds the rank-biased overlap of each run with this run.
-        robustness: Compare runs of attacked queries, named SYSTEM@ATTACK, with the run named SYSTEM.
-        over_seeds: Print one row per ROW of the runs named ROW-SEED, with mean and standard deviation over the seeds.
-            --baseline then names rows; its default is none.
-        aggregate: Inputs are files of `--output`, `name=file` for each collection; parts of one (COLLECTION/PART) are
-            averaged first.
-        agreement: Inputs are judgments of several people: prints the agreement of every two, and their conflicts.
+        study: Another result than the means of the runs.
         machine: Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that
             these correct.
-        answerable: Print the risk of wrong first hits at every coverage, and the false hits of queries without a
-            relevant document.
-        roc_against: Row: adds the RoC of each row against this row, at the cutoff of Success@k among the measures.
+        roc_against: Row: `--study over-seeds` adds the RoC of each row against this row, at the cutoff of Success@k.
         form: Format of the printed result.
         output: Parquet file for the values of all queries.
     """
@@ -159,61 +155,39 @@ class Evaluate(MayWrite, Comparison):
         "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100",
         "hybrid evaluate data/pydocs --split test out/bm25.parquet --retriever out/retriever",
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
-        "hybrid evaluate data/pydocs --split test bm25=out/bm25.parquet bm25@shuffle=out/shuffled.parquet --robustness",
-        "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --over-seeds",
+        "hybrid evaluate data/pydocs --split test a=out/bm25.parquet a@shuffle=out/shuffled.parquet --study robustness",
+        "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --study over-seeds",
         "hybrid evaluate out/clear.parquet",
         "hybrid evaluate --qrels human.tsv --machine machine.tsv out/bm25.parquet out/dense.parquet",
-        "hybrid evaluate data/mine --split dev out/retriever --answerable",
-        "hybrid evaluate --agreement anna.tsv ben.tsv",
-        "hybrid evaluate --aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
+        "hybrid evaluate data/mine --split dev out/retriever --study answerable",
+        "hybrid evaluate --study agreement anna.tsv ben.tsv",
+        "hybrid evaluate --study aggregate scifact=out/scifact.parquet cqadupstack/gis=out/gis.parquet",
     )
 
     scopes = (
-        scope(_SINGLE, Comparison, "retriever", "output")
-        + scope(when(answerable=False), "measures")
-        + scope(_MEANS, "baseline", "overlap_with")
-        + scope(_TESTED, "test", "correction")
-        + scope(_DRAWS, "seed")
-        + scope(_TEXTS, "queries", "corpus")
-        + scope(when(robustness=False, over_seeds=False, aggregate=False, agreement=False), "complement")
+        scope(when(study=_ONE_COLLECTION), Comparison)
+        + scope(when(study=(None, "robustness", "over-seeds", "aggregate", "agreement")), "measures")
+        + scope(_MEANS, "baseline", "overlap_with", "test", "correction", "seed", "output")
+        + scope(when(study=None), "complement", "machine")
+        + scope((when(measured=ACC), when(complement=GIVEN), when(study="answerable")), "queries", "corpus")
         + scope(when(complement=GIVEN, form=("table", "json", "markdown")), "show_queries")
-        + scope(when(complement=None, aggregate=False, agreement=False, answerable=False), "condensed")
-        + scope(when(over_seeds=False, complement=None, aggregate=False, agreement=False), "robustness")
-        + scope(when(robustness=False, complement=None, aggregate=False, agreement=False), "over_seeds")
-        + scope(
-            when(robustness=False, over_seeds=False, complement=None, aggregate=False, agreement=False, output=None),
-            "machine",
-        )
-        + scope(
-            when(
-                robustness=False,
-                over_seeds=False,
-                complement=None,
-                aggregate=False,
-                agreement=False,
-                machine=None,
-                output=None,
-            ),
-            "answerable",
-        )
-        + scope(when(over_seeds=True), "roc_against")
+        + scope(when(**_MEANS.allowed, complement=None), "condensed")
+        + scope(when(study="over-seeds"), "roc_against")
     )
 
     inputs: Sequence[NameOrPath] = inherited()
     _: KW_ONLY
     condensed: bool = _measure_option(False)
     overlap_with: str | None = option(None, panel=COMPLEMENT, recorded=False)
-    robustness: bool = option(False, panel=STUDIES)
-    over_seeds: bool = option(False, panel=STUDIES)
-    aggregate: bool = option(False, panel=STUDIES, recorded=False)
-    agreement: bool = option(False, panel=STUDIES, recorded=False, excluded=when(aggregate=True))
+    study: Study | None = option(None, panel=STUDIES, choices=STUDY_HELP, recorded=False)
     machine: Path | None = option(None, panel=STUDIES)
-    answerable: bool = option(False, panel=STUDIES)
     roc_against: str | None = option(None, panel=STUDIES)
     form: Format = option("table", "--format", recorded=False)
 
     def _has_several_runs(self) -> bool:
-        return self.aggregate or super()._has_several_runs()  # a file of `--output` has the values of several runs
+        return (
+            self.study == "aggregate" or super()._has_several_runs()
+        )  # a file of `--output` has the values of several runs
 
 
 @settings()

@@ -33,16 +33,14 @@ def evaluate(settings: Evaluate) -> Result:
     """Measure runs.
 
     Returns:
-        `Robustness` with `robustness`, `OverSeeds` with `over_seeds`, `Aggregate` with `aggregate`,
-        `MachineLabels` with `machine`, `PeopleAgreement` with `agreement`, `Answerable` with `answerable`, else
-        `Summary`.
+        The result of `study`; without one a `Summary`, or `MachineLabels` with `machine`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
-    if settings.aggregate:
+    if settings.study == "aggregate":
         return aggregate(settings)
-    if settings.agreement:
+    if settings.study == "agreement":
         return people_agreement([Path(path) for path in settings.inputs])
     with tempfile.TemporaryDirectory() as folder:
         return _evaluated(with_searched(settings, Path(folder), call))
@@ -57,12 +55,12 @@ def _evaluated(settings: Evaluate) -> Result:
         reuse.warn()
     if settings.machine is not None:
         return machine_labels(plan, settings.machine)
-    if settings.answerable:
+    if settings.study == "answerable":
         return answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
-    if settings.over_seeds:
+    if settings.study == "over-seeds":
         check_rows(list(plan.runs), settings)
         return over_seeds(_measured(plan, settings)[0], settings)
-    if settings.robustness:
+    if settings.study == "robustness":
         systems, _ = systems_and_attacks(list(plan.runs))
         baselines = chosen_baselines(settings.baseline, systems)
         summary = summarize(plan, *_measured(plan, settings), settings, ())
