@@ -122,7 +122,6 @@ def test_judgments_without_an_answer_and_other_studies_are_refused(here: Path) -
     with raises("nothing-relevant", path="zero.tsv"):
         evaluate(["whole.trec"], qrels=Path("zero.tsv"), study="answerable")
     words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "--study", "answerable"]
-    refused(*words, "--study", "robustness", problem="option-does-not-apply")
     refused(*words, "--machine", "qrels.tsv", problem="option-does-not-apply")
 
 

@@ -87,7 +87,7 @@ def aggregate(settings: Evaluate) -> Aggregate:
     named = runs.named_once(settings.inputs)
     if any(name.split("/")[0] in (MACRO, MICRO) for name in named):
         reason = f"{MACRO} and {MICRO} are names of means; rename the collection"
-        raise option_error("study", None, reason, code="invalid-name")
+        raise option_error("study", "aggregate", reason, code="invalid-name")
     _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
     if "measures" in settings.given:
@@ -154,7 +154,7 @@ def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[st
     """Refuse a collection without one of the runs or measures."""
     known = set(values.select("part", "run", "measure").unique().iter_rows())
     if not systems:
-        raise option_error("study", None, f"no file has a value of {', '.join(measures)}", code="no-scores")
+        raise option_error("study", "aggregate", f"no file has a value of {', '.join(measures)}", code="no-scores")
     for (part, path), system, measure in product(named.items(), systems, measures):
         if (part, system, measure) not in known:
             problem = (

@@ -134,7 +134,7 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     attacked = [run.rpartition(MARK) for run in runs if MARK in run]
     if not attacked:
         reason = "no run is named SYSTEM@ATTACK, such as bm25@char-swap"
-        raise option_error("study", None, reason, code="no-such-run")
+        raise option_error("study", "robustness", reason, code="no-such-run")
     seen = list(dict.fromkeys(attack for _, _, attack in attacked))
     attacks = [*(attack for attack in ATTACKS if attack in seen), *(attack for attack in seen if attack not in ATTACKS)]
     wanted = [
@@ -145,7 +145,7 @@ def systems_and_attacks(runs: Sequence[str]) -> tuple[list[str], list[str]]:
         reason = (
             f"missing runs {', '.join(missing)}; an attacked run needs its original, and all systems the same attacks"
         )
-        raise option_error("study", None, reason, code="no-such-run", run=missing[0])
+        raise option_error("study", "robustness", reason, code="no-such-run", run=missing[0])
     return systems, attacks
 
 
