@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import interrupts, memory
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import special
+from hybrid_cli.inputs.files import special
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult

@@ -34,11 +34,9 @@ LAYERS = (
     {"encoders"},
     {"lexical", "collections"},
     {"runs"},
-    {"storage"},
-    {"cluster"},
-    {"console", "json_rows"},
-    {"json_files"},
-    {"input_files", "memory", "plugins"},
+    {"storage", "cluster"},
+    {"console"},
+    {"inputs", "memory", "plugins"},
     {"errors", "draws", "version", "passages", "presets", "words", "interrupts", "threads"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -76,6 +74,7 @@ LIBRARY = (
     "evaluation",
     "fusion",
     "indexes",
+    "inputs",
     "lexical",
     "perturbations",
     "retrieval",
@@ -405,7 +404,7 @@ def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
 def test_input_files_are_opened_in_one_place() -> None:
     """Elsewhere, only files of hybrid and of the system are opened; a pipe, a device or a socket is refused."""
     allowed = {
-        "input_files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
+        "inputs/files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
         "lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet",
         "plugins", "reporting/colours", "reporting/page",
         "server/pages", "server/app", "stages/serve",

@@ -25,11 +25,11 @@ from command import Refusal, hybrid, refusal, refused
 from processes import HYBRID, run
 from tiny_collection import corpus_of, write_lines
 
-from hybrid_cli import input_files
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import Location
-from hybrid_cli.json_files import describe_value, has_type, make_typed, mismatch
-from hybrid_cli.json_rows import check_field
+from hybrid_cli.inputs import files as input_files
+from hybrid_cli.inputs.files import Location
+from hybrid_cli.inputs.json_rows import check_field
+from hybrid_cli.inputs.json_values import describe_value, has_type, make_typed, mismatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

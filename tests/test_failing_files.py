@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
 from terminal import Terminal
 
-from hybrid_cli import cli, console, input_files
+from hybrid_cli import cli, console
 from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.inputs import files as input_files
 from hybrid_cli.storage import MANIFEST, Kind, disk, integrity
 
 MEMORY = Path("/proc/self/mem")  # a regular file; the first read is an input/output error

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from command import Refusal, hybrid, refusal, refused
 
-from hybrid_cli import input_files
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
+from hybrid_cli.inputs import files as input_files
 
 LONG, MANY = "word " * 1000, 50
 WIDE = [f"c{number}" for number in range(MANY)]

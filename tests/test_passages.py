@@ -14,7 +14,7 @@ from command import hybrid, raises
 from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 
 from hybrid_cli import artifacts, open_index, open_retriever, runs
-from hybrid_cli.json_files import read_json
+from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.passages import GroupRule
 from hybrid_cli.reporting.judging_session import JudgedTexts
 from hybrid_cli.reporting.summary import Summary

@@ -24,7 +24,7 @@ from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
-from hybrid_cli.json_files import read_json
+from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.opening import stored_retriever
 from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary

@@ -314,7 +314,7 @@ NEUTRAL = {  # equal by chance: a value of these parameters that changes nothing
     },
     "training/roc.py": {"seed"},  # of the projection
     "collections/readers/text_files.py": {"encoding"},  # of JSON, TSV and CSV
-    "input_files.py": {"encoding"},
+    "inputs/files.py": {"encoding"},
 }
 
 

@@ -17,7 +17,7 @@ from tiny_collection import (
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import named_objects, records
+from hybrid_cli.inputs.json_rows import named_objects, records
 from hybrid_cli.settings import PrepareDpr, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 

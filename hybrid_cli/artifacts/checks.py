@@ -15,8 +15,8 @@ from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import read_bytes
-from hybrid_cli.json_files import parse_json
+from hybrid_cli.inputs.files import read_bytes
+from hybrid_cli.inputs.json_values import parse_json
 from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.storage.files import is_empty_folder, lock_file
 from hybrid_cli.storage.integrity import quick_damage

@@ -33,8 +33,8 @@ from hybrid_cli import console
 from hybrid_cli.artifacts.manifest import find_manifest
 from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.input_files import opened, refuse_unsafe_name
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.files import opened, refuse_unsafe_name
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.storage import MANIFEST, Kind, disk, files

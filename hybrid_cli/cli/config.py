@@ -13,8 +13,8 @@ import yaml
 from hybrid_cli.cli.options import FLAGS, as_paths, switch
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import read_text
-from hybrid_cli.json_files import NOT_JSON, reason
+from hybrid_cli.inputs.files import read_text
+from hybrid_cli.inputs.json_values import NOT_JSON, reason
 from hybrid_cli.presets import experiments
 from hybrid_cli.settings import Settings, command_names
 from hybrid_cli.settings.common import Overwrites

@@ -20,7 +20,7 @@ from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import is_parquet, refuse_special
+from hybrid_cli.inputs.files import is_parquet, refuse_special
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import Kind, layout
 

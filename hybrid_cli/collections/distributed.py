@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hybrid_cli import cluster, input_files
+from hybrid_cli import cluster
 from hybrid_cli.collections.source import Document, DocumentFiles, Location, Source
+from hybrid_cli.inputs import files as input_files
 
 ROWS = 8192  # documents of a record batch
 ReadFile = Callable[[], Iterator[Document]]

@@ -12,8 +12,8 @@ from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import plain_suffix, read_unpacked
-from hybrid_cli.json_files import mismatch, parse_json
+from hybrid_cli.inputs.files import plain_suffix, read_unpacked
+from hybrid_cli.inputs.json_values import mismatch, parse_json
 
 WHOLE = "all"
 _EXAMPLES = 3

@@ -17,8 +17,8 @@ from typing import Any, get_type_hints
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import byte_lines, plain_suffix, read_bytes
-from hybrid_cli.json_files import NOT_JSON, mismatch_of_fields
+from hybrid_cli.inputs.files import byte_lines, plain_suffix, read_bytes
+from hybrid_cli.inputs.json_values import NOT_JSON, mismatch_of_fields
 from hybrid_cli.storage import disk
 
 SUFFIX = ".jsonl"

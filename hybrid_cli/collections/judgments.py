@@ -19,7 +19,7 @@ from hybrid_cli.collections.journal import NO_RATER, SKIPPED, SUFFIX, Answer, Jo
 from hybrid_cli.collections.readers.qrels import has_header, judgment_rows, raters_of
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import opened, read_bytes
+from hybrid_cli.inputs.files import opened, read_bytes
 from hybrid_cli.storage import disk
 
 _SKIPPED_GRADE = -1  # in the second file

@@ -14,7 +14,7 @@ from hybrid_cli import words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Location as Location
+from hybrid_cli.inputs.files import Location as Location
 from hybrid_cli.passages import passage_id
 
 _LONGEST_SPLIT = 100

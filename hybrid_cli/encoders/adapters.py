@@ -24,7 +24,7 @@ from hybrid_cli.encoders.contract import TowerFiles, stored_encoder, weight_file
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import AUTO_TARGETS, LoraOptions
 from hybrid_cli.errors import HybridError, InputError, option_error, path_error
-from hybrid_cli.json_files import make_typed, read_object
+from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk, records
 from hybrid_cli.storage.layout import ADAPTER_CONFIG, ADAPTER_HEADS, ADAPTER_WEIGHTS, BASE_MODEL
 

@@ -32,7 +32,7 @@ from hybrid_cli.encoders.foreign import contract_to_store
 from hybrid_cli.encoders.models import open_encoder, refuse_changes
 from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import make_typed, read_object
+from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from hybrid_cli import plugins
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.json_files import make_typed, read_object, value_in_words
+from hybrid_cli.inputs.json_values import make_typed, read_object, value_in_words
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, RERANKER
 

@@ -40,7 +40,7 @@ from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import make_typed, read_object
+from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, RERANKER
 

@@ -22,7 +22,7 @@ from hybrid_cli.encoders.contract import (
     stored_encoder,
     weight_files,
 )
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.storage.layout import WEIGHTS
 
 if TYPE_CHECKING:

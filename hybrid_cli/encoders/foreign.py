@@ -23,7 +23,7 @@ from hybrid_cli.encoders.contract import (
     shapes,
 )
 from hybrid_cli.errors import path_error
-from hybrid_cli.json_files import make_typed, mismatch, mismatch_of_fields, read_json, read_object
+from hybrid_cli.inputs.json_values import make_typed, mismatch, mismatch_of_fields, read_json, read_object
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage.layout import CONTRACT, LIBRARY_CONFIG, MODULES
 

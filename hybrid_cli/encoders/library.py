@@ -42,7 +42,7 @@ from hybrid_cli.encoders.options import Precision
 from hybrid_cli.encoders.sparse import SparseContract, TermWeights
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import path_error
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.storage.layout import LIBRARY_CONFIG, MODULES
 
 _DIFFERENCE = 0.01  # of two computations of a vector, relative to its length

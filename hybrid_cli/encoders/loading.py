@@ -47,8 +47,8 @@ from hybrid_cli import memory
 from hybrid_cli.encoders import adapters
 from hybrid_cli.encoders.contract import TowerFiles, shapes, weight_files
 from hybrid_cli.errors import HybridError, InputError, path_error
-from hybrid_cli.input_files import refuse_special
-from hybrid_cli.json_files import mismatch_of_fields, read_object, value_in_words
+from hybrid_cli.inputs.files import refuse_special
+from hybrid_cli.inputs.json_values import mismatch_of_fields, read_object, value_in_words
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from hybrid_cli.encoders.contract import (
 )
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.errors import HybridError, InputError, option_error
-from hybrid_cli.input_files import refuse_special
+from hybrid_cli.inputs.files import refuse_special
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage import Kind, find_record
 

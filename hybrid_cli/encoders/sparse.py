@@ -49,7 +49,7 @@ from hybrid_cli.encoders.sparse_towers import (
 )
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, unread_share
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES

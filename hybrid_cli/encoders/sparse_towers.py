@@ -33,7 +33,7 @@ from hybrid_cli.encoders.loading import (
     refuse_missing,
 )
 from hybrid_cli.errors import path_error
-from hybrid_cli.json_files import mismatch, read_object
+from hybrid_cli.inputs.json_values import mismatch, read_object
 from hybrid_cli.storage import disk, layout
 
 Repeats: TypeAlias = Literal["max", "sum"]  # weight of a term that a text repeats

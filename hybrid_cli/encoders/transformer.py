@@ -51,7 +51,7 @@ from hybrid_cli.encoders.loading import (
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.storage.layout import CONTRACT
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.json_files import make_typed, read_object
+from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.files import replacing
 from hybrid_cli.version import __version__

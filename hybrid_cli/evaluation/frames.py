@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of
-from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
+from hybrid_cli.inputs.files import DOCIDS, QIDS, fold_name
 from hybrid_cli.runs import RunLike, frame_of, of_dictionary, run_table
 
 QrelsLike = pl.DataFrame | Mapping[str, Mapping[str, int]] | str | os.PathLike[str] | Any  # Any: a pandas data frame

@@ -13,7 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
-from hybrid_cli.json_files import has_type, mismatch_of_fields, read_object
+from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
 _STORED: dict[str, Any] = {

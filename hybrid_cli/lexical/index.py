@@ -19,7 +19,7 @@ import polars as pl
 
 from hybrid_cli import runs, storage
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.json_files import mismatch_of_fields, read_object
+from hybrid_cli.inputs.json_values import mismatch_of_fields, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3

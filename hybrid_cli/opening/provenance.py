@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.weights import read_tuned
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.opening.sharded import ids_of
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts import Manifest, lineage, read_manifest
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
-from hybrid_cli.json_files import make_typed, read_json
+from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration

@@ -21,7 +21,7 @@ import polars.selectors as cs
 
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import DOCIDS, QIDS, fold_name
+from hybrid_cli.inputs.files import DOCIDS, QIDS, fold_name
 from hybrid_cli.lexical.options import BM25Options, field_weight
 from hybrid_cli.retrieval.filters import Allowed
 from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide

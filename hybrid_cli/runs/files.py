@@ -11,7 +11,7 @@ import polars as pl
 
 from hybrid_cli import console, memory, storage
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.input_files import is_parquet
+from hybrid_cli.inputs.files import is_parquet
 from hybrid_cli.runs.run import BLOCK_ROWS, ROW_BYTES, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts

@@ -17,7 +17,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import (
+from hybrid_cli.inputs.files import (
     DOCIDS,
     QIDS,
     Location,
@@ -29,7 +29,7 @@ from hybrid_cli.input_files import (
     open_binary,
     plain_suffix,
 )
-from hybrid_cli.json_rows import is_json, is_nested, kind_of, named_objects, records
+from hybrid_cli.inputs.json_rows import is_json, is_nested, kind_of, named_objects, records
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")

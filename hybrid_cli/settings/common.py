@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
-from hybrid_cli import input_files
 from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
+from hybrid_cli.inputs import files as input_files
 from hybrid_cli.settings.base import Settings, settings
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (

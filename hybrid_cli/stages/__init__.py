@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from hybrid_cli import input_files, plugins
+from hybrid_cli import plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.output import stage_scope
+from hybrid_cli.inputs import files as input_files
 from hybrid_cli.settings import ALL_COMMANDS, Settings
 from hybrid_cli.settings.conversion import has_url
 

@@ -21,8 +21,8 @@ from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.exports.engine import ENGINES
 from hybrid_cli.exports.folder import FOLDER, write_folder
 from hybrid_cli.exports.hub import CARD, model_card
-from hybrid_cli.input_files import PARQUET
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.files import PARQUET
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.opening.provenance import refuse_other_corpus

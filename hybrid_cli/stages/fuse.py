@@ -43,7 +43,7 @@ from hybrid_cli.fusion.weights import (
     weights_file,
     weights_path,
 )  # fmt: skip
-from hybrid_cli.json_files import read_json
+from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
 from hybrid_cli.opening.judged import BothJudged, judgments_of, missing_split, warn_raters
 from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments

@@ -24,8 +24,8 @@ from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import read_tuned
-from hybrid_cli.input_files import PARQUET, opened, read_bytes
-from hybrid_cli.json_files import NOT_JSON, read_object
+from hybrid_cli.inputs.files import PARQUET, opened, read_bytes
+from hybrid_cli.inputs.json_values import NOT_JSON, read_object
 from hybrid_cli.opening.dense import info_of
 from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.models import input_path

@@ -16,7 +16,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
-from hybrid_cli.input_files import read_text
+from hybrid_cli.inputs.files import read_text
 from hybrid_cli.opening.judged import collection_of
 from hybrid_cli.opening.provenance import (
     check_corpus,

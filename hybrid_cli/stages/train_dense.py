@@ -19,7 +19,7 @@ from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.opening.examples import corpus_of_examples, open_examples
 from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.opening.models import model_input

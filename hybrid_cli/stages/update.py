@@ -13,7 +13,7 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.input_files import text_lines
+from hybrid_cli.inputs.files import text_lines
 from hybrid_cli.opening.exact import kind_in_words
 from hybrid_cli.opening.sharded import ids_of, index_manifest
 from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes, retriever_at

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hybrid_cli.errors import DamageError
-from hybrid_cli.input_files import opened
+from hybrid_cli.inputs.files import opened
 from hybrid_cli.storage import disk
 
 KEY = b"hybrid.checksum"

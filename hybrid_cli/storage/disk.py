@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from hybrid_cli.input_files import opened
+from hybrid_cli.inputs.files import opened
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

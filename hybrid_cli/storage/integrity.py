@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.input_files import read_bytes
+from hybrid_cli.inputs.files import read_bytes
 from hybrid_cli.storage import checksums
 from hybrid_cli.storage.records import IN_PAGE, MANIFEST, Record, find_as, find_record, fingerprint
 from hybrid_cli.threads import ThreadPool

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.input_files import limits, read_bytes, refuse_special, refuse_unsafe_name
-from hybrid_cli.json_files import NOT_JSON, make_typed, parse_json
+from hybrid_cli.inputs.files import limits, read_bytes, refuse_special, refuse_unsafe_name
+from hybrid_cli.inputs.json_values import NOT_JSON, make_typed, parse_json
 from hybrid_cli.storage import checksums
 from hybrid_cli.storage.checksums import new_hash
 from hybrid_cli.storage.layout import CURVE, TRACKING

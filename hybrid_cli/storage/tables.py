@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, InputError
-from hybrid_cli.input_files import is_parquet, limits, refuse_special
+from hybrid_cli.inputs.files import is_parquet, limits, refuse_special
 from hybrid_cli.storage import checksums, disk
 from hybrid_cli.storage.integrity import check_file
 from hybrid_cli.storage.records import METADATA_KEY, AnyRecord, find_record, parquet_metadata

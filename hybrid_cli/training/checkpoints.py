@@ -14,8 +14,8 @@ from torch import nn
 
 from hybrid_cli import storage
 from hybrid_cli.errors import DamageError, HybridError, path_error
-from hybrid_cli.input_files import read_bytes
-from hybrid_cli.json_files import read_json
+from hybrid_cli.inputs.files import read_bytes
+from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.storage import disk, layout
 
 _BUFFER = 1 << 20  # bytes; PyTorch writes four pieces for each tensor

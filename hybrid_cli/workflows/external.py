@@ -11,7 +11,7 @@ from hybrid_cli import console
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.indexes.faiss_file import read_vectors
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
-from hybrid_cli.input_files import opened, refuse_special, text_lines
+from hybrid_cli.inputs.files import opened, refuse_special, text_lines
 from hybrid_cli.settings import Encode
 
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"  # first bytes

@@ -44,7 +44,7 @@ from hybrid_cli.collections import collection, folds
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.fusion.weights import stored_recipe
-from hybrid_cli.json_files import make_typed
+from hybrid_cli.inputs.json_values import make_typed
 from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
 from hybrid_cli.settings.data import PrepareRows
 from hybrid_cli.stages.prepare import prepare

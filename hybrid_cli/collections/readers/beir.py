@@ -11,7 +11,7 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import COMPRESSED, refuse_link_out
+from hybrid_cli.inputs.files import COMPRESSED, refuse_link_out
 
 UNJUDGED = "unjudged"
 

@@ -20,7 +20,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import is_json, records
+from hybrid_cli.inputs.json_rows import is_json, records
 
 _PASSAGE_ID = ("passage_id", "psg_id")
 

@@ -39,7 +39,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import DOCIDS
+from hybrid_cli.inputs.files import DOCIDS
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")

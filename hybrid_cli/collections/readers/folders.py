@@ -16,7 +16,7 @@ from hybrid_cli.collections.options import OnError
 from hybrid_cli.collections.readers.html_pages import HTML, charset_of, read_page
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import decode_text, files_of_folder, read_bytes, read_text
+from hybrid_cli.inputs.files import decode_text, files_of_folder, read_bytes, read_text
 
 TEXTS = (".txt", ".md", ".markdown", ".rst", *HTML)
 _LISTED = 5  # names in a warning

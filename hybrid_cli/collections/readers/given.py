@@ -10,8 +10,8 @@ import polars as pl
 from hybrid_cli.collections.readers.tevatron import examples, passages
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, id_of, id_triples
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import is_parquet, plain_suffix
-from hybrid_cli.json_rows import is_json, records
+from hybrid_cli.inputs.files import is_parquet, plain_suffix
+from hybrid_cli.inputs.json_rows import is_json, records
 
 _HARD, _OTHER = "hard_negative_ctxs", "negative_ctxs"
 _PASSAGE_ID = ("passage_id", "psg_id", *DOCID_FIELDS)

@@ -14,7 +14,7 @@ from hybrid_cli.collections.options import ALL_COLUMNS, is_column_name
 from hybrid_cli.collections.readers.tables import OpenTable, is_delimited
 from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import Number
+from hybrid_cli.inputs.json_rows import Number
 
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)")  # 007 is a text
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")

@@ -14,8 +14,8 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, columns, id_triples, json_documents
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import files_of_folder
-from hybrid_cli.json_rows import is_json
+from hybrid_cli.inputs.files import files_of_folder
+from hybrid_cli.inputs.json_rows import is_json
 
 
 def source(options: Msmarco) -> Source:

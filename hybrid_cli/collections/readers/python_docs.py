@@ -22,7 +22,7 @@ from hybrid_cli.collections.options import PythonDocs
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import read_bytes
+from hybrid_cli.inputs.files import read_bytes
 
 PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
 # Minimum words (runs of two or more letters) of a query and of a document. Our choice: shorter texts are labels.

@@ -14,7 +14,7 @@ from hybrid_cli.collections.readers.tables import Layout, OpenTable, cell, chose
 from hybrid_cli.collections.readers.text_files import checked_id, lines
 from hybrid_cli.collections.source import Judgment, Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import DOCIDS, QIDS, is_parquet, plain_suffix
+from hybrid_cli.inputs.files import DOCIDS, QIDS, is_parquet, plain_suffix
 
 JudgmentRow = tuple[Location, str, str, int]
 QRELS = Layout(

@@ -22,8 +22,8 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import QIDS, fold_name, is_parquet, plain_suffix
-from hybrid_cli.json_rows import is_json, records
+from hybrid_cli.inputs.files import QIDS, fold_name, is_parquet, plain_suffix
+from hybrid_cli.inputs.json_rows import is_json, records
 
 QueryRow = tuple[Location, str, str, list[str] | None]
 QUERIES = Layout(

@@ -18,8 +18,8 @@ from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
 from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
-from hybrid_cli.json_rows import is_json, is_nested, named_objects, records
+from hybrid_cli.inputs.files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
+from hybrid_cli.inputs.json_rows import is_json, is_nested, named_objects, records
 
 Row = tuple[Location, Mapping[str, Any]]
 _SAMPLED_ROWS = 1000

@@ -23,7 +23,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.json_rows import check_field, is_json, records
+from hybrid_cli.inputs.json_rows import check_field, is_json, records
 
 _QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
 _READ = re.compile(r"(?:positive|pos|neg|negative|answer)(?:s|_passages|_document_ids|_[0-9]+)?|label|labels")

@@ -16,9 +16,9 @@ from typing import Any
 
 from hybrid_cli.collections.source import Document
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Location, byte_lines, decode_text, limits
-from hybrid_cli.json_files import NOT_JSON
-from hybrid_cli.json_rows import check_field, kind_of, records, without_surrogates
+from hybrid_cli.inputs.files import Location, byte_lines, decode_text, limits
+from hybrid_cli.inputs.json_rows import check_field, kind_of, records, without_surrogates
+from hybrid_cli.inputs.json_values import NOT_JSON
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
 DOCID_FIELDS = ("_id", "id", "pid", "docid", "doc_id", "docno", "passage_id")  # `docid` is the whole of a passage `pid`

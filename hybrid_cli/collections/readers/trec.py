@@ -21,8 +21,8 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import is_parquet
-from hybrid_cli.json_rows import is_json
+from hybrid_cli.inputs.files import is_parquet
+from hybrid_cli.inputs.json_rows import is_json
 
 # Anserini indexes TEXT, LP, LEADPARA, HEADLINE, TITLE, HL, HEAD, TTL, DD and DATE.
 _IDS = ("DOCNO", "DOCID")

@@ -15,7 +15,7 @@ from hybrid_cli.encoders.checkpoints import published
 from hybrid_cli.encoders.checkpoints.published import LAYOUTS, PLAIN, TWO_PLAIN
 from hybrid_cli.encoders.contract import SIDES, read_contract
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.json_files import read_object
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.storage.layout import CONTRACT
 
 BERT, ROBERTA, XLM = "bert", "roberta", "xlm-roberta"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
-from hybrid_cli.json_files import mismatch_of_fields
+from hybrid_cli.inputs.files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
+from hybrid_cli.inputs.json_values import mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -229,7 +229,7 @@ def check_field(record: dict[str, Any], field: str, kind: Any, location: Locatio
     Args:
         record: the row, whose numbers are strings.
         field: name of the field.
-        kind: type of the field; see `json_files.mismatch`.
+        kind: type of the field; see `json_values.mismatch`.
         location: location of the row.
         code: code of the error.
     """

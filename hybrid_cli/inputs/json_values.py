@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.input_files import read_bytes
+from hybrid_cli.inputs.files import read_bytes
 
 T = TypeVar("T")
 NOT_JSON = (ValueError, RecursionError)  # not JSON, not UTF-8, a number of thousands of digits; nested too deeply
