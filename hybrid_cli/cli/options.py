@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from hybrid_cli import console, plugins
+from hybrid_cli.cli import startup
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
@@ -112,9 +113,10 @@ class _Command(TyperCommand):
 
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
-    """Remove the types that Typer shows for flags and arguments."""
+    """Remove the types that Typer shows for flags and arguments, and its conversion of values."""
     shown = list(parameters)
     for parameter in shown:
+        startup.keep_values_as_typed(parameter)
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
         elif parameter.metavar is None and parameter.is_flag:
