@@ -144,10 +144,8 @@ def measure_loss(
     low, high = bootstrap((theirs - ours)[:, None], _RESAMPLES, _CONFIDENCE, Significance.seed)
     common = overlap(hybrid, engine, TOP)["value"].mean()
     assert isinstance(common, float)
-    return Loss(
-        MEASURE, len(ours), float(ours.mean()), float(theirs.mean()), float((theirs - ours).mean()),
-        (float(low[0]), float(high[0])), common,
-    )  # fmt: skip
+    means = float(ours.mean()), float(theirs.mean()), float((theirs - ours).mean())
+    return Loss(MEASURE, len(ours), *means, (float(low[0]), float(high[0])), common)
 
 
 def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
@@ -218,12 +216,10 @@ def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.D
     same = {qid: _same(ours.filter(qid=qid), theirs.filter(qid=qid)) for qid in queries["qid"]}
     measured = None if qrels is None else (_mean(ours, qrels), _mean(theirs, qrels))
     shares = overlap(ours, theirs, TOP)["value"]
-    return Agreement(
-        text, expected, len(queries), sum(documents for documents, _ in same.values()),
-        sum(documents and order for documents, order in same.values()),
-        float(shares.sum()) / len(shares) if len(shares) else 1.0, measured, translation.differences,
-        [_difference(qid, ours, theirs) for qid, (documents, _) in same.items() if not documents],
-    )  # fmt: skip
+    counts = len(queries), sum(documents for documents, _ in same.values()), sum(map(all, same.values()))
+    common = float(shares.sum()) / len(shares) if len(shares) else 1.0
+    differing = [_difference(qid, ours, theirs) for qid, (documents, _) in same.items() if not documents]
+    return Agreement(text, expected, *counts, common, measured, translation.differences, differing)
 
 
 def _translated(files: RetrieverFiles, engine: Engine) -> tuple[Served, Translation]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import FLAT
 from hybrid_cli.lexical.impacts import DocumentImpacts
@@ -69,15 +69,11 @@ class Served:
         for index in self.dense.values():
             ours, theirs = self.lexical.docids, index.docids
             if len(ours) != len(theirs) or not (ours.equals(theirs) or ours.is_in(theirs.implode()).all()):
-                raise InputError(
-                    f"{index.folder}: other documents than the lexical index; encode the same corpus",
-                    code="other-corpus", path=index.folder,
-                )  # fmt: skip
+                problem = "other documents than the lexical index; encode the same corpus"
+                raise path_error(index.folder, problem, code="other-corpus")
             if index.binary:
-                raise InputError(
-                    f"{index.folder}: sign codes, which no engine scores so; encode with --index-type",
-                    code="other-index-type", path=index.folder, kind="binary",
-                )  # fmt: skip
+                problem = "sign codes, which no engine scores so; encode with --index-type"
+                raise path_error(index.folder, problem, code="other-index-type")
 
     def documents(self, impacts: bool = True) -> Iterator[pl.DataFrame]:
         """Yield docid, title, text, metadata, indices and values of impacts, and vectors, in the order of the corpora.
@@ -99,11 +95,9 @@ class Served:
                 if len(frame):
                     yield frame.with_columns(self._vectors(own[own >= 0], impacts))
         if count < (total := len(self.lexical.docids)):
-            raise InputError(
-                f"{self.corpora[-1]}: no texts of {console.counted(document=total - count)}; pass the collection "
-                "of the index with --collection",
-                code="other-corpus", path=self.corpora[-1], count=total - count,
-            )  # fmt: skip
+            lost = console.counted(document=total - count)
+            problem = f"no texts of {lost}; pass the collection of the index with --collection"
+            raise path_error(self.corpora[-1], problem, code="other-corpus")
 
     def _rows(self) -> list[Rows]:
         """Return, for each corpus, the rows of its documents in the lexical index; -1 for others and replaced ones."""

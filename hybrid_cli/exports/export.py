@@ -12,7 +12,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, measure_loss
 from hybrid_cli.exports.documents import Served
@@ -192,10 +192,8 @@ def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: E
     recorded = corpora_of([[manifest]])
     corpora = [settings.collection] if settings.collection else existing_paths(recorded)
     if not corpora:
-        raise InputError(
-            f"{lexical}: its corpus is no longer at the recorded path; pass it with --collection",
-            code="corpus-missing", path=lexical, option="collection",
-        )  # fmt: skip
+        problem = "its corpus is no longer at the recorded path; pass it with --collection"
+        raise path_error(lexical, problem, code="corpus-missing", option="collection")
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     opened = {name: open_dense(index) for name, index in dense.items()}

@@ -16,7 +16,7 @@ from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.exports.engine import ENGINES
 from hybrid_cli.exports.folder import FOLDER, write_folder
@@ -96,10 +96,15 @@ def export(settings: Export) -> Path:
         name: given for name in ("dense", "qrels", "measurements") if (given := getattr(settings, name)) is not None
     }
     output = artifacts.open_output(
-        settings.output, kind, f"export {settings.form}",
-        inputs=inputs, options=settings.recorded(artifact=kind.phrase), overwrite=settings.overwrite,
-        foreign=True, compare=settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER),
-    )  # fmt: skip
+        settings.output,
+        kind,
+        f"export {settings.form}",
+        inputs=inputs,
+        options=settings.recorded(artifact=kind.phrase),
+        overwrite=settings.overwrite,
+        foreign=True,
+        compare=settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER),
+    )
     with output.scratch() as scratch:
         count = (_write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form])(
             path, scratch, settings
@@ -120,8 +125,10 @@ def export(settings: Export) -> Path:
             console.note(
                 f"  encode_query cuts at {contract.query_max_len} word pieces and encode_document at "
                 f"{contract.doc_max_len}; needs sentence-transformers 6",
-                code="two-lengths", query_max_len=contract.query_max_len, doc_max_len=contract.doc_max_len,
-            )  # fmt: skip
+                code="two-lengths",
+                query_max_len=contract.query_max_len,
+                doc_max_len=contract.doc_max_len,
+            )
     return output.path
 
 
@@ -203,10 +210,8 @@ def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: str) -> Non
     for name in ("qid", "docid"):
         bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
         if len(bad):
-            raise InputError(
-                f"{path}: {name} {bad[0]!r} does not fit the columns of the format {form}; rename such ids",
-                code="unsafe-name", path=path, id=bad[0], column=name, format=form,
-            )  # fmt: skip
+            problem = f"{name} {bad[0]!r} does not fit the columns of the format {form}; rename such ids"
+            raise path_error(path, problem, code="unsafe-name", id=bad[0], column=name, format=form)
 
 
 def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
@@ -250,11 +255,8 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     queries = collections.read_queries(collections.queries_path(collection, settings.split))
     missing = run.queries.join(queries, on="qid", how="anti", maintain_order="left")["qid"]
     if len(missing):
-        raise InputError(
-            f"{collection}: lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their "
-            "--split",
-            code="other-queries", path=collection, run=path, id=missing[0], count=len(missing),
-        )  # fmt: skip
+        problem = f"lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their --split"
+        raise path_error(collection, problem, code="other-queries", run=path, id=missing[0])
     queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
     run = run.in_order(queries["qid"])
     with disk.create_text(scratch) as file:
@@ -271,10 +273,9 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
     texts = collections.texts(collection, docids)
     absent = docids.filter(~docids.is_in(texts["docid"].implode())).unique().sort()
     if len(absent):
-        raise InputError(
-            f"{collection}: lacks {console.counted(document=len(absent))} of {path} ({absent[0]}, ...)",
-            code="other-corpus", path=collection, run=path, id=absent[0], count=len(absent),
-        )  # fmt: skip
+        count = len(absent)
+        problem = f"lacks {console.counted(document=count)} of {path} ({absent[0]}, ...)"
+        raise path_error(collection, problem, code="other-corpus", run=path, id=absent[0], count=count)
     return texts
 
 
@@ -313,10 +314,8 @@ def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> I
 
 def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
     if (kind := kind_of(path)) != TRANSFORMER:
-        raise InputError(
-            f"{path}: a {kind} encoder has no format sentence-transformers; only a transformer has",
-            code="other-kind", path=path, kind=kind, expected=TRANSFORMER,
-        )  # fmt: skip
+        problem = f"a {kind} encoder has no format sentence-transformers; only a transformer has"
+        raise path_error(path, problem, code="other-kind", kind=kind)
     towers = [path] if (path / layout.MODULES).is_file() else [path / "query", path / "document"]
     for tower in towers:
         if not (tower / layout.MODULES).is_file():
@@ -338,19 +337,15 @@ def _sentence_transformers(path: Path, scratch: Path, settings: Export) -> str:
 def _hub(path: Path, scratch: Path, settings: Export) -> str:
     """Write the files of sentence-transformers with a model card."""
     if (path / "query").is_dir():
-        raise InputError(
-            f"{path}: has two towers, and a repository of the hub has one model; use --format sentence-transformers",
-            code="two-towers", path=path,
-        )  # fmt: skip
+        problem = "has two towers, and a repository of the hub has one model; use --format sentence-transformers"
+        raise path_error(path, problem, code="two-towers")
     from hybrid_cli.encoders.adapters import read_base  # imports PyTorch
 
     base = read_base(path)
     if base is not None and ("/" not in base.model or Path(base.model).is_absolute()):
-        raise InputError(
-            f"{path}: is a LoRA adapter of a model on this machine, {base.model}; merge it first: "
-            f"hybrid convert-checkpoint {path} OUT --merge",
-            code="model-adapter", path=path, model=base.model,
-        )  # fmt: skip
+        command = f"hybrid convert-checkpoint {path} OUT --merge"
+        problem = f"is a LoRA adapter of a model on this machine, {base.model}; merge it first: {command}"
+        raise path_error(path, problem, code="model-adapter")
     _sentence_transformers(path, scratch, settings)
     for name in (layout.CURVE, layout.EPOCHS):
         disk.remove(scratch / name)
@@ -362,16 +357,12 @@ def _hub(path: Path, scratch: Path, settings: Export) -> str:
 def _pyserini(path: Path, scratch: Path, settings: Export) -> str:
     index = open_dense(path)
     if index.binary:
-        raise InputError(
-            f"{path}: Pyserini's FaissSearcher does not open binary codes; encode with another --index-type",
-            code="other-index-type", path=path, kind="binary",
-        )  # fmt: skip
+        problem = "Pyserini's FaissSearcher does not open binary codes; encode with another --index-type"
+        raise path_error(path, problem, code="other-index-type")
     bad = index.docids.filter(index.docids.str.contains(r"[\r\n]|\s$") | (index.docids == ""))
     if len(bad):
-        raise InputError(
-            f"{path}: docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it",
-            code="unsafe-name", path=path, id=bad[0], column="docid",
-        )  # fmt: skip
+        problem = f"docid {bad[0]!r} does not fit a line of Pyserini's docid file; rename it"
+        raise path_error(path, problem, code="unsafe-name", id=bad[0], column="docid")
     storage.check_parts(path, FAISS_INDEX, DOCIDS)
     scratch.mkdir()
     disk.copy(path / FAISS_INDEX, scratch / "index")

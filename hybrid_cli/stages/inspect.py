@@ -49,9 +49,17 @@ _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
 _VALIDATED = "dev_"  # names of the values of a validation in a learning curve
 _EVIDENCE = (
-    "rrf_k", "normalize", "measure", "queries", "score", "held_out", "held_out_interval", "alone", "gain",
+    "rrf_k",
+    "normalize",
+    "measure",
+    "queries",
+    "score",
+    "held_out",
+    "held_out_interval",
+    "alone",
+    "gain",
     "gain_interval",
-)  # fmt: skip
+)
 _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
 
 Description = dict[str, Any]
@@ -99,8 +107,9 @@ def inspect(settings: Inspect) -> Any:
         except FileNotFoundError as error:
             console.warn(
                 f"{error.filename}: missing; the index is damaged, build it again",
-                code="missing-file", path=error.filename,
-            )  # fmt: skip
+                code="missing-file",
+                path=error.filename,
+            )
     if manifest and manifest.kind == Kind.WEIGHTS:
         return described | {"weights": _fusion_weights(path)}
     if manifest and manifest.kind == Kind.RETRIEVER:
@@ -321,9 +330,14 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     if settings.output is not None:
         inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
         output = artifacts.open_output(  # without a manifest: latencies differ between calls
-            settings.output, Kind.MEASUREMENTS, "inspect",
-            inputs=inputs, options={}, overwrite=settings.overwrite, foreign=True,
-        )  # fmt: skip
+            settings.output,
+            Kind.MEASUREMENTS,
+            "inspect",
+            inputs=inputs,
+            options={},
+            overwrite=settings.overwrite,
+            foreign=True,
+        )
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
     remove_query = removes_query(collection, settings.split)
     rows = []
