@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 from command import hybrid, raises
-from hybrid_cli.stages.append import append
 
 from hybrid_cli.exports.comparison import simulate
 from hybrid_cli.exports.engine import ENGINES, Field, Formula, Fusion
@@ -26,6 +25,7 @@ from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 
 K1 = 1.5
 TRANSLATED = ("opensearch", "elasticsearch")
@@ -300,7 +300,7 @@ def test_indexes_may_have_their_documents_in_different_orders(made: Path, tmp_pa
     rows.tail(6).write_parquet(tmp_path / "last.parquet")
     rows.head(len(rows) - 6).write_parquet(tmp_path / "first.parquet")
     index_bm25(tmp_path / "last.parquet", output=tmp_path / "part", threads=1)
-    append(tmp_path / "part", tmp_path / "first.parquet", output=tmp_path / "bm25", threads=1)
+    update(tmp_path / "part", add=tmp_path / "first.parquet", output=tmp_path / "bm25", threads=1)
     both = [tmp_path / "bm25", made / "dense"]
     files = RetrieverFiles.read(compose(both, method="weighted-sum", weights="0.5,1", output=tmp_path / "sum"))
     queries = pl.read_parquet(made / "tiny" / "queries.test.parquet").select("qid", "text")

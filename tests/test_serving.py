@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal
-from hybrid_cli.stages.append import append
 
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.opening.dense import open_dense
@@ -19,6 +18,7 @@ from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 
 ENGINES = ("opensearch", "elasticsearch", "qdrant", "parquet")
 
@@ -32,7 +32,7 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     rows.head(7).write_parquet(folder / "first.parquet")
     rows.tail(6).write_parquet(folder / "rest.parquet")
     index_bm25(folder / "first.parquet", output=folder / "part", k1=1.2, b=0.5, threads=1)
-    append(folder / "part", folder / "rest.parquet", replace=True, output=folder / "bm25", threads=1)
+    update(folder / "part", add=folder / "rest.parquet", output=folder / "bm25", threads=1)
     model = str(tiny_bert)
     encode(folder / "tiny", model=model, normalize=True, dtype="fp32", output=folder / "dense", threads=1)
     index_bm25(folder / "tiny", output=folder / "whole", k1=1.2, b=0.5, threads=1)
