@@ -103,6 +103,7 @@ def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], obj
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (complete := folder.with_name(f"{name}.complete")).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a failed process
             folder.mkdir()
             build(folder)
             complete.touch()

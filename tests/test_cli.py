@@ -189,8 +189,10 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], problem: str
     assert done.is_problem(problem), done
 
 
-@pytest.mark.parametrize("error", [KeyError("nothing"), EOFError("no data left")])
-def test_a_bug_is_reported_in_one_line_and_exits_1(
+@pytest.mark.parametrize(
+    "error", [KeyError("nothing"), EOFError("no data left"), MemoryError(), RuntimeError("std::bad_alloc")]
+)
+def test_a_bug_and_a_failed_allocation_are_reported_in_one_line_and_exit_1(
     judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     from hybrid_cli.reporting import summary
@@ -201,8 +203,11 @@ def test_a_bug_is_reported_in_one_line_and_exits_1(
     monkeypatch.setattr(summary, "show_tables", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
     done = hybrid(*command)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.strip() == f"hybrid: a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)"
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    if isinstance(error, MemoryError | RuntimeError):
+        assert "not enough memory" in done.err
+    else:
+        assert done.err.strip() == f"hybrid: a bug in hybrid: {type(error).__name__}: {error} (--debug shows where)"
     assert "Traceback" in hybrid(*command, "--debug").err
 
 
