@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from hybrid_cli.evaluation.options import (
     Significance,
     SignificanceTest,
 )
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     MEASURE,
     MayWrite,
@@ -44,7 +44,7 @@ ACC = "acc@k"  # fact: a measure that searches texts for answers is among the me
 _measure_option = partial(option, panel=MEASURED)
 
 
-@settings()
+@dataclass(frozen=True)
 class Comparison(Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests.
 
@@ -125,7 +125,7 @@ _ONE_COLLECTION = (None, "robustness", "over-seeds", "answerable")
 _MEANS = when(study=(None, "robustness", "over-seeds"), machine=None)
 
 
-@settings()
+@dataclass(frozen=True)
 class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
 
@@ -190,14 +190,14 @@ class Evaluate(MayWrite, Comparison):
         )  # a file of `--output` has the values of several runs
 
 
-@settings()
+@dataclass(frozen=True)
 class GateInputs(Overwrites, Comparison):
     """The comparison behind `gate`: of one run, which may be searched first."""
 
     command = "gate"
 
 
-@settings()
+@dataclass(frozen=True)
 class Gate(ReadsFiles):
     """Check that retrieval quality has not dropped since a baseline, for continuous integration.
 
@@ -245,7 +245,7 @@ class Gate(ReadsFiles):
     summary: Path | None = option(None)
 
 
-@settings()
+@dataclass(frozen=True)
 class Report(Writes, Comparison):
     """Write an HTML page that compares runs.
 
@@ -279,7 +279,7 @@ class Report(Writes, Comparison):
     png: Path | None = option(None)
 
 
-@settings()
+@dataclass(frozen=True)
 class Inspect(MayWrite):
     """Describe an artifact and its inputs, verify artifacts, or compare the memory of indexes.
 
@@ -344,7 +344,7 @@ def _formats() -> tuple[str, ...]:
     return (*FORMATS, *plugins.registry("engines"))
 
 
-@settings()
+@dataclass(frozen=True)
 class Export(Writes):
     """Convert an artifact to the format of another tool.
 
@@ -410,7 +410,7 @@ class Export(Writes):
         return {**super().values(), "target": "" if self.form in FORMATS else ENGINE}
 
 
-@settings()
+@dataclass(frozen=True)
 class Doctor(Settings):
     """Check the requirements of hybrid on this machine, and print installation commands for missing ones."""
 
@@ -435,7 +435,7 @@ def _rater(text: str) -> str:
     return text
 
 
-@settings()
+@dataclass(frozen=True)
 class Judge(ReadsFiles, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 

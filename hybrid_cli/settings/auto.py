@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
 from hybrid_cli.errors import option_error
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     MEASURE,
     EncoderContract,
@@ -24,7 +23,7 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, op
 START = "Start"
 
 
-@settings()
+@dataclass(frozen=True)
 class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
     """Build a hybrid of BM25 and a trained dense model from documents, in one command.
 

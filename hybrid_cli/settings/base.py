@@ -11,12 +11,12 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from hybrid_cli import plugins
 from hybrid_cli.errors import InputError
@@ -35,11 +35,10 @@ from hybrid_cli.settings.options import (
     spelling,
 )
 
-S = TypeVar("S", bound="Settings")
 ATTRIBUTES = "\n    Attributes:\n"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Base of all settings classes: the constructor converts and checks values.
 
@@ -101,18 +100,6 @@ class Settings:
         self.check_facts()
         self._check_rules()
         self.check()
-
-    def __eq__(self, other: object) -> bool:
-        """Compare class and values."""
-        return self.values() == other.values() if type(self) is type(other) else NotImplemented  # type: ignore[attr-defined]
-
-    def __hash__(self) -> int:
-        """Hash the values."""
-        return hash(tuple(self.values().values()))
-
-    def __repr__(self) -> str:
-        """Show the class and all values."""
-        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def check(self) -> None:
         """Refuse values that do not fit together, beyond the rules of the declarations."""
@@ -242,21 +229,6 @@ class Settings:
     def types(cls) -> Mapping[str, Any]:
         """Return the resolved types by field name."""
         return _types(cls)  # type: ignore[arg-type]
-
-
-@dataclass_transform(frozen_default=True)
-def settings(*, kw_only: bool = False) -> Callable[[type[S]], type[S]]:
-    """Return the decorator of a settings class: a frozen dataclass that compares and shows itself as `Settings` does.
-
-    A dataclass compiles these functions for each class, which took a sixth of the time of `hybrid --help`.
-    """
-
-    def made(kind: type[S]) -> type[S]:
-        for name in ("__eq__", "__hash__", "__repr__"):
-            setattr(kind, name, getattr(Settings, name))
-        return dataclass(frozen=True, kw_only=kw_only, eq=False, repr=False)(kind)
-
-    return made
 
 
 def _is_unset(value: Any, declared: Option | None) -> bool:

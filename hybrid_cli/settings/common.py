@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
 from hybrid_cli.inputs import files as input_files
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (
     GENERAL,
@@ -51,7 +51,7 @@ def as_names(given: Sequence[NameOrPath] | NameOrPath) -> tuple[str, ...]:
     return tuple(map(str, (given,) if isinstance(given, str | Path) else given))
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadsFiles(Settings):
     """A command that reads files of other tools.
 
@@ -71,7 +71,7 @@ class ReadsFiles(Settings):
     )
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Overwrites(ReadsFiles):
     """A command that can write an artifact.
 
@@ -82,7 +82,7 @@ class Overwrites(ReadsFiles):
     overwrite: bool = option(False, panel=GENERAL, recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Writes(Overwrites):
     """A command that always writes an artifact.
 
@@ -93,7 +93,7 @@ class Writes(Overwrites):
     output: Path = option(REQUIRED, "--output", "-o")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MayWrite(Overwrites):
     """A command that prints its result, and writes it with `--output`.
 
@@ -106,7 +106,7 @@ class MayWrite(Overwrites):
     output: Path | None = option(None, "--output", "-o")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Seeded(Settings):
     """A command that draws random numbers.
 
@@ -117,7 +117,7 @@ class Seeded(Settings):
     seed: int = option(42, panel=GENERAL, minimum=0)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Threaded(Settings):
     """A command that computes on several CPU threads.
 
@@ -128,7 +128,7 @@ class Threaded(Settings):
     threads: int | None = option(None, panel=GENERAL, minimum=1, maximum=1024, shown="all cores", recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OnDevice(Settings):
     """A command that runs a model.
 
@@ -145,7 +145,7 @@ PROJECTION = "a start model with a projection"  # fact
 ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EncoderContract(Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model.
 
@@ -183,7 +183,7 @@ WATCHING = "Watching"
 TEMPERATURE = "1, or 0.05 for vectors of length 1"
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimization(training.Optimization, Seeded):
     """Options of the optimizer.
 
@@ -222,7 +222,7 @@ class Optimization(training.Optimization, Seeded):
     checkpoint_steps: int = inherited(minimum=1, recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampling(Optimization, training.Sampling):
     """Optimization on mined examples.
 
@@ -233,7 +233,7 @@ class Sampling(Optimization, training.Sampling):
     negatives: int = inherited(panel=OPTIMIZATION, minimum=1, maximum=10_000)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Training(Threaded, OnDevice, Optimization, Writes):
     """A command that trains a model.
 
@@ -249,7 +249,7 @@ class Training(Threaded, OnDevice, Optimization, Writes):
     track: Tracker | None = option(None, recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StartModel(training.Start, Settings):
     """The start model of a training.
 
@@ -267,7 +267,7 @@ class StartModel(training.Start, Settings):
     gradient_checkpointing: bool = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaptedModel(encoders.LoraOptions, StartModel):
     """A start model that may get a LoRA adapter.
 
@@ -286,7 +286,7 @@ class AdaptedModel(encoders.LoraOptions, StartModel):
     lora_targets: Sequence[str] = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Architecture(EncoderContract, AdaptedModel):
     """The encoder to train; defaults come from the start model.
 
@@ -308,7 +308,7 @@ class Architecture(EncoderContract, AdaptedModel):
     projection_norm: bool | None = option(None, shown="the model's")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Validation(training.Validation, Settings):
     """Validation during training.
 
@@ -329,7 +329,7 @@ class Validation(training.Validation, Settings):
     keep: Keep = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExampleValidation(Validation):
     """Validation on mined examples."""
 
@@ -337,7 +337,7 @@ class ExampleValidation(Validation):
     eval_steps: int | None = inherited(shown="a tenth of all steps, at least dev documents / documents of a step")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Likelihood(Settings):
     """Options of the negative log-likelihood.
 
@@ -357,7 +357,7 @@ _DISTILLED = when(distill=GIVEN)
 _TAUGHT = (_DISTILLED, when(loss=TAUGHT))
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Distillation(Settings):
     """A loss on the scores of a teacher, next to another loss.
 
@@ -383,7 +383,7 @@ class Distillation(Settings):
         return self.applies("teacher_temperature")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Taught(Distillation):
     """A loss on the scores of a teacher, alone or next to another loss.
 
@@ -400,7 +400,7 @@ class Taught(Distillation):
     teacher: str | None = option(None, shown="the scores in the examples", recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LossOptions(Settings):
     """The training objective: a loss and its parameters; xi and lambda as published (DualRM, section 4).
 
@@ -464,7 +464,7 @@ class LossOptions(Settings):
         return {name: getattr(self, name) for name in self.declared() if self.applies(name)}
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OnCluster(Settings, Workers):
     """A command that can compute on a Ray cluster.
 
@@ -482,7 +482,7 @@ class OnCluster(Settings, Workers):
     ray_workers: int = inherited(minimum=1, maximum=65536, recorded=False)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ThreadedOnCluster(OnCluster, Threaded):
     """A command that can compute on a Ray cluster, with several threads for each block.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.fusion import FUSION, Fuse
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
@@ -26,7 +25,7 @@ from hybrid_cli.settings.retrieval import (
 SCALE, RERANK = "Scale of the scores", "Reranking"
 
 
-@settings()
+@dataclass(frozen=True)
 class Compose(OnDevice, Threaded, Seeded, Writes):
     """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
 
@@ -106,7 +105,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
             raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")
 
 
-@settings()
+@dataclass(frozen=True)
 class Update(OnDevice, Threaded, ReadsFiles):
     """Bring a retriever or an index up to date with its documents: add, replace and delete what has changed.
 

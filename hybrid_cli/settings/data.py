@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ from hybrid_cli.collections.options import (
 )
 from hybrid_cli.errors import option_error
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import OnCluster, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, scope, when
 from hybrid_cli.settings.signature import settings_of
@@ -48,7 +47,7 @@ def text_encoding(name: str) -> str:
     return name
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prepare(Seeded, Writes, options.Import):
     """A command that imports a collection; all sources have these options.
 
@@ -97,7 +96,7 @@ class Prepare(Seeded, Writes, options.Import):
     seed: int = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PrepareRows(Prepare, options.Rows):
     """A source whose rows may repeat or contradict each other.
 
@@ -112,7 +111,7 @@ class PrepareRows(Prepare, options.Rows):
     on_dangling: OnDangling = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PrepareDocumentFiles(OnCluster, PrepareRows):
     """A source that may have its documents in several files.
 
@@ -126,7 +125,7 @@ class PrepareDocumentFiles(OnCluster, PrepareRows):
     ray_workers: int = inherited()
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PreparePythonDocs(Prepare, options.PythonDocs):
     """Make a retrieval task from the docstrings of installed packages.
 
@@ -153,7 +152,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     seed: int = inherited(applies=())
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareFiles(PrepareDocumentFiles, options.Files):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
 
@@ -239,7 +238,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
             raise option_error("pseudo_queries", None, reason, code="conflicting-options", others=others)
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareBeir(PrepareRows, options.Beir):
     """Import a BEIR folder.
 
@@ -259,7 +258,7 @@ class PrepareBeir(PrepareRows, options.Beir):
     folder: Path = argument(REQUIRED)
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     """Import the files of MS MARCO, versions 1 and 2.
 
@@ -291,7 +290,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     triples: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareDpr(PrepareRows, options.Dpr):
     """Import the passages, questions and training files of DPR.
 
@@ -321,7 +320,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
     sample_from: SampleFrom = inherited(panel=SAMPLE)
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareTevatron(PrepareRows, options.Tevatron):
     """Import training files of Tevatron, FlagEmbedding or sentence-transformers: queries with their passages.
 
@@ -346,7 +345,7 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
     corpus: Path | None = option(None)
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareTrec(PrepareDocumentFiles, options.Trec):
     """Import TREC documents, topics and judgments.
 
@@ -384,7 +383,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     encoding: str = inherited(parse=text_encoding)
 
 
-@settings()
+@dataclass(frozen=True)
 class PrepareIrds(PrepareRows, options.Irds):
     """Import datasets of ir_datasets, which downloads missing files.
 
@@ -433,7 +432,7 @@ READERS: Registry[type[Prepare]] = Registry(
 )
 
 
-@settings()
+@dataclass(frozen=True)
 class Split(Seeded, Writes):
     """Split the judged queries into folds for cross-validation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from hybrid_cli.encoders.options import CombineMode, Combining, Precision
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
     ENCODER,
@@ -49,7 +49,7 @@ _VECTORS = ("pooling", "normalize", "task", "append_eos")  # of the contract, fo
 _READING = ("preset", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len")
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VectorIndex(Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index.
 
@@ -107,7 +107,7 @@ class VectorIndex(Seeded, options.VectorIndex):
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))
 
 
-@settings()
+@dataclass(frozen=True)
 class Combine(OnDevice, Writes):
     """Combine two encoders into one.
 
@@ -154,7 +154,7 @@ class Combine(OnDevice, Writes):
             )
 
 
-@settings()
+@dataclass(frozen=True)
 class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes, options.Shards):
     """Encode a corpus and build its index, or encode queries.
 
@@ -255,7 +255,7 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-@settings()
+@dataclass(frozen=True)
 class Presets(Settings):
     """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
 
@@ -264,7 +264,7 @@ class Presets(Settings):
     examples = ("hybrid presets",)
 
 
-@settings()
+@dataclass(frozen=True)
 class ConvertCheckpoint(Overwrites):
     """Convert a checkpoint to safetensors, or join the towers or learners of a published encoder.
 

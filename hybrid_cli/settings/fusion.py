@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import HITS, MEASURE, NameOrPath, OnDevice, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, scope, when
 from hybrid_cli.settings.retrieval import TUNING
@@ -22,7 +21,7 @@ RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WeightTuning(Seeded):
     """Options of tuning a fusion, with `--tune`.
 
@@ -55,7 +54,7 @@ class WeightTuning(Seeded):
     seed: int = inherited()
 
 
-@settings()
+@dataclass(frozen=True)
 class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     """Fuse runs into one, or tune method and weights of a fusion.
 
@@ -127,7 +126,7 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
         return {**super().values(), "named": "--method" if "method" in self.given else _NO_METHOD}
 
 
-@settings()
+@dataclass(frozen=True)
 class ConcatRuns(Writes):
     """Concatenate runs of different queries, or aggregate a run of passages.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.collections.options import QueriesFrom
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import Seeded, ThreadedOnCluster, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, scope, when
@@ -27,7 +26,7 @@ _RANKED = when(source="a bm25, run:PATH or given:PATH source")
 _SENTENCES = when(split=None, queries=None)
 
 
-@settings()
+@dataclass(frozen=True)
 class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
     """Write training examples with hard negatives from the errors of a first stage.
 
@@ -233,7 +232,7 @@ def _numbered(item: str) -> tuple[str, int | None]:
     return (name, int(number)) if separator and number.isdecimal() and number.isascii() else (item, None)
 
 
-@settings()
+@dataclass(frozen=True)
 class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
     """Label queries with the top hits of BM25, of a retriever or of a run, for training a Lambda (SPAR, section 4.1).
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli.perturbations.options import Perturbation
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import OnDevice, Seeded, Writes
 from hybrid_cli.settings.data import DATA
 from hybrid_cli.settings.options import REQUIRED, argument, inherited, option, registered, scope, when
@@ -27,7 +26,7 @@ def facts_of(attacks: Sequence[str]) -> dict[str, Any]:
     return {"attacks": tuple(attacks), "added": ADDED if set(attacks) - {*_DRAWN, *_OF_TRANSLATION} else ""}
 
 
-@settings()
+@dataclass(frozen=True)
 class Perturb(OnDevice, Seeded, Writes, Perturbation):
     """Perturb the queries of a split, to measure the robustness of runs.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli.encoders.options import Precision
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     VALIDATION,
@@ -32,7 +32,7 @@ RERANKER, DEPTHS = "Reranker", "Depths"
 A_RUN = "a run"  # fact about the input of `rerank`
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pairs(Settings):
     """Input of a reranker: query and document. Defaults come from the model.
 
@@ -53,7 +53,7 @@ class Pairs(Settings):
         return {name: value for name in Pairs.declared() if (value := getattr(self, name)) is not None}
 
 
-@settings()
+@dataclass(frozen=True)
 class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     """Train a reranker on mined examples: a cross-encoder that reads query and document together.
 
@@ -89,7 +89,7 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     dev: Path | None = inherited(panel=VALIDATION)
 
 
-@settings()
+@dataclass(frozen=True)
 class Rerank(OnDevice, Threaded, Pairs, Writes):
     """Rescore the top hits of a run with a reranker, or score training examples.
 

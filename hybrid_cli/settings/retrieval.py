@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,6 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.options import BINARY_K, VectorIndex
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     HITS,
     MEASURE,
@@ -49,7 +48,7 @@ def _field(text: str) -> str:
 _tuning_option = partial(option, panel=TUNING, applies=_TUNED)
 
 
-@settings()
+@dataclass(frozen=True)
 class IndexBm25(Threaded, Writes, BM25Options):
     """Index a corpus for BM25, with Lucene and as an impact matrix with the same scores.
 
@@ -117,7 +116,7 @@ _lexical_option = partial(option, panel=LEXICAL_INDEX)
 _dense_option = partial(option, panel=DENSE_INDEX)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchOptions(OnDevice, Threaded):
     """Options of opening and searching indexes.
 
@@ -187,7 +186,7 @@ class SearchOptions(OnDevice, Threaded):
 _WRITES = when(query=None, interactive=False)
 
 
-@settings()
+@dataclass(frozen=True)
 class Search(SearchOptions, ThreadedOnCluster, Overwrites):
     """Search an index and write a run, or print the hits of a query.
 

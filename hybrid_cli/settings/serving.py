@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import MEASURE, OnDevice, ReadsFiles, Threaded
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, option, scope, when
@@ -15,7 +14,7 @@ from hybrid_cli.settings.retrieval import SearchOptions
 JUDGING, SAFETY, PROGRAMS = "Judging", "Access", "Programs"
 
 
-@settings()
+@dataclass(frozen=True)
 class Serve(OnDevice, Threaded, ReadsFiles):
     """Serve a page, an API and MCP tools on a retriever.
 

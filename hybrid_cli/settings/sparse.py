@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.encoders.options import SparseArchitecture
-from hybrid_cli.settings.base import Settings, settings
+from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     ONE_MODEL,
@@ -39,7 +39,7 @@ _DOCUMENTS = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_
 _WEIGHTS = when(**_DOCUMENTS.allowed, encoder=OF_SPARSE)
 
 
-@settings(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SparseIndex(Settings):
     """Options of `encode` with a sparse encoder.
 
@@ -63,7 +63,7 @@ class SparseIndex(Settings):
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
 
 
-@settings()
+@dataclass(frozen=True)
 class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Taught):
     """Train a learned sparse encoder on mined examples.
 

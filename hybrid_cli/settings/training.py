@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hybrid_cli.settings.base import settings
 from hybrid_cli.settings.common import (
     OBJECTIVE,
     OPTIMIZATION,
@@ -52,7 +51,7 @@ TRAINING = "Training"
 TEACHER, STATIC, SPANS = "Teacher", "Static encoder", "Spans"
 
 
-@settings()
+@dataclass(frozen=True)
 class Pretrain(Training, StartModel, Pretraining):
     """Pretrain an encoder on a corpus with masked language modeling.
 
@@ -105,7 +104,7 @@ _PAIRS = (  # BM25 scores of pairs that the examples do not hold
 )
 
 
-@settings()
+@dataclass(frozen=True)
 class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, LossOptions):
     """Train a dense encoder on mined examples.
 
@@ -177,7 +176,7 @@ TRANSFORMER = when(encoder="transformer")
 _WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determine the form of the sum
 
 
-@settings()
+@dataclass(frozen=True)
 class TrainLambda(Training, Validation, Architecture, Imitation):
     """Train an encoder that imitates the ranking of a lexical teacher (Lambda of SPAR).
 
@@ -284,7 +283,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
 STUDENT = when(queries_only=False)
 
 
-@settings()
+@dataclass(frozen=True)
 class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihood, Distillation):
     """Distill a teacher's vectors into a small encoder (LITE).
 
