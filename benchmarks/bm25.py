@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ from memory import write_collection
 from ratios import Row, in_turns, ratios
 
 from hybrid_cli import console
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.lexical import build, jvm, lucene
+from hybrid_cli.lexical import build, jvm
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.lexical.lucene import LuceneIndex
 from hybrid_cli.settings import PrepareBeir, PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -93,15 +95,21 @@ def search_tasks(
     def retrieve(n_threads: int) -> Any:
         return retriever.retrieve(known, k=hits, show_progress=False, backend_selection="numba", n_threads=n_threads)
 
+    def with_threads(index: LexicalIndex, n_threads: int) -> LexicalIndex:
+        index.threads = n_threads
+        return index
+
+    one, several = (with_threads(copy(opened), number) for number in (1, threads))
+    engine = LuceneIndex(index, opened.docids, threads=threads)
     return {
-        f"hybrid, {threads} threads": lambda: opened.search(queries, hits, threads),
-        "hybrid, 1 thread": lambda: opened.search(queries, hits, 1),
-        f"hybrid, {threads} threads, analyzed": lambda: opened.search_bags(queries["qid"], bags, hits, threads),
-        "hybrid, 1 thread, analyzed": lambda: opened.search_bags(queries["qid"], bags, hits, 1),
+        f"hybrid, {threads} threads": lambda: several.search(queries, hits),
+        "hybrid, 1 thread": lambda: one.search(queries, hits),
+        f"hybrid, {threads} threads, analyzed": lambda: several.table(several.hits(bags, hits), queries["qid"]),
+        "hybrid, 1 thread, analyzed": lambda: one.table(one.hits(bags, hits), queries["qid"]),
         "hybrid, 1 thread, analyzed, arrays": lambda: opened.keys(bags, hits, 1),
         "bm25s (numba), 1 thread, analyzed": lambda: retrieve(1),
         f"bm25s (numba), {threads} threads, analyzed": lambda: retrieve(threads),
-        "hybrid --engine lucene": lambda: lucene.search(index, queries, hits, threads),
+        "hybrid --engine lucene": lambda: engine.search(queries, hits),
         "Pyserini batch_search": batch_search,
         f"Anserini SearchCollection, {threads} threads": lambda: anserini(threads),
         "Anserini SearchCollection, 1 thread": lambda: anserini(1),
@@ -117,7 +125,7 @@ def compare_search(index: Path, scratch: Path, options: argparse.Namespace) -> l
     queries = make_queries(scratch / "collection", options.queries)
     opened = open_bm25(index, K1, B)
     start = time.perf_counter()
-    opened.search(queries.head(1), 10, 1)
+    opened.search(queries.head(1), 10)
     print(f"first query of the process: {time.perf_counter() - start:.2f} s")
     tasks = search_tasks(index, opened, queries, options.hits, options.threads, scratch)
     times, results = in_turns(tasks, options.repeat)
@@ -154,10 +162,11 @@ def compare_pisa(opened: LexicalIndex, scratch: Path, options: argparse.Namespac
     queries, rows = make_queries(scratch / "collection", options.queries), []
     texts, qids = queries["text"].to_list(), queries["qid"]
     bags, tokens = opened.bags(texts), opened.analyze(texts)
+    opened.threads = 1
     pisa.write_index(opened.impacts.postings, opened.docids, scratch / "pisa")
     for hits in PISA_HITS:
         tasks: dict[str, Callable[[], Any]] = {
-            "hybrid": partial(opened.search_bags, qids, bags, hits, 1),
+            "hybrid": lambda k=hits: opened.table(opened.hits(bags, k), qids),  # type: ignore[misc]
             "PISA": pisa.search_task(scratch / "pisa", qids.to_list(), tokens, hits, K1, B),
         }
         times, _ = in_turns(tasks, 3 * options.repeat)

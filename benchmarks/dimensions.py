@@ -36,14 +36,13 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     given = parser.parse_args(words)
     set_threads(1)
     docids = pl.Series("docid", [f"d{row}" for row in range(given.vectors)])
-    names = [f"q{row}" for row in range(QUERIES)]
     with tempfile.TemporaryDirectory() as scratch:
         found: dict[str, Callable[[], object]] = {}
         for dim in map(int, given.dims.split(",")):
             index = dense_index(Path(scratch) / str(dim), docids, dim)
             queries = np.random.default_rng(1).standard_normal((QUERIES, dim)).astype(np.float32)
-            found[f"{QUERIES} queries, {dim} values"] = partial(index.search, queries, names, given.hits)
-            found[f"1 query, {dim} values"] = partial(index.search, queries[:1], names[:1], given.hits)
+            found[f"{QUERIES} queries, {dim} values"] = partial(index.hits, queries, given.hits)
+            found[f"1 query, {dim} values"] = partial(index.hits, queries[:1], given.hits)
         times, _ = in_turns(found, given.repeat, time.process_time)
     for name, seconds in times.items():
         print(f"{name:24} {1e3 * statistics.median(seconds) / int(name.split()[0]):9.3f} ms of CPU time per query")

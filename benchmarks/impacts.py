@@ -20,12 +20,12 @@ import numpy as np
 import polars as pl
 from ratios import Row, in_turns, ratios
 
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
-from hybrid_cli.opening.lexical import open_bm25
 
 DOCUMENTS, TERMS, QUERIES, LENGTH = 1_000_000, 20_000, 512, 4
 MEASURES = ["nDCG@10", "Recall@1000"]
@@ -39,7 +39,7 @@ def loss(collection: Path, folder: Path) -> None:
     queries = collections.read_queries(collections.queries_path(collection, "test")).select("qid", "text")
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
     index = open_bm25(folder)
-    found = [each.search(queries, 1000, 1) for each in (index, rounded(index))]
+    found = [each.search(queries, 1000) for each in (index, rounded(index))]
     first, second = (run.filter(pl.col("rank") <= 10).select("qid", "docid") for run in found)
     means = [
         dict(evaluate_run(run, qrels, MEASURES).group_by("measure").agg(pl.col("value").mean()).iter_rows())
@@ -73,11 +73,8 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     exact = random_index(draws)
     terms = np.sort(draws.integers(20, 2000, (QUERIES, LENGTH)), 1).ravel().astype(np.int32)
     bags = Bags(np.arange(0, len(terms) + 1, LENGTH), terms, np.ones(len(terms), np.float32))
-    qids = pl.Series("qid", [str(number) for number in range(QUERIES)])
     indexes = {"exact": exact, "8 bits": rounded(exact)}
-    tasks: dict[str, Callable[[], Any]] = {
-        name: partial(index.search_bags, qids, bags, 1000, 1) for name, index in indexes.items()
-    }
+    tasks: dict[str, Callable[[], Any]] = {name: partial(index.keys, bags, 1000, 1) for name, index in indexes.items()}
     times, _ = in_turns({**tasks, "rounding": exact.impacts.rounded}, given.repeat, time.process_time)
     postings = len(exact.impacts.postings)
     print(f"{postings:,} postings: rounded in {1e3 * statistics.median(times['rounding']):,.0f} ms of CPU time")

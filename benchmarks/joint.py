@@ -22,6 +22,7 @@ import polars as pl
 import torch
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -29,8 +30,6 @@ from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.storage import Kind
 
@@ -91,12 +90,12 @@ def measure(args: argparse.Namespace, size: int, queries: pl.DataFrame, lexical:
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         dense = dense_index(Path(folder) / "dense", docids, args.dim)
         bm25 = LexicalIndex(Impacts.of(postings, lexical.k1, lexical.b), docids)
-        joint = HybridIndex((dense,), (1.0,), bm25, 0.1)
-        qids = queries["qid"].to_list()
+        bm25.threads = args.threads
+        joint, bags = HybridIndex((dense,), (1.0,), bm25, 0.1, threads=args.threads), bm25.prepare(queries)
         ways = {
-            "joint": lambda: list(joint.search_blocks([found], queries, args.hits, args.threads)),
-            "dense": lambda: dense.search(found, qids, args.hits),
-            "BM25": lambda: bm25.search(queries, args.hits, args.threads),
+            "joint": lambda: joint.hits(([found], bags), args.hits),
+            "dense": lambda: dense.hits(found, args.hits),
+            "BM25": lambda: bm25.search(queries, args.hits),
             "product": lambda: [torch.from_numpy(found) @ torch.from_numpy(block).T for block in dense.blocks(4096)],
         }
         times = {name: best_of(args.repeat, work) for name, work in ways.items()}

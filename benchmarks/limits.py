@@ -56,17 +56,15 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     with tempfile.TemporaryDirectory() as scratch:
         docids = pl.Series("docid", [f"d{row:07}" for row in range(options.vectors)])
         index = dense_index(Path(scratch) / "dense", docids, DIM)
-        qids = [f"q{row}" for row in range(options.queries)]
         vectors = np.random.default_rng(1).standard_normal((options.queries, DIM)).astype(np.float32)
-        texts = pl.DataFrame({"qid": qids, "text": [""] * options.queries})
         size = f"{options.vectors:,} vectors of {DIM}"
         products, stored = 2.0 * options.queries * options.vectors * DIM, 4.0 * options.vectors * DIM
         measured(f"flat search, {size}, {options.queries} queries, {HITS:,} hits", PRODUCT, products,
-                 partial(index.search, vectors, qids, HITS))  # fmt: skip
-        measured(f"flat search, {size}, 1 query", MEMORY, stored, partial(index.search, vectors[:1], qids[:1], HITS))
-        joint = HybridIndex((index,), (1.0,))
+                 partial(index.hits, vectors, HITS))  # fmt: skip
+        measured(f"flat search, {size}, 1 query", MEMORY, stored, partial(index.hits, vectors[:1], HITS))
+        joint = HybridIndex((index,), (1.0,), threads=1)
         measured(f"search --exact, {size}, {options.queries} queries, {HITS:,} hits", PRODUCT, products,
-                 lambda: list(joint.search_blocks([vectors], texts, HITS, 1)))  # fmt: skip
+                 lambda: joint.hits(([vectors], None), HITS))  # fmt: skip
         for hits in (10, HITS):
             name, read, task = _bm25(options.queries, hits)
             measured(name, MEMORY, read, task)

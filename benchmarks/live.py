@@ -28,13 +28,11 @@ import torch
 from ratios import Row
 
 from hybrid_cli import open_index, open_retriever
-from hybrid_cli.api import Index
+from hybrid_cli.api import OpenIndex
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.opening.searcher import DenseSearcher, LexicalSearcher, RetrieverSearcher
-from hybrid_cli.retrieval.filters import Allowed
-from hybrid_cli.retrieval.in_memory import Answers
-from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -47,65 +45,68 @@ WHOLE, WITH_TEXTS, LIMIT = "retriever, ids only", "retriever, title and text", 1
 
 
 @dataclass(frozen=True)
-class StoredSide:
-    """A side of a retriever with stored hits of one query at a time, for the time of the fusion alone."""
+class StoredHits(Index):
+    """An index with stored hits of one query at a time, for the time of the fusion alone."""
 
-    side: NumberedSide
-    depth: int
-    answers: dict[str, NumberedAnswers]
+    index: Index
+    answers: dict[str, tuple[Any, Hits]]
 
-    def store(self, text: str) -> None:
+    def store(self, text: str, k: int) -> None:
         """Store the hits of a query."""
-        answer = self.side.answer(pl.DataFrame({"qid": ["0"], "text": [text]}))
-        hits = answer.hits(self.depth)
-        self.answers[text] = NumberedAnswers(lambda depth: hits, answer.score)
+        prepared = self.index.prepare(pl.DataFrame({"qid": ["0"], "text": [text]}))
+        self.answers[text] = prepared, self.index.hits(prepared, k)
 
     @property
-    def numbered(self) -> NumberedSide:
-        """The side of the stored hits."""
-        return NumberedSide(self.side.ids, lambda queries: self.answers[queries["text"][0]])
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return self.index.documents
 
-    def answer(self, queries: pl.DataFrame) -> Answers:
-        """Refuse, since the fusion is that of numbers."""
-        raise NotImplementedError
+    def prepare(self, queries: pl.DataFrame) -> tuple[Any, Hits]:
+        """Return the stored hits of the query."""
+        return self.answers[queries["text"][0]]
 
-    def within(self, allowed: Allowed) -> StoredSide:
+    def hits(self, prepared: tuple[Any, Hits], k: int) -> Hits:
+        """Return the stored hits."""
+        return prepared[1]
+
+    def scores(self, prepared: tuple[Any, Hits], queries: Rows, rows: Rows) -> Scores:
+        """See `Index`."""
+        return self.index.scores(prepared[0], queries, rows)
+
+    def within(self, allowed: Allowed) -> StoredHits:
         """Refuse, since the benchmark has no filter."""
         raise NotImplementedError
 
 
-def tasks_of(index: Index) -> tuple[dict[str, Callable[[str], Any]], Callable[[str], None]]:
+def tasks_of(index: OpenIndex) -> tuple[dict[str, Callable[[str], Any]], Callable[[str], None]]:
     """Return the tasks by name, each a function of the text of a query, and a function that prepares a query."""
-    assert isinstance(index.searcher, RetrieverSearcher)
-    retriever = index.searcher.retriever
-    lexical, dense = retriever.sides.values()
-    assert isinstance(lexical, LexicalSearcher)
-    assert isinstance(dense, DenseSearcher)
-    sides = {name: side.numbered for name, side in retriever.sides.items()}
-    stored = {name: StoredSide(side, retriever.depth, {}) for name, side in sides.items() if side is not None}
-    postings, vectors, fusion = (
-        lexical.indexes[0],
-        dense.indexes[0],
-        Retriever(stored, retriever.recipe, retriever.depth),
-    )
+    retriever = index.index
+    assert isinstance(retriever, Retriever)
+    postings, vectors = retriever.sides.values()
+    assert isinstance(postings, LexicalIndex)
+    stored = {name: StoredHits(side, {}) for name, side in retriever.sides.items()}
+    fusion = Retriever(stored, retriever.recipe, retriever.depth)
     encoded: dict[str, np.ndarray] = {}
 
+    def encode(text: str) -> np.ndarray:
+        return vectors.prepare(pl.DataFrame({"qid": ["0"], "text": [text]}))  # type: ignore[no-any-return]
+
     def prepared(text: str) -> None:
-        encoded[text] = dense.encoder.encode_queries([text])
+        encoded[text] = encode(text)
         for side in stored.values():
-            side.store(text)
+            side.store(text, retriever.depth)
 
     return {
-        "encode": lambda text: dense.encoder.encode_queries([text]),
-        "BM25": lambda text: postings.numbered_hits(postings.bags([text]), retriever.depth, lexical.threads),
-        "dense": lambda text: vectors.numbered_hits(encoded[text], retriever.depth),
+        "encode": encode,
+        "BM25": lambda text: postings.hits(postings.bags([text]), retriever.depth),
+        "dense": lambda text: vectors.hits(encoded[text], retriever.depth),
         "fusion": lambda text: fusion.search(text, HITS),
         WHOLE: lambda text: retriever.search(text, HITS),
         WITH_TEXTS: lambda text: index.search(text, HITS),
     }, prepared
 
 
-def measure(indexes: dict[str, Index], texts: Sequence[str], threads: int, clock: Callable[[], float]) -> list[Row]:
+def measure(indexes: dict[str, OpenIndex], texts: Sequence[str], threads: int, clock: Callable[[], float]) -> list[Row]:
     """Print the latencies, and return the ratio of the parts to the retriever.
 
     Args:

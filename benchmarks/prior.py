@@ -25,13 +25,13 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import draws, runs
+from hybrid_cli.artifacts.exact import exact_sources
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.prior import MEASURES, Prior
 from hybrid_cli.fusion.selection import Choice, Trials, Values
-from hybrid_cli.opening.exact import exact_scorer, exact_sources
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 from hybrid_cli.version import __version__
@@ -57,7 +57,7 @@ def tables(
     named = {system: folder / f"{name}.{system}.{split}.parquet" for system in (LEXICAL, dense)}
     indexes = [folder / f"{name}.{system}" for system in named]
     joined = Lists.of([runs.open_run(path).of_queries(kept) for path in named.values()], 1000)
-    scorers = [exact_scorer(source, joined.qids, "cpu") for source in exact_sources(named, indexes)]
+    scorers = [source.scorer(joined.qids, "cpu") for source in exact_sources(named, indexes)]
     listed = list(joined.blocks())
     blocks = {"exact": list(complete(listed, joined.qids, scorers))}
     choices: list[Choice] = []

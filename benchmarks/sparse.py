@@ -89,9 +89,10 @@ def search(documents: int, queries: int, scratch: Path) -> None:
     )
     docids = pl.Series("docid", [f"d{number}" for number in range(documents)])
     index = LexicalIndex(Impacts.learned(builder.finish(), STEPS**-2), docids, queries=asked)
+    index.threads = 1
     frame = pl.DataFrame({"qid": texts, "text": texts})
-    index.search(frame, HITS, 1)  # compiles
-    ours = seconds(lambda: index.search(frame, HITS, 1))
+    index.search(frame, HITS)  # compiles
+    ours = seconds(lambda: index.search(frame, HITS))
     settings = jvm.java_class("io.anserini.index.IndexCollection$Args")()
     settings.collectionClass, settings.generatorClass = "JsonVectorCollection", "DefaultLuceneDocumentGenerator"
     settings.input, settings.index, settings.threads = str(folder), str(scratch / "lucene"), 1

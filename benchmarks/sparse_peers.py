@@ -24,11 +24,11 @@ import polars as pl
 from ratios import in_turns
 from scipy.sparse import csr_matrix
 
+from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags, positions_of
-from hybrid_cli.opening.lexical import open_lexical
 
 HITS, RECALL = (10, 100, 1000), 0.95
 BLOCKS = (16, 32, 64)  # documents of a block of BMP
@@ -90,7 +90,7 @@ def read(options: argparse.Namespace) -> Vectors:
     queries = collections.read_queries(options.queries).sample(options.sample, seed=0)
     bags = index.bags_of(opened[0].weighted(queries["text"].to_list()), len(queries))
     weights = csr_matrix((bags.boosts, bags.terms, bags.ends), shape=(len(bags), len(index.idf)))
-    return Vectors(largest(index.documents.tocsr(), options.terms), largest(weights, options.query_terms))
+    return Vectors(largest(index.matrix.tocsr(), options.terms), largest(weights, options.query_terms))
 
 
 # ------------------------------------------------------------------------------------------------------------- engines

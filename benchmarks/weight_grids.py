@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts.exact import exact_sources
 from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
@@ -24,7 +25,6 @@ from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import Grid
 from hybrid_cli.fusion.selection import Trials, Values
-from hybrid_cli.opening.exact import exact_scorer, exact_sources
 
 JUDGED = (10, 20, 50, 100, 200)
 DRAWS = 100
@@ -39,7 +39,7 @@ def tables(
     named = {system: folder / f"{name}.{system}.test.parquet" for system in systems}
     joined = Lists.of([runs.open_run(path) for path in named.values()], 1000)
     sources = exact_sources(named, [folder / f"{name}.{system}" for system in named])
-    scorers = [exact_scorer(each, joined.qids, "cpu") for each in sources]
+    scorers = [each.scorer(joined.qids, "cpu") for each in sources]
     blocks = list(complete(joined.blocks(), joined.qids, scorers))
     recipe = FusionRecipe("weighted-sum", (1.0, 1.0), "exact")
     for grid in grids:

@@ -7,10 +7,11 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
-    from hybrid_cli.api import Index, open_encoder, open_index, open_retriever, open_run
+    from hybrid_cli.api import OpenIndex, open_encoder, open_index, open_retriever, open_run
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
     from hybrid_cli.retrieval import BM25, Dense, Retriever
+    from hybrid_cli.runs.index import Index
 
 __all__ = [
     "BM25",
@@ -18,6 +19,7 @@ __all__ = [
     "HybridError",
     "Index",
     "InputError",
+    "OpenIndex",
     "Retriever",
     "__version__",
     "evaluate",
@@ -30,6 +32,7 @@ __all__ = [
 _HOMES = {
     "BM25": "retrieval",
     "Dense": "retrieval",
+    "Index": "runs.index",
     "Retriever": "retrieval",
     "evaluate": "evaluation",
     "fuse": "fusion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts import retrievers
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, index_kinds, manifests_of, metadata_of, warn_lost
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError
-from hybrid_cli.opening.exact import index_kinds
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, metadata_of, refuse_other_corpora, warn_lost
-from hybrid_cli.opening.searcher import RetrieverSearcher, Searcher, open_fused, open_searcher, with_probability
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, manifests_of, retriever_at
-from hybrid_cli.retrieval.in_memory import Queries, checked_depth, queries_table
+from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.given import QueriesLike
+from hybrid_cli.runs.index import Index
 from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
 from hybrid_cli.settings.retrieval import RETRIEVER
@@ -42,21 +44,21 @@ def _local(*paths: PathLike) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Index:
+class OpenIndex:
     """An open index or retriever; made by `open_index` and `open_retriever`.
 
     Attributes:
-        searcher: searcher of the index, or of several and their fusion.
+        index: the index, or several and their fusion.
         documents: titles and texts; None if the corpora are not at the paths recorded in the index.
         parts: the manifests of each index, several for one of shards.
     """
 
-    searcher: Searcher
+    index: Index
     documents: TextStore | None
     parts: Sequence[Sequence[Manifest]] = ()
 
     def search(
-        self, queries: Queries, k: int = 10, filter: str | None = None, min_probability: float | None = None
+        self, queries: QueriesLike, k: int = 10, filter: str | None = None, min_probability: float | None = None
     ) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
@@ -77,25 +79,35 @@ class Index:
             InputError: `k` is no whole number from 1 on, a query is no text, no condition over known columns, or hits
                 have no probabilities.
         """
-        k, table = checked_depth(k), queries_table(queries)
-        searcher = self.searcher if filter is None else self._within(filter)
+        index = self.index if filter is None else self._within(filter)
         if min_probability is not None:
-            searcher = with_probability(searcher, min_probability)
-        search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
-        hits = pl.concat(search(table, k)) if len(table) else runs.empty()
+            index = _with_probability(index, min_probability)
+        hits = index.search(queries, k)
         if self.documents is None:
             return hits
         texts = self.documents.texts(hits["passage" if "passage" in hits.columns else "docid"])
         return hits.hstack([texts["title"], texts["text"]])
 
     @cached_property
-    def _within(self) -> Callable[[str], Searcher]:
-        """From a filter to the searcher of the documents that it keeps; the last ones are kept."""
+    def _within(self) -> Callable[[str], Index]:
+        """From a filter to the index of the documents that it keeps; the last ones are kept."""
         metadata = metadata_of(self.parts)
-        return lru_cache(_FILTERS)(lambda text: self.searcher.within(metadata.allowed(text)))
+        return lru_cache(_FILTERS)(lambda text: self.index.within(metadata.allowed(text)))
 
 
-def open_retriever(path: PathLike, **options: Any) -> Index:
+def _with_probability(index: Index, min_probability: float) -> Index:
+    """Return a retriever that drops hits with a lower probability.
+
+    Raises:
+        InputError: the hits have no probabilities.
+    """
+    if isinstance(index, Retriever):
+        return replace(index, min_probability=min_probability)
+    problem = "min_probability: one index gives no probabilities; pass a retriever of `compose --calibrate`"
+    raise InputError(problem, code="not-calibrated")
+
+
+def open_retriever(path: PathLike, **options: Any) -> OpenIndex:
     """Open a retriever that `hybrid compose` or `hybrid auto` wrote.
 
     Args:
@@ -109,10 +121,10 @@ def open_retriever(path: PathLike, **options: Any) -> Index:
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(retriever_at(folder) or folder)
-    return Index(RetrieverSearcher.open(files, settings), _documents(files.manifests), files.manifests)
+    return OpenIndex(retrievers.open_retriever(files, settings), _documents(files.manifests), files.manifests)
 
 
-def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> Index:
+def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> OpenIndex:
     """Open an index, or several indexes of one corpus with the default fusion of `hybrid compose`.
 
     Args:
@@ -132,12 +144,12 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings = SearchOptions(**options)
     kinds = frozenset[str]().union(*(index_kinds(manifests[0]) for manifests in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
-    refuse_other_corpora(dict(zip(folders, parts, strict=True)))
+    belongs_together(indexes=dict(zip(folders, parts, strict=True)))
     if len(folders) > 1:
-        return Index(open_fused(folders, parts, settings, weights), _documents(parts), parts)
+        return OpenIndex(retrievers.open_fused(folders, parts, settings, weights), _documents(parts), parts)
     if weights is not None:
         raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
-    return Index(open_searcher(folders[0], settings), _documents(parts), parts)
+    return OpenIndex(retrievers.open_searchable(folders[0], settings), _documents(parts), parts)
 
 
 def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:

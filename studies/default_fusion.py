@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from hybrid_cli.artifacts.retrievers import open_sides
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import sampled
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.opening.searcher import open_sides
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -69,7 +69,7 @@ def candidates(folder: Path, queries: pl.DataFrame) -> tuple[pl.DataFrame, Retri
     """Return qid, docid and the exact scores `bm25` and `dense` of the union of both lists."""
     sides = open_sides([folder / "bm25", folder / "dense"])
     retriever = Retriever(sides, FusionRecipe("weighted-sum", (1.0, 1.0), "exact"), DEPTH)
-    rows = pl.concat(list(retriever.explained(queries, 2 * DEPTH)))
+    rows = retriever.search(queries, 2 * DEPTH)
     return rows.select("qid", "docid", bm25="bm25_score", dense="dense_score").cast({"bm25": pl.Float64}), retriever
 
 
@@ -80,7 +80,7 @@ def random_deviations(retriever: Retriever, queries: pl.DataFrame, docids: pl.Se
         for name, ids in (("qid", queries["qid"]), ("docid", docids))
     }
     pairs = pl.DataFrame(drawn)
-    return [float(np.std(side.answer(queries).score(pairs).to_numpy())) for side in retriever.sides.values()]
+    return [float(np.std(side.score(pairs, queries).to_numpy())) for side in retriever.sides.values()]
 
 
 def measured(rows: pl.DataFrame, qrels: pl.DataFrame) -> Callable[[pl.Expr], float]:

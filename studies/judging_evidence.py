@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.pools import pools
 from hybrid_cli.evaluation.sequential import log_capital
-from hybrid_cli.opening.searcher import RetrieverSearcher
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
 
 QUERIES, DRAWN, DRAWS, SEED, MEASURE = 400, 100, 300, 42, "nDCG@10"
@@ -44,9 +43,9 @@ def measured(name: str, collection: Path, split: str, folder: Path) -> list[dict
     queries = collections.read_queries(collections.queries_path(collection, split)).select("qid", "text")
     queries = queries.filter(pl.col("qid").is_in(judged.implode()))
     queries = queries.sample(min(QUERIES, len(queries)), seed=SEED)
-    retriever = RetrieverSearcher.open(RetrieverFiles.read(folder)).retriever
+    retriever = open_retriever(RetrieverFiles.read(folder))
     runs = {"hybrid": pl.concat(list(retriever.runs(queries, 100)))}
-    runs |= {side: index.answer(queries).hits(100) for side, index in retriever.sides.items()}
+    runs |= {side: index.search(queries, 100) for side, index in retriever.sides.items()}
     qrels = qrels.filter(pl.col("qid").is_in(queries["qid"].implode()))
     tables = {run: evaluate_run(hits, qrels, [MEASURE]).select("qid", "value") for run, hits in runs.items()}
     sides = [Run.of(hits) for run, hits in runs.items() if run != "hybrid"]

@@ -22,11 +22,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import random_folds
 from hybrid_cli.evaluation.reliability import calibration_error, false_hits, reliability
-from hybrid_cli.opening.searcher import RetrieverSearcher
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.retrieval.calibration import (
     FIRST,
     FOLDS,
@@ -59,8 +58,7 @@ def judged_hits(folder: Path, collection: Path, split: str) -> tuple[pl.DataFram
     file = folder / "hits.parquet"
     if not file.exists():
         retriever = compose([folder / "bm25", folder / "dense"], output=folder / "retriever")
-        searcher = RetrieverSearcher.open(RetrieverFiles.read(retriever))
-        pl.concat(searcher.explained(queries, SEARCHED)).write_parquet(file)
+        pl.concat(open_retriever(RetrieverFiles.read(retriever)).runs(queries, SEARCHED)).write_parquet(file)
     return pl.read_parquet(file), qrels
 
 

@@ -17,7 +17,7 @@ from tiny_collection import TINY_JUDGEMENTS, TINY_QUERIES, write_tiny_source
 from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import console
-from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.artifacts.opening import open_bm25
 
 if TYPE_CHECKING:
     from report_study import Study

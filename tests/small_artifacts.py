@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.indexes import docids_of
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.lexical.lucene import LuceneIndex
+from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import SCHEMAS, Kind
 
 Rows = Sequence[tuple[Any, ...]]
@@ -73,3 +78,19 @@ def write_corpus(path: Path, texts: Sequence[str], first: int = 0) -> Path:
     table = pa.table([docids, [""] * len(texts), list(texts)], schema=SCHEMAS[Kind.CORPUS])
     open_output(path, kind=Kind.CORPUS).write([table])
     return path
+
+
+def vector_hits(index: Index, vectors: Any, qids: Sequence[str], hits: int) -> pl.DataFrame:
+    """Search an index of vectors for query vectors [n, d]; return the run."""
+    return index.table(index.hits(vectors, hits), pl.Series("qid", qids, dtype=pl.String))
+
+
+def vector_scores(index: DenseIndex, pairs: pl.DataFrame, qids: Sequence[str], vectors: Any) -> pl.Series:
+    """Return the exact scores of pairs of queries with vectors [n, d]."""
+    queries = pl.DataFrame({"qid": qids}, schema={"qid": pl.String})
+    return replace(index, encode=lambda _: vectors).score(pairs, queries)
+
+
+def lucene_run(folder: Path, queries: pl.DataFrame, hits: int, **options: Any) -> pl.DataFrame:
+    """Search the Lucene index of a lexical index."""
+    return LuceneIndex(folder, docids_of(folder), **options).search(queries, hits)

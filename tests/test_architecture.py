@@ -24,7 +24,6 @@ LAYERS = (
     {"server"},
     {"workflows", "exports"},
     {"reporting"},
-    {"opening"},
     {"artifacts"},
     {"settings"},
     # the application ends here, and the library begins
@@ -58,7 +57,6 @@ ONLY_IN = {
 }
 APPLICATION = (
     "artifacts",
-    "opening",
     "settings",
     "stages",
     "server",

@@ -54,7 +54,7 @@ def test_the_first_candidate_with_enough_recall_is_kept(
     assert chosen(folder, min_recall=least) == (factory, tried)
     docids, matrix = read_ids(folder), random_vectors(COUNT, DIM)
     index = open_unfinished(folder, docids, factory)
-    assert index.search(matrix[:1], ["q"], 1)["docid"].len() == 1  # the index in the folder is the chosen one
+    assert len(index.hits(matrix[:1], 1).rows) == 1  # the index in the folder is the chosen one
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,16 @@ import polars as pl
 import pytest
 import torch
 from command import raises
+from small_artifacts import vector_hits
 from torch import Tensor
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode
@@ -111,7 +112,7 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
     distances = ((matrix >= 0) != (query >= 0)).sum(1)
     nearest = np.flatnonzero(distances <= np.sort(distances)[19])  # including all ties at the last distance
     index = open_dense(tmp_path / "index", binary_k=len(nearest))
-    found = [int(docid) for docid in index.search(query, ["q"], 3)["docid"]]
+    found = [int(docid) for docid in vector_hits(index, query, ["q"], 3)["docid"]]
     scores = np.where(matrix >= 0, 1, -1) @ query[0]
     assert found == nearest[np.argsort(-scores[nearest])][:3].tolist()
     assert len(nearest) < 40

@@ -13,8 +13,8 @@ import pytest
 from command import Notices, hybrid, raises, refused
 
 from hybrid_cli import open_index, open_retriever, runs
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
 from hybrid_cli.evaluation.reliability import calibration_error, reliability
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.calibration import Calibration, Prior, calibrate, prior_of, random_parts
 from hybrid_cli.settings import PreparePythonDocs

@@ -15,11 +15,11 @@ from command import Notices
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.examples import open_dev_examples
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.examples import open_dev_examples
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -78,7 +78,7 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
     made: Path, index: LexicalIndex, monkeypatch: pytest.MonkeyPatch, most: int, limit: int, origin: str
 ) -> None:
     monkeypatch.setattr(dev_set, "MOST_HITS", most)
-    dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, limit, 1)
+    dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, limit)
     assert dev.origin == origin
     judged = [set(dev.documents["docid"].gather(rows)) for rows in dev.relevant]
     assert judged == [{"007"}, {"salt", "NA"}, {"moon landing"}, {"órgãos"}, {"bm25"}, {"null"}]
@@ -140,12 +140,12 @@ def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by
     assert (counts["dev_documents"], counts.get("dev_corpus")) == (HITS, 12 if searched else None)
     values = pl.read_parquet(out / "curve.parquet").filter(name="dev_corpus_MRR@10")
     assert values["step"].to_list() == [steps] * searched
-    lexical = DevSet.of(replace(open_dev_examples(examples), index=open_bm25(made / "bm25")), 6, 11, 1)
+    lexical = DevSet.of(replace(open_dev_examples(examples), index=open_bm25(made / "bm25")), 6, 11)
     assert found[0] >= set(lexical.documents["docid"])
     if searched:
         assert values["value"].item() == pytest.approx(full_retrieval(made, out))
         start = DevRetrieval(
-            DevSet.of(replace(open_dev_examples(examples), index=None), 6, 12, 1), open_encoder(tiny_bert), None
+            DevSet.of(replace(open_dev_examples(examples), index=None), 6, 12), open_encoder(tiny_bert), None
         )
         assert found[0] == {*lexical.documents["docid"], *start.hits()}
         assert start.hits().to_list() == top_hits(tiny_bert)[:2]
@@ -164,7 +164,7 @@ def top_hits(model: Path) -> list[str]:
 def test_every_validation_encodes_all_documents_unless_the_training_does_not_change_them(
     index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool
 ) -> None:
-    whole = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, 12, 1)
+    whole = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, 12)
     dev = DevSet(whole.queries[2:3], whole.documents, [whole.relevant[2]], CORPUS)  # first people on the moon
     retrieval, terms = DevRetrieval(dev, bm25, None, fixed), bm25.terms.to_list()
     texts = dev.documents["title"].to_list(), dev.documents["text"].to_list()

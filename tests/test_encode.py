@@ -19,12 +19,13 @@ from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts.indexes import info_of, read_info
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError
 from hybrid_cli.indexes import faiss, options
 from hybrid_cli.indexes import shards as shards_module
 from hybrid_cli.indexes.shards import read_ids, read_shard
-from hybrid_cli.opening.dense import info_of, open_dense, read_info
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.storage import Kind
 

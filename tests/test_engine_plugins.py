@@ -14,9 +14,9 @@ from command import hybrid, raises
 from test_exported_fusions import LISTS, QUERY, candidates, fusion_of, scores_of
 
 from hybrid_cli import plugins
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.exports.engine import ENGINES
 from hybrid_cli.lexical import analyze
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode

@@ -15,8 +15,10 @@ from command import Notices, raises
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
+from small_artifacts import vector_hits
 
 from hybrid_cli import artifacts, runs, storage
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.evaluation.measures import evaluate_run
@@ -24,7 +26,6 @@ from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import jvm
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
@@ -292,7 +293,7 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
     done = run(code, tmp_path / "faiss", tmp_path / "queries.npy", OPENAI_API_KEY=key)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    ours = open_dense(dense).search(queries, ["0", "1", "2"], 10)
+    ours = vector_hits(open_dense(dense), queries, ["0", "1", "2"], 10)
     for group, hits in zip(ours.partition_by("qid"), theirs, strict=True):
         assert group["docid"].to_list() == [docid for docid, _ in hits]
         np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)

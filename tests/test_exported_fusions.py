@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 from command import hybrid, raises
 
+from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.exports.comparison import simulate
 from hybrid_cli.exports.engine import ENGINES, Field, Formula, Fusion
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.compose import compose

@@ -10,10 +10,10 @@ import pytest
 from command import Refusal, raises, refusal
 
 from hybrid_cli import runs
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import HybridError
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 

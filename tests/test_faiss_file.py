@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from command import hybrid, listing, raises, refused
 
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.faiss_file import read_vectors
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.workflows.external import read_external
 

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from command import Notices, Refusal, raises, refusal, refused
+from small_artifacts import vector_hits
 
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -100,13 +101,13 @@ def test_many_queries_search_a_flat_index_in_shards_with_the_same_scores(
     folder = built(vectors, tmp_path / "flat", index_type="flat")
     queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
     qids = [f"q{number}" for number in range(300)]
-    expected = opened(folder, "Flat").search(queries, qids, 5)
+    expected = vector_hits(opened(folder, "Flat"), queries, qids, 5)
     machine = gpus(3)
     index = opened(folder, "Flat", gpus=(0, 2))
-    index.search(queries[:10], qids[:10], 5)
+    vector_hits(index, queries[:10], qids[:10], 5)
     assert not machine.calls, "a copy of the index takes longer than a few queries"
-    assert index.search(queries, qids, 5).equals(expected)
-    assert index.search(queries, qids, 5).equals(expected)
+    assert vector_hits(index, queries, qids, 5).equals(expected)
+    assert vector_hits(index, queries, qids, 5).equals(expected)
     assert machine.calls == [([0, 2], True)]
 
 
@@ -116,9 +117,9 @@ def test_an_index_that_does_not_fit_on_the_gpus_is_searched_on_the_cpu(
     folder = built(vectors, tmp_path / "flat", index_type="flat")
     queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
     qids = [f"q{number}" for number in range(300)]
-    expected = opened(folder, "Flat").search(queries, qids, 5)
+    expected = vector_hits(opened(folder, "Flat"), queries, qids, 5)
     machine = gpus(1, room=COUNT - 1)
-    assert opened(folder, "Flat", gpus=(0,)).search(queries, qids, 5).equals(expected)
+    assert vector_hits(opened(folder, "Flat", gpus=(0,)), queries, qids, 5).equals(expected)
     assert len(machine.calls) == 1
     assert notices.says("gpu-unusable", option="faiss_device")
 

@@ -15,10 +15,11 @@ from command import Done, Notices, Refusal, hybrid, raises, refusal
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts import opening
+from hybrid_cli.artifacts.exact import exact_source
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.opening import exact
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
@@ -146,10 +147,10 @@ def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, 
 
 
 def test_the_encoder_is_opened_once_for_all_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opener = Mock(wraps=exact.query_encoder)
-    monkeypatch.setattr(exact, "query_encoder", opener)
+    opener = Mock(wraps=opening.query_encoder)
+    monkeypatch.setattr(opening, "query_encoder", opener)
     run = runs.read_run(made / "dense.parquet")
-    scorer = exact.exact_scorer(exact.exact_source(made / "dense.parquet", made / "dense"), run["qid"])
+    scorer = exact_source(made / "dense.parquet", made / "dense").scorer(run["qid"])
     for part in (run.head(2), run.tail(2)):
         np.testing.assert_allclose(scorer(part.select("qid", "docid")), part["score"], atol=1e-5)
     assert opener.call_count == 1

@@ -12,17 +12,16 @@ import pytest
 from command import Refusal, hybrid, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from small_artifacts import write_corpus
+from small_artifacts import vector_scores, write_corpus
 
 from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.indexes import construction, hybrid_search
 from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import kernels
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.opening.weighted_sum import open_sum
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
@@ -83,6 +82,19 @@ def brute_force(
     return total.astype(np.float32)
 
 
+def joint(made: Path, names: list[str], weights: list[float], threads: int | None = None) -> HybridIndex:
+    of = dict(zip(names, weights, strict=True))
+    dense = [name for name in names if name != "bm25"]
+    lexical = open_bm25(made / "bm25") if "bm25" in of else None
+    opened = tuple(open_dense(made / name) for name in dense)
+    return HybridIndex(opened, tuple(of[name] for name in dense), lexical, of.get("bm25", 0.0), threads=threads)
+
+
+def hits_of(index: HybridIndex, found: np.ndarray, queries: pl.DataFrame, hits: int) -> pl.DataFrame:
+    bags = None if index.lexical is None else index.lexical.prepare(queries)
+    return index.table(index.hits(([found] * len(index.dense), bags), hits), queries["qid"])
+
+
 def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int) -> pl.DataFrame:
     """Rank all documents, with ties broken as in every run."""
     pairs = queries.select("qid").join(docids.to_frame("docid"), how="cross")
@@ -98,20 +110,20 @@ def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int)
 def test_hits_equal_brute_force(made: Path, seed: int, weights: list[float], hits: int, threads: int) -> None:
     names = ["dense", "bm25", "second"]
     found, queries = random_queries(seed, 5)
-    index = open_sum([made / name for name in names], weights)
-    run = pl.concat(index.search_blocks([found, found], queries, hits, threads))
+    index = joint(made, names, weights, threads)
+    run = hits_of(index, found, queries, hits)
     expected = top(brute_force(made, names, weights, found, queries), queries, index.dense[0].docids, hits)
     assert run.equals(expected)
 
 
 def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, queries = random_queries(4, 70)
-    index = open_sum([made / "dense", made / "bm25"], [1, 0.5])
-    whole = pl.concat(index.search_blocks([found], queries, 3))
+    index = joint(made, ["dense", "bm25"], [1, 0.5])
+    whole = hits_of(index, found, queries, 3)
     monkeypatch.setattr(hybrid_search, "BLOCK_DOCUMENTS", 11)
     monkeypatch.setattr(hybrid_search, "BLOCK_QUERIES", 32)
     monkeypatch.setattr(kernels, "LEAST_KEYS", 0)
-    assert pl.concat(index.search_blocks([found], queries, 3)).equals(whole)
+    assert hits_of(index, found, queries, 3).equals(whole)
     scores = brute_force(made, ["dense", "bm25"], [1, 0.5], found, queries)
     assert whole.equals(top(scores, queries, index.dense[0].docids, 3))
 
@@ -122,8 +134,8 @@ def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_
     stored = flat.vectors_of(np.arange(COUNT))
     folder = dense_index(tmp_path / "index", stored, flat.docids, index_type)
     found, queries = random_queries(5, 4)
-    run = pl.concat(open_sum([folder], [1]).search_blocks([found], queries, 20))
-    exact = open_dense(folder).score(run.select("qid", "docid"), queries["qid"].to_list(), found)
+    run = hits_of(joint(tmp_path, ["index"], [1]), found, queries, 20)
+    exact = vector_scores(open_dense(folder), run.select("qid", "docid"), queries["qid"].to_list(), found)
     assert run["score"].to_list() == exact.to_list()
     seen = np.where(stored >= 0, 1, -1) if index_type == "binary" else stored
     assert run.equals(top((found @ seen.T).astype(np.float32), queries, flat.docids, 20))
@@ -132,9 +144,9 @@ def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_
 def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
     found, queries = random_queries(6, 40)
     found += np.random.default_rng(0).standard_normal(found.shape).astype(np.float32)
-    index = open_sum([made / "dense", made / "bm25"], [1, 0.1])
-    together = pl.concat(index.search_blocks([found], queries, 50))
-    alone = pl.concat(index.search_blocks([found[3:4]], queries[3:4], 50))
+    index = joint(made, ["dense", "bm25"], [1, 0.1])
+    together = hits_of(index, found, queries, 50)
+    alone = hits_of(index, found[3:4], queries[3:4], 50)
     assert alone.equals(together.filter(pl.col("qid") == "q3"))
 
 

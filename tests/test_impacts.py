@@ -105,7 +105,7 @@ def test_pair_scores_and_matrix_products_equal_search_scores(
     run = index.search(frame, 100)
     searched = pairs.join(run, on=["qid", "docid"], how="left", maintain_order="left")["score"].fill_null(0.0)
     assert scored["score"].equals(searched)
-    product = (index.query_matrix(frame["text"].to_list()) @ index.documents.T).toarray()
+    product = (index.query_matrix(frame["text"].to_list()) @ index.matrix.T).toarray()
     np.testing.assert_allclose(product.ravel(), searched.to_numpy(), rtol=1e-5)
 
 
@@ -222,7 +222,7 @@ def test_impacts_of_8_bits_differ_by_at_most_a_step_per_word(documents: list[lis
 @given(corpora, st.integers(1, 40))
 def test_impacts_by_document_equal_those_by_term(documents: list[list[str]], at_once: int) -> None:
     index = known(documents)
-    whole = index.documents.tocsr()
+    whole = index.matrix.tocsr()
     wanted = np.arange(len(documents))[::-2]
     some = index.impacts.of_documents(wanted)
     assert (some.rows(np.arange(len(wanted))) != whole[wanted]).nnz == 0

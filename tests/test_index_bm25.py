@@ -12,17 +12,19 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Notices, Refusal, hybrid, raises, refusal
+from small_artifacts import lucene_run
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.exact import exact_source
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.build import Setting, Tuning, tune
 from hybrid_cli.lexical.feedback import Rm3, expands, interpolate, relevance_model
 from hybrid_cli.lexical.impacts import quantize_lengths
-from hybrid_cli.opening.exact import exact_source
-from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.lexical.index import ExpandedQueries
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
@@ -83,7 +85,7 @@ def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, notices: Notices)
     assert notices.says("no-terms", path=index, option="fields")
     queries = pl.DataFrame({"qid": ["q"], "text": ["word"]})
     assert open_bm25(index).search(queries, 5).is_empty()
-    assert lucene.search(index, queries, 5).is_empty()
+    assert lucene_run(index, queries, 5).is_empty()
 
 
 def test_different_counts_of_lucene_and_the_matrix_are_an_error(
@@ -261,8 +263,8 @@ def test_an_index_of_repeated_texts_is_the_same(collection: Path, index_fields: 
 
 def test_lucene_and_rm3_use_the_weights(index_fields: Path) -> None:
     for rm3 in (None, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.5)):
-        mine = open_bm25(index_fields).search(QUERIES, 100, rm3=rm3)
-        other = lucene.search(index_fields, QUERIES, 100, rm3=rm3)
+        mine = ExpandedQueries(open_bm25(index_fields), rm3).search(QUERIES, 100)
+        other = lucene_run(index_fields, QUERIES, 100, rm3=rm3)
         both = mine.join(other, on=["qid", "docid"], suffix="_lucene")
         assert len(both) == len(mine) == len(other)
         assert ((both["score"] - both["score_lucene"]).abs() <= 1e-4).all()

@@ -19,10 +19,10 @@ from small_postings import count
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.indexes import docids_of
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.collection import docids
 from hybrid_cli.indexes.shards import vector_blocks
-from hybrid_cli.opening.sharded import docids_of
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.update import update

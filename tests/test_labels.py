@@ -14,11 +14,11 @@ from small_artifacts import open_output, write_corpus, write_run
 from tiny_collection import TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts.examples import open_labels
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.examples import open_labels
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode

@@ -13,14 +13,15 @@ import pytest
 from command import cases, hybrid, raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_artifacts import lucene_run
 from test_lucene import as_queries, assert_equal_runs, corpus_file
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical import jvm, lucene
+from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 LATIN = "abcdefghijklmnopqrstuvwxyzäöüßåøæéèêçñ"
@@ -106,7 +107,7 @@ def test_odd_texts_have_lucenes_counts_and_scores(language: str, tmp_path: Path)
     queries = as_queries(texts_of(language, rng, 40))
     found = open_bm25(index).search(queries, 200)
     assert len(found)
-    assert_equal_runs(found, lucene.search(index, queries, 200, language=language))
+    assert_equal_runs(found, lucene_run(index, queries, 200, language=language))
 
 
 @pytest.mark.parametrize("language", cases(["ar", "fa", "hi", "bn", "ru", "de", "tr", "zh"], "ar", "hi", "zh"))
@@ -131,7 +132,7 @@ def test_a_lone_tatweel_counts_in_documents_and_not_in_queries(tmp_path: Path) -
     queries = as_queries(["كتاب ـ", "ـ"])
     found = opened_index.search(queries, 10)
     assert set(found["docid"]) == {"1", "2"}
-    assert_equal_runs(found, lucene.search(index, queries, 10, language="ar"))
+    assert_equal_runs(found, lucene_run(index, queries, 10, language="ar"))
     assert pl.Series(found["qid"]).unique().to_list() == ["q 0"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ import scipy
 from command import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_artifacts import lucene_run
 
 from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.errors import HybridError
@@ -27,8 +30,8 @@ from hybrid_cli.lexical import analyze, english, jvm, lucene
 from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
+from hybrid_cli.lexical.index import ExpandedQueries
 from hybrid_cli.lexical.word_rules import english_rules
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -100,7 +103,7 @@ def questions(docstrings: list[tuple[str, str, str]]) -> pl.DataFrame:
 
 def test_the_matrix_equals_lucene_on_over_2000_queries(index: Path, questions: pl.DataFrame) -> None:
     assert len(questions) > 2000
-    assert_equal_runs(open_bm25(index).search(questions, 50), lucene.search(index, questions, 50))
+    assert_equal_runs(open_bm25(index).search(questions, 50), lucene_run(index, questions, 50))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_the_matrix_equals_lucene_at_other_depths_k1_and_b(
     index: Path, questions: pl.DataFrame, k1: float, b: float
 ) -> None:
     some = questions.head(60)
-    assert_equal_runs(open_bm25(index, k1, b).search(some, 3000), lucene.search(index, some, 3000, k1=k1, b=b))
+    assert_equal_runs(open_bm25(index, k1, b).search(some, 3000), lucene_run(index, some, 3000, k1=k1, b=b))
 
 
 def test_unknown_ids_are_refused(index: Path) -> None:
@@ -129,8 +132,8 @@ def test_unknown_ids_are_refused(index: Path) -> None:
 def test_rm3_of_the_matrix_equals_anserinis(index: Path, questions: pl.DataFrame) -> None:
     some = questions.head(12).vstack(questions.slice(400, 20))
     for rm3 in (RM3, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.2)):
-        matrix = open_bm25(index).search(some, 20, rm3=rm3)
-        lucenes = lucene.search(index, some, 20, rm3=rm3)
+        matrix = ExpandedQueries(open_bm25(index), rm3).search(some, 20)
+        lucenes = lucene_run(index, some, 20, rm3=rm3)
         assert not matrix.equals(open_bm25(index).search(some, 20))
         both = matrix.join(lucenes, on=["qid", "docid"], how="full", suffix="_l")
         same = both.filter((pl.col("score") - pl.col("score_l")).abs() <= 1e-4)
@@ -141,9 +144,9 @@ def test_rm3_of_the_matrix_equals_anserinis(index: Path, questions: pl.DataFrame
 def test_rm3_of_the_matrix_equals_anserinis_on_1000_queries(index: Path, questions: pl.DataFrame) -> None:
     some = questions.head(12).vstack(questions.slice(100, 988))
     assert len(some) == 1000
-    matrix = open_bm25(index).search(some, 20, rm3=RM3)
+    matrix = ExpandedQueries(open_bm25(index), RM3).search(some, 20)
     assert len(matrix) > 17_000
-    assert_equal_runs(matrix, lucene.search(index, some, 20, rm3=RM3), tolerance=1e-6)
+    assert_equal_runs(matrix, lucene_run(index, some, 20, rm3=RM3), tolerance=1e-6)
 
 
 ENDINGS = """ational tional enci anci izer bli alli entli eli ousli ization ation ator alism iveness fulness ousness
@@ -235,7 +238,8 @@ def test_lucenes_index_is_that_of_index_collection(
     """Counts, document lengths, and the hits of BM25 and RM3, which reads the document vectors."""
     corpus = corpus_file(tmp_path, docstrings)
     index_collection(corpus, tmp_path / "theirs")
-    (tmp_path / "theirs" / "bm25.json").write_text((index / "bm25.json").read_text())
+    for name in ("bm25.json", "docids.parquet"):
+        shutil.copy(index / name, tmp_path / "theirs")
     ours, theirs = (lucene.statistics(folder / "lucene") for folder in (index, tmp_path / "theirs"))
     assert (ours.counted, ours.tokens) == (theirs.counted, theirs.tokens)
     lengths = [
@@ -243,9 +247,9 @@ def test_lucenes_index_is_that_of_index_collection(
     ]
     assert lengths[0].sort("docid").equals(lengths[1].sort("docid"))
     some = questions.head(200)
-    assert lucene.search(index, some, 100).equals(lucene.search(tmp_path / "theirs", some, 100))
+    assert lucene_run(index, some, 100).equals(lucene_run(tmp_path / "theirs", some, 100))
     some = some.head(40)
-    runs = [lucene.search(folder, some, 20, rm3=RM3) for folder in (index, tmp_path / "theirs")]
+    runs = [lucene_run(folder, some, 20, rm3=RM3) for folder in (index, tmp_path / "theirs")]
     assert_equal_runs(runs[0], runs[1])
 
 
@@ -285,7 +289,7 @@ def test_other_languages_equal_lucene(language: str, words: str, tmp_path: Path)
     rows = [(str(n), "", " ".join(draw.choices(vocabulary, k=draw.randint(0, 120)))) for n in range(60)]
     index = index_bm25(corpus_file(tmp_path, rows), output=tmp_path / "bm25", language=language)
     queries = as_queries([" ".join(draw.choices(vocabulary, k=3)) for _ in range(20)])
-    found = lucene.search(index, queries, 100, language=language)
+    found = lucene_run(index, queries, 100, language=language)
     assert_equal_runs(open_bm25(index).search(queries, 100), found)
 
 
@@ -318,8 +322,8 @@ def test_cacm_reproduces_anserinis_published_figures(tmp_path: Path) -> None:
     qrels = collections.read_qrels(collections.qrels_path(collection, "test"))
     for rm3, expected in ((None, [0.3123, 0.1942]), (RM3, [0.3648, 0.2224])):
         for run in (
-            open_bm25(index).search(queries, 1000, rm3=rm3),
-            lucene.search(index, queries, 1000, rm3=rm3),
+            (ExpandedQueries(open_bm25(index), rm3) if rm3 else open_bm25(index)).search(queries, 1000),
+            lucene_run(index, queries, 1000, rm3=rm3),
         ):
             values = evaluate_run(run, qrels, ["MAP", "P@30"])
             means = values.group_by("measure", maintain_order=True).agg(pl.col("value").mean())["value"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny_collection import TINY_JUDGEMENTS
 
 from hybrid_cli import artifacts, runs, storage
-from hybrid_cli.opening.lexical import open_bm25
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives

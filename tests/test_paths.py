@@ -16,8 +16,8 @@ from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Named
+from hybrid_cli.artifacts.indexes import model_input, recorded_model
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.opening.models import model_input, recorded_model
 from hybrid_cli.storage import MANIFEST
 
 

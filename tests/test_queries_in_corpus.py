@@ -13,9 +13,9 @@ from command import Notices
 from evaluated import evaluate
 from tiny_collection import write_lines
 
+from hybrid_cli.artifacts.examples import open_dev_examples, open_examples
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.opening.examples import open_dev_examples, open_examples
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -137,7 +137,7 @@ def test_the_query_itself_is_no_hit_of_a_validation(tmp_path: Path, limit: int) 
     bm25 = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
     for table in bm25.parameters():
         torch.nn.init.eye_(table)
-    dev = DevSet.of(replace(open_dev_examples(mined), index=index), QUERIES, limit, 1)
+    dev = DevSet.of(replace(open_dev_examples(mined), index=index), QUERIES, limit)
     found = DevRetrieval(dev, bm25, Bm25Scorer(index, dev.documents["docid"])).measure()
     assert {name for name, value in found.items() if value == 1} == {"dev_MRR@10", "dev_hybrid_MRR@10"}
     assert not any(value for name, value in found.items() if "MRR" not in name)

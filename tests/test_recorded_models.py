@@ -17,7 +17,7 @@ import pytest
 from recording_hub import recording_hub
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.opening.dense import open_dense
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search

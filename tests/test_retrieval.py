@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 
 from hybrid_cli import BM25, Dense, HybridError, InputError, evaluate, fuse, open_encoder, open_index
 from hybrid_cli.collections import collection
-from hybrid_cli.retrieval.in_memory import documents_table, queries_table
+from hybrid_cli.runs.given import documents_table, queries_table
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 

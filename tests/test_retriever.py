@@ -19,16 +19,15 @@ from small_artifacts import write_corpus
 from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
-from hybrid_cli.artifacts import lineage
+from hybrid_cli.artifacts import lineage, retrievers
+from hybrid_cli.artifacts.judged import reused
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.inputs.json_values import read_json
-from hybrid_cli.opening import stored_retriever
-from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting.summary import Summary
-from hybrid_cli.retrieval.retriever import Side
+from hybrid_cli.runs.index import Index
 from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -69,8 +68,12 @@ def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> Non
 
 @pytest.mark.parametrize(
     ("method", "rule"),
-    # of the few common documents, products of the worst ones are refused
-    [(method, rule) for method in METHODS.built_in() for rule in RULES if (method, rule) != ("product", "drop")],
+    [
+        (method, RULES[(number + step) % len(RULES)])
+        for number, method in enumerate(METHODS.built_in())
+        for step in (0, 2)
+        if (method, RULES[(number + step) % len(RULES)]) != ("product", "drop")  # refused: few common documents
+    ],
 )
 def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
     made: Path, tiny: Path, tmp_path: Path, method: str, rule: str
@@ -166,7 +169,7 @@ def test_indexes_in_memory_have_the_hits_of_those_on_disk(
 ) -> None:
     documents = pl.read_parquet(tiny / "corpus.parquet")
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
-    sides: dict[str, Side] = {
+    sides: dict[str, Index] = {
         "bm25": BM25().index(documents),
         "dense": Dense(open_encoder(tiny_bert, dtype="fp32")).index(documents),
     }
@@ -202,7 +205,7 @@ def test_a_retriever_is_read_once(made: Path, tmp_path: Path, monkeypatch: pytes
         reads.append(path)
         return read_json(path)
 
-    monkeypatch.setattr(stored_retriever, "read_json", reading)
+    monkeypatch.setattr(retrievers, "read_json", reading)
     open_retriever(retriever)
     assert reads == [retriever / "retriever.json"]
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command import hybrid
 
-from hybrid_cli.opening.provenance import Reuse, reused
+from hybrid_cli.artifacts.judged import Reuse, reused
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.stages.encode import encode

@@ -17,14 +17,14 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import Refusal, hybrid, raises, refusal
+from command import hybrid, raises
+from small_artifacts import vector_scores
 from terminal import Terminal
 
 from hybrid_cli import artifacts, runs
+from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.reporting.terminal import show_hits
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import Engine
@@ -89,7 +89,7 @@ def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_ber
     encoder = TransformerEncoder.load(tiny_bert, device="cpu", **changed)
     queries = encoder.encode_queries(pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist())
     opened = open_dense(index)
-    pairs = opened.score(run, run["qid"].to_list(), queries)
+    pairs = vector_scores(opened, run, run["qid"].to_list(), queries)
     np.testing.assert_allclose(run["score"], pairs, rtol=1e-4)
 
 
@@ -151,41 +151,6 @@ def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path
     assert found[0].drop("score").equals(found[1].drop("score"))
     np.testing.assert_allclose(found[0]["score"], found[1]["score"], atol=1e-4)
     assert not np.allclose(found[0]["score"], plain["score"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("dense", {"rm3": True}, refusal("option-does-not-apply", option="rm3")),
-        ("dense", {"engine": "lucene"}, refusal("option-does-not-apply", option="engine")),
-        ("dense", {"k1": 0.9}, refusal("option-does-not-apply", option="k1")),
-        ("dense", {"ef_search": 8}, refusal("option-does-not-apply", option="ef_search")),
-        ("dense", {"nprobe": 8}, refusal("option-does-not-apply", option="nprobe")),
-        ("dense", {"binary_k": 8}, refusal("option-does-not-apply", option="binary_k")),
-        ("lexical", {"model": "minilm"}, refusal("option-does-not-apply", option="model")),
-        ("lexical", {"weight": 1.0}, refusal("option-does-not-apply", option="weight")),
-        ("lexical", {"binary_k": 8}, refusal("option-does-not-apply", option="binary_k")),
-        ("lexical", {"fb_docs": 3}, refusal("option-does-not-apply", option="fb_docs")),
-        ("lexical", {"weights": "1,2"}, refusal("option-does-not-apply", option="weights")),
-        ("dense", {"impact_bits": "8"}, refusal("option-does-not-apply", option="impact_bits")),
-        ("lexical", {"impact_bits": "8", "rm3": True}, refusal("option-does-not-apply", option="impact_bits")),
-        ("lexical", {"exact": True, "engine": "lucene"}, refusal("option-does-not-apply", option="engine")),
-        (
-            "both",
-            {"ef_search": 8, "query": "salt", "output": None},
-            refusal("option-does-not-apply", option="ef_search"),
-        ),
-    ],
-)
-def test_options_of_other_kinds_of_index_are_refused(
-    tiny: Path, dense: Path, lexical: Path, tmp_path: Path, kind: str, options: dict[str, Any], message: str | Refusal
-) -> None:
-    index = {"dense": [dense], "lexical": [lexical], "both": [lexical, dense]}[kind]
-    target: dict[str, Any] = {"output": tmp_path / "run.parquet", **options}
-    target |= {} if "query" in options else {"split": "test"}
-    with raises(message):
-        search(tiny, index=index, **target)
-    assert not (tmp_path / "run.parquet").exists()
 
 
 def test_options_of_several_indexes_apply_to_one_of_them_each(
@@ -273,12 +238,7 @@ def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
 def test_a_query_without_hits_prints_a_line(lexical: Path) -> None:
     assert not len(search(index=lexical, query="xylophone"))
     assert hybrid("search", "--index", lexical, "--query", "xylophone").out == "no hits\n"
-
-
-@pytest.mark.parametrize("query", ["", "  "])
-def test_an_empty_query_is_refused(lexical: Path, query: str) -> None:
-    refused = hybrid("search", "--index", lexical, "--query", query)
-    assert (refused.code, refused.is_problem("missing-value", option="query")) == (2, True), refused
+    assert hybrid("search", "--index", lexical, "--query", " ").is_problem("missing-value", option="query")
 
 
 def test_hits_as_json(lexical: Path, dense: Path) -> None:
@@ -304,7 +264,7 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
         opened.append(folder)
         return open_bm25(folder, *more)
 
-    monkeypatch.setattr("hybrid_cli.opening.lexical.open_bm25", counted)
+    monkeypatch.setattr("hybrid_cli.artifacts.opening.open_bm25", counted)
     monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
     done = hybrid("search", "--index", lexical, "--interactive", "-k", 1)
     assert done.code == 0, done.err

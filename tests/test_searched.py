@@ -124,7 +124,7 @@ def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None
     index = index_bm25(tmp_path, output=tmp_path / "bm25", threads=1)
     run = search(tmp_path, split="test", index=index, output=tmp_path / "run.parquet")
     pl.DataFrame({"docid": ["d"], "title": [""], "text": ["heart"]}).write_parquet(tmp_path / "corpus.parquet")
-    with raises("changed-corpus", path="run.parquet", corpus="corpus.parquet"):
+    with raises("changed-corpus", path="run.parquet", other="corpus.parquet"):
         evaluate([tmp_path, run], split="test")
 
 
@@ -147,8 +147,7 @@ def test_a_search_with_other_documents_than_those_of_the_index_warns(
     query = ["--index", "bm25", "--query", "walrus"]
     for words in (["search", "data", *query], ["search", "copy", *query], ["search", *query], run):
         assert not hybrid(*words).warnings, words
-    other = {"path": "other/corpus.parquet", "expected": "data/corpus.parquet"}
-    assert hybrid("search", "other", *query).says("other-corpus", **other)
+    assert hybrid("search", "other", *query).says("other-corpus", path="other/corpus.parquet")
     prepare("data", "something else")
     for words in (["search", "data", *query], ["search", *query], run):
         done = hybrid(*words)
@@ -167,7 +166,7 @@ def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_p
         "inspect": lambda run: inspect([run], memory_table=data, split="test"),
     }
     for name, use in stages.items():
-        with raises("other-corpus", path="fewer.parquet", corpus="corpus.parquet", searched="corpus.parquet"):
+        with raises("other-corpus", path="fewer.parquet", other="corpus.parquet"):
             use(other)
         assert not out.exists(), name
     evaluate([other], qrels=data / "qrels.test.parquet")

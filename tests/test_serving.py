@@ -11,9 +11,8 @@ import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal
 
+from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.lexical.analysis import Analyzer
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

@@ -13,12 +13,11 @@ import pytest
 from command import Refusal, hybrid, refusal
 
 from hybrid_cli import open_index, storage
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts import Manifest, opening
 from hybrid_cli.artifacts.lineage import system_of
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.opening import searcher
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -82,8 +81,8 @@ def test_a_shard_that_vanishes_after_the_check_is_missed(here: Path, monkeypatch
         shutil.rmtree("part-1", ignore_errors=True)
         return open_dense(path, *options)
 
-    monkeypatch.setattr(searcher, "open_dense", removing)
-    monkeypatch.setattr("hybrid_cli.opening.searcher.shards_of", None)  # the list of the check counts
+    monkeypatch.setattr(opening, "open_dense", removing)
+    monkeypatch.setattr(opening, "shards_of", None)  # the list of the check counts
     done = hybrid("search", "tiny", "--split", "test", "--index", "part-*", "--output", "run.parquet")
     assert (done.code, done.is_problem("no-such-file", path="part-1")) == (2, True), done
     assert not Path("run.parquet").exists()

@@ -13,8 +13,8 @@ from processes import run
 from test_index_updates import parts, searched
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.indexes import ids_of, shards_of
 from hybrid_cli.collections.collection import docids
-from hybrid_cli.opening.sharded import ids_of, shards_of
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.storage import Kind
 

@@ -16,11 +16,11 @@ from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, wr
 from transformers import AutoModel
 
 from hybrid_cli import artifacts, memory, runs
+from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.encode import encode

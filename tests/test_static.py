@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.update import update

@@ -22,8 +22,8 @@ from processes import Started
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli import InputError, artifacts, open_encoder, storage
+from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
-from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
@@ -160,7 +160,7 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
     retrieval = DevRetrieval(
-        DevSet.of(replace(open_dev_examples(examples), index=None), 200, 1000, 1), TransformerEncoder.load(out), None
+        DevSet.of(replace(open_dev_examples(examples), index=None), 200, 1000), TransformerEncoder.load(out), None
     )
     assert retrieval.measure()["dev_MRR@10"] == pytest.approx(max(dev))
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.examples import open_dev_examples
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.opening.examples import open_dev_examples
-from hybrid_cli.opening.lexical import open_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
@@ -95,7 +95,7 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
         examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
     encoder, lexical = TransformerEncoder.load(trained), open_bm25(index)
-    dev = DevSet.of(replace(open_dev_examples(examples), index=lexical), 200, 1000, 1)
+    dev = DevSet.of(replace(open_dev_examples(examples), index=lexical), 200, 1000)
     queries, docids = dev.queries["text"].to_list(), dev.documents["docid"]
     documents = dev.documents["title"].to_list(), dev.documents["text"].to_list()
     dense = encoder.encode_queries(queries) @ encoder.encode_documents(*documents).T

@@ -14,14 +14,15 @@ import pytest
 from command import Notices, Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
+from small_artifacts import vector_hits, vector_scores
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes.auto import measure_recall
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo, nearest
 from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
 from hybrid_cli.indexes.shards import shard_path, write_shard
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.storage import Kind
 
@@ -84,7 +85,7 @@ def overlap(found: pl.DataFrame, expected: pl.DataFrame) -> float:
 def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
-    found, expected = index.search(queries, qids(queries), 10), exact(matrix, queries, 10)
+    found, expected = vector_hits(index, queries, qids(queries), 10), exact(matrix, queries, 10)
     least = {
         "flat": 1.0,
         "hnsw": 0.99,
@@ -115,7 +116,7 @@ def test_the_nearest_of_all_blocks_are_those_of_faiss(seed: int, queries: int, b
 def test_a_flat_index_is_exact(tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     found, expected = (
-        build(tmp_path / "i", matrix, VectorIndex()).search(queries, qids(queries), 100),
+        vector_hits(build(tmp_path / "i", matrix, VectorIndex()), queries, qids(queries), 100),
         exact(matrix, queries, 100),
     )
     assert found.sort("qid", "rank")["docid"].to_list() == expected["docid"].to_list()
@@ -134,7 +135,7 @@ def test_the_streamed_flat_index_equals_the_file_that_faiss_writes(tmp_path: Pat
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
 def test_more_hits_than_documents_return_each_document_once(recipe: VectorIndex, tmp_path: Path) -> None:
     queries = random_vectors(3, seed=1)
-    found = build(tmp_path / "index", random_vectors(), recipe).search(queries, qids(queries), COUNT + 100)
+    found = vector_hits(build(tmp_path / "index", random_vectors(), recipe), queries, qids(queries), COUNT + 100)
     assert found.group_by("qid", "docid").len()["len"].max() == 1
     assert len(found) <= 3 * COUNT
     if recipe.index_type in ("flat", "pq", "sq8", "binary") and not recipe.factory:
@@ -145,7 +146,7 @@ def test_the_padding_of_faiss_is_never_a_hit(tmp_path: Path) -> None:
     matrix = random_vectors()
     index = build(tmp_path / "index", matrix, VectorIndex(index_type="ivf", nlist=8, nprobe=1))
     queries = random_vectors(20, seed=2)
-    found = index.search(queries, qids(queries), COUNT)
+    found = vector_hits(index, queries, qids(queries), COUNT)
     sizes = found.group_by("qid").len()["len"]
     assert (sizes < COUNT).all()  # one list of eight: FAISS fills the rest of each row with -1
     scores = pl.Series(
@@ -203,7 +204,7 @@ def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch
 def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix = random_vectors()
     index = build(tmp_path / "index", matrix, recipe)
-    found = index.search(matrix, index.docids.to_list(), 101)
+    found = vector_hits(index, matrix, index.docids.to_list(), 101)
     expected = exact(matrix, matrix, 101).with_columns(qid=pl.col("qid").str.replace("q", "d"))
     shares = []
     for cutoff in (10, 100):
@@ -223,9 +224,9 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe
 def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex, tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), recipe)
     queries = random_vectors(300, seed=1)
-    together = index.search(queries, qids(queries), 20)
+    together = vector_hits(index, queries, qids(queries), 20)
     for row in (0, 17, 257, 299):
-        alone = index.search(queries[row : row + 1], [f"q{row}"], 20)
+        alone = vector_hits(index, queries[row : row + 1], [f"q{row}"], 20)
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
@@ -233,9 +234,9 @@ def test_hits_do_not_depend_on_the_algorithm_that_faiss_selects_by_the_number_of
     dim = 512  # FAISS 1.15 uses BLAS from 128,000 query values on: 250 of these queries
     index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
     queries = random_vectors(300, dim, seed=1)
-    together = index.search(queries, qids(queries), 20)
+    together = vector_hits(index, queries, qids(queries), 20)
     for row in (0, 255, 299):
-        alone = index.search(queries[row : row + 1], [f"q{row}"], 20)
+        alone = vector_hits(index, queries[row : row + 1], [f"q{row}"], 20)
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
 
 
@@ -243,14 +244,14 @@ def test_equal_vectors_are_ordered_by_docid_even_at_the_cut(tmp_path: Path) -> N
     matrix = np.repeat(random_vectors(1), 20, axis=0)
     ids = [str(number) for number in range(20)]
     index = build(tmp_path / "index", matrix, VectorIndex(), ids[::-1])
-    found = index.search(matrix[:1], ["q"], 5)
+    found = vector_hits(index, matrix[:1], ["q"], 5)
     assert found["docid"].to_list() == sorted(ids)[:5]
 
 
 def test_sign_codes_are_rescored_with_the_float_query(tmp_path: Path) -> None:
     matrix, queries = random_vectors(50), random_vectors(5, seed=1)
     matrix[7, 3] = 0.0  # sign(0) = +1
-    found = build(tmp_path / "index", matrix, VectorIndex(index_type="binary")).search(queries, qids(queries), 50)
+    found = vector_hits(build(tmp_path / "index", matrix, VectorIndex(index_type="binary")), queries, qids(queries), 50)
     expected = exact(np.where(matrix >= 0, 1.0, -1.0), queries, 50)
     both = found.join(expected, on=["qid", "docid"])
     np.testing.assert_allclose(both["score"], both["score_right"], atol=1e-4)
@@ -260,7 +261,7 @@ def test_sign_codes_are_rescored_with_the_float_query(tmp_path: Path) -> None:
 def test_sign_codes_work_for_dimensions_that_are_no_multiple_of_8(tmp_path: Path) -> None:
     matrix = random_vectors(40, dim=13)
     assert sign_bits(np.array([[0.0, -1.0, 2.0]])).tolist() == [[0b10100000]]
-    found = build(tmp_path / "index", matrix, VectorIndex(index_type="binary")).search(matrix, qids(matrix), 1)
+    found = vector_hits(build(tmp_path / "index", matrix, VectorIndex(index_type="binary")), matrix, qids(matrix), 1)
     assert found["docid"].to_list() == [f"d{row}" for row in range(40)]
 
 
@@ -273,7 +274,7 @@ def test_pair_scores_equal_those_of_numpy_for_every_index_type(recipe: VectorInd
     pairs = pl.DataFrame({"qid": [f"q{q}" for q in places], "docid": [f"d{row}" for row in rows]})
     scored = np.where(matrix >= 0, 1, -1) if index.binary else matrix
     expected = (queries[places] * scored[rows]).sum(1)
-    np.testing.assert_allclose(index.score(pairs, qids(queries), queries), expected, atol=1e-5)
+    np.testing.assert_allclose(vector_scores(index, pairs, qids(queries), queries), expected, atol=1e-5)
     np.testing.assert_array_equal(index.vectors_of(rows), matrix[rows])
 
 
@@ -281,24 +282,24 @@ def test_pair_scores_equal_those_of_numpy_for_every_index_type(recipe: VectorInd
 def test_ids_are_returned_unchanged(ids: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     matrix = np.eye(20, dtype=np.float32)[: len(ids)]
     index = build(tmp_path_factory.mktemp("ids") / "index", matrix, VectorIndex(), ids)
-    found = index.search(matrix, ids, 1)
+    found = vector_hits(index, matrix, ids, 1)
     assert found["docid"].to_list() == ids == found["qid"].to_list()
-    assert index.score(pl.DataFrame({"qid": ids, "docid": ids}), ids, matrix).to_list() == [1.0] * len(ids)
+    assert vector_scores(index, pl.DataFrame({"qid": ids, "docid": ids}), ids, matrix).to_list() == [1.0] * len(ids)
 
 
 def test_an_unknown_document_is_named(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     with raises("unknown-id", id="nowhere"):
-        index.score(pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
+        vector_scores(index, pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
     with raises("unknown-id", id="q9"):
-        index.score(pl.DataFrame({"qid": ["q9"], "docid": ["d0"]}), ["q0"], random_vectors(1))
+        vector_scores(index, pl.DataFrame({"qid": ["q9"], "docid": ["d0"]}), ["q0"], random_vectors(1))
 
 
 def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
     matrix = random_vectors().astype(np.float16)
     index = build(tmp_path / "index", matrix, VectorIndex())
-    found = index.search(random_vectors(2, seed=1), ["a", "b"], 3)
-    scores = index.score(found, ["a", "b"], random_vectors(2, seed=1))
+    found = vector_hits(index, random_vectors(2, seed=1), ["a", "b"], 3)
+    scores = vector_scores(index, found, ["a", "b"], random_vectors(2, seed=1))
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
 
@@ -349,7 +350,7 @@ def test_a_flat_index_of_another_metric_or_size_is_refused(tmp_path: Path, queri
         other.add(vectors)
         replace_index(index.folder, other)
         with raises("damaged"):
-            index.search(random_vectors(queries), qids(random_vectors(queries)), 1)
+            index.hits(random_vectors(queries), 1)
 
 
 def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
@@ -358,40 +359,40 @@ def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
     euclidean.add(random_vectors())
     replace_index(index.folder, euclidean)
     with raises("faiss-metric"):
-        index.search(random_vectors(1), ["q"], 1)
+        index.hits(random_vectors(1), 1)
 
 
 def test_a_damaged_index_or_one_of_another_size_is_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="sq8"))
     replace_index(index.folder, b"IxSQ, truncated")
     with raises("damaged"):
-        index.search(random_vectors(1), ["q"], 1)
+        index.hits(random_vectors(1), 1)
     smaller = faiss.IndexFlatIP(DIM)
     smaller.add(random_vectors(3))
     replace_index(index.folder, smaller)
     with raises("damaged"):
-        index.search(random_vectors(1), ["q"], 1)
+        index.hits(random_vectors(1), 1)
 
 
 def test_queries_of_another_length_are_refused(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
     with raises("other-width", value=8, expected=16):
-        index.search(random_vectors(1, dim=8), ["q"], 1)
+        vector_hits(index, random_vectors(1, dim=8), ["q"], 1)
 
 
 def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     build(folder, random_vectors(), VectorIndex(index_type="ivf", nlist=8, nprobe=1))
     queries = random_vectors(5, seed=1)
-    every = open_dense(folder, nprobe=8).search(queries, qids(queries), 10)
+    every = vector_hits(open_dense(folder, nprobe=8), queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
     with raises("unknown-parameter", option="ef_search", value=9):
-        open_dense(folder, ef_search=9).search(queries, qids(queries), 10)
+        vector_hits(open_dense(folder, ef_search=9), queries, qids(queries), 10)
 
 
 def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    found = index.search(random_vectors(0), [], 10)
+    found = vector_hits(index, random_vectors(0), [], 10)
     assert found.columns == ["qid", "docid", "rank", "score"]
     assert not len(found)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 
-from hybrid_cli.api import Index, open_retriever
+from hybrid_cli.api import OpenIndex, open_retriever
 
 
 @component
@@ -25,7 +25,7 @@ class HybridRetriever:
             min_probability: least probability of a document; of a calibrated retriever.
         """
         self.path, self.top_k, self.filter, self.min_probability = path, top_k, filter, min_probability
-        self._index: Index | None = None
+        self._index: OpenIndex | None = None
 
     def warm_up(self) -> None:
         """Open the retriever.

@@ -9,7 +9,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
-from hybrid_cli.api import Index, open_retriever
+from hybrid_cli.api import OpenIndex, open_retriever
 
 
 class HybridRetriever(BaseRetriever):
@@ -26,7 +26,7 @@ class HybridRetriever(BaseRetriever):
     k: int = 10
     filter: str | None = None
     min_probability: float | None = None
-    _index: Index = PrivateAttr()
+    _index: OpenIndex = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Open the retriever.

@@ -12,7 +12,10 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, runs
+from hybrid_cli.artifacts.indexes import docids_of
 from hybrid_cli.artifacts.lineage import passage_length
+from hybrid_cli.artifacts.opening import open_bm25, open_dense, open_hybrid, query_encoder
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever, open_sides
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.complementarity import overlap
@@ -24,15 +27,9 @@ from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, T
 from hybrid_cli.exports.live import Live
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import query_encoder
-from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.opening.searcher import RetrieverSearcher, open_hybrid, open_sides
-from hybrid_cli.opening.sharded import docids_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.passages import MAX, NO_GROUPS
 from hybrid_cli.reporting.inspect import MEASURE, TOP, Agreement, Difference
-from hybrid_cli.retrieval.grouped import Grouped
+from hybrid_cli.retrieval.composed import Grouped
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document, judgments_of_documents
 from hybrid_cli.settings import SearchOptions
@@ -85,8 +82,7 @@ def judgments_for(files: RetrieverFiles, path: Path) -> pl.DataFrame:
 def _search(files: RetrieverFiles, queries: pl.DataFrame, hits: int) -> pl.DataFrame:
     """Return the run of a retriever without its reranker."""
     plain = replace(files, stored=replace(files.stored, reranker=None))
-    found = RetrieverSearcher.open(plain).search(queries, hits)
-    return pl.concat([runs.empty(), *(block.select(runs.SCHEMA.names()) for block in found)])
+    return open_retriever(plain).search(queries, hits).select(runs.SCHEMA.names())
 
 
 # ----------------------------------------------------------------------------------------------------------------- loss
@@ -160,15 +156,19 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
     grouped, exact = files.stored.group != NO_GROUPS, formula.depth is None
     docids = [docids_of(index) for index in files.indexes]
     if exact and all(ids.equals(docids[0]) for ids in docids[1:]):
-        searcher = open_hybrid(files.indexes, formula.weights)
-        found = (Grouped(searcher, lambda: docids[0], MAX) if grouped else searcher).search(queries, hits)
+        index = open_hybrid(files.indexes, formula.weights)
+        found = (Grouped(index, MAX) if grouped else index).runs(queries, hits)
         yield from (run.select(runs.SCHEMA.names()) for run in found)
         return
     depth = formula.depth or len(docids[0])
     recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
     retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
-    for candidates, qids in retriever.candidates(queries):
-        for run in formula.run(candidates, qids, depth if grouped else hits):
+    for some in retriever.some(queries, hits):
+        table = retriever.candidates(retriever.prepare(some), recipe.missing == "exact").table(
+            recipe.missing == "exact"
+        )
+        table = table.with_columns(docid=retriever.documents.ids.gather(table["docid"]))
+        for run in formula.run([table], some["qid"], depth if grouped else hits):
             yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run
 
 

@@ -11,6 +11,10 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
+from hybrid_cli.artifacts.opening import open_bm25, open_dense, query_encoder
+from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.retrieved import removes_query
@@ -18,11 +22,6 @@ from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, measur
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import ENGINES, Engine, Fusion, Request, Translation
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import query_encoder
-from hybrid_cli.opening.lexical import open_bm25
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, refuse_other_corpora, warn_lost
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.settings import Export
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -197,6 +196,6 @@ def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: E
     if not settings.collection:
         warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     opened = {name: open_dense(index) for name, index in dense.items()}
-    refuse_other_corpora({index: [artifacts.read_manifest(index)] for index in (lexical, *dense.values())})
+    belongs_together(indexes={index: [artifacts.read_manifest(index)] for index in (lexical, *dense.values())})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])
     return Served(open_bm25(lexical), fields, corpora, work, opened)

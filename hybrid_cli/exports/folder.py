@@ -13,12 +13,10 @@ from pathlib import Path
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest, Part
+from hybrid_cli.artifacts.indexes import corpora_of, find_model, recorded_corpora, shards_of, warn_lost
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, reranker_path
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import path_error
-from hybrid_cli.opening.models import find_model
-from hybrid_cli.opening.provenance import corpora_of, recorded_corpora, warn_lost
-from hybrid_cli.opening.sharded import shards_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, reranker_path
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.storage import Kind, disk, layout
 

@@ -19,7 +19,7 @@ from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import FusionRecipe, fill, of_query
 from hybrid_cli.runs import Run, ranked
-from hybrid_cli.runs.run import ranks
+from hybrid_cli.runs.tables import ranks
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 BLOCK_HITS = 1 << 16

@@ -49,10 +49,9 @@ def measure_recall(
     index, exact = open_unfinished(folder, docids, factory), open_unfinished(folder, docids, _STORED)
     rows = draws.sample(len(docids), sample, draws.rng(seed))
     queries, names = exact.vectors_of(rows), docids.gather(rows)
-    asked = pl.DataFrame({"qid": names, "text": [""] * len(names)})
     depth = max(cutoffs) + 1
-    approximate = _without_itself(index.search(queries, names.to_list(), depth))
-    wanted = _without_itself(pl.concat(HybridIndex((exact,), (1.0,)).search_blocks([queries], asked, depth)))
+    approximate = _without_itself(index.table(index.hits(queries, depth), names))
+    wanted = _without_itself(exact.table(HybridIndex((exact,), (1.0,)).hits(([queries], None), depth), names))
     return {f"recall@{cutoff}": _recall(approximate, wanted, cutoff) for cutoff in cutoffs}
 
 
@@ -208,7 +207,7 @@ def _measure(folder: Path, recipe: VectorIndex, cutoff: int) -> Candidate | None
     index = open_unfinished(folder, docids, factory)
     queries = index.vectors_of(np.arange(min(_TIMED, len(docids))))
     start = time.perf_counter()
-    index.search(queries, [str(row) for row in range(len(queries))], cutoff)
+    index.hits(queries, cutoff)
     milliseconds = 1e3 * (time.perf_counter() - start) / len(queries)
     size = (folder / FAISS_INDEX).stat().st_size / len(docids)
     return Candidate(recipe.index_type or "flat", factory, len(docids), size, recall, milliseconds)

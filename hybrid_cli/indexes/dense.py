@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import runs, storage
+from hybrid_cli import storage
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
@@ -32,6 +32,7 @@ from hybrid_cli.indexes.faiss import (
 from hybrid_cli.indexes.options import BINARY_K, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
 from hybrid_cli.lexical import keys as keyed
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import Record
 from hybrid_cli.storage.layout import FAISS_INDEX
 from hybrid_cli.threads import ThreadPool
@@ -88,7 +89,7 @@ class IndexInfo:
 
 
 @dataclass
-class DenseIndex:
+class DenseIndex(Index):
     """A dense index on disk: search it, or score pairs exactly.
 
     Attributes:
@@ -101,6 +102,7 @@ class DenseIndex:
         binary_k: candidates by Hamming distance, for an index of sign codes.
         gpus: numbers of the GPUs that search a flat index for many queries; None for all that FAISS sees.
         allowed: [N] documents that may be hits; None for all. Set by `within`.
+        encode: returns the vectors of queries (qid, text), [Q, d].
     """
 
     folder: Path
@@ -112,21 +114,26 @@ class DenseIndex:
     binary_k: int | None = None
     gpus: tuple[int, ...] | None = ()
     allowed: np.ndarray | None = None
+    encode: Callable[[pl.DataFrame], Vectors] | None = None
 
-    def within(self, allowed: np.ndarray) -> DenseIndex:
-        """Return the same index whose hits are the documents [N] that are `allowed`; everything loaded is shared.
+    @cached_property
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return Documents(self.docids)
+
+    def within(self, allowed: Allowed) -> DenseIndex:
+        """See `Index`.
 
         A flat index is exact. Of other types, the allowed documents are scored by their stored vectors if they are few
         (below a tenth); else the index is searched as much deeper as documents are left out.
         """
-        if allowed.all():
+        kept = allowed.mask(self.docids)
+        if kept.all():
             return self
-        other = replace(self, allowed=allowed)
-        names = ["_flat"] if self.info.factory == FLAT else ["_index"] if allowed.mean() >= _SELECTIVE else []
-        for name in names:
+        other = replace(self, allowed=kept)
+        names = ["_flat"] if self.info.factory == FLAT else ["_index"] if kept.mean() >= _SELECTIVE else []
+        for name in ("documents", *names):
             other.__dict__[name] = getattr(self, name)
-        if "ids" in self.__dict__:
-            other.__dict__["ids"] = self.ids
         return other
 
     @property
@@ -175,45 +182,34 @@ class DenseIndex:
         except RuntimeError as error:
             raise path_error(path, f"FAISS cannot read it ({reason(error)}); encode again with --overwrite") from None
 
-    def search(self, vectors: Vectors, qids: Sequence[str], hits: int) -> pl.DataFrame:
-        """Return the top `hits` documents of each query vector [n, d] as a run."""
-        blocks = list(self.search_blocks(vectors, qids, hits))
-        return pl.concat(blocks) if blocks else runs.empty()
+    def prepare(self, queries: pl.DataFrame) -> Vectors:
+        """Return the vectors of queries, [Q, d]."""
+        assert self.encode is not None
+        return self.encode(queries)
 
-    def search_blocks(self, vectors: Vectors, qids: Sequence[str], hits: int) -> Iterator[pl.DataFrame]:
-        """Yield runs of some queries each, so that memory does not grow with the number of queries.
+    def hits(self, prepared: Vectors, k: int) -> Hits:
+        """Search for query vectors [Q, d]; the hits of a query do not depend on the other queries.
 
-        The hits of a query do not depend on the other queries. Equal scores at the cut are ordered by docid, among the
-        16 next hits.
-
-        Args:
-            vectors: [n, d]
-            qids: [n]
-            hits: maximum hits per query.
+        Equal scores at the cut are ordered by docid, among the 16 next hits.
 
         Raises:
             InputError: the length of the vectors differs from the index's.
         """
-        for begin, scores, rows in self._blocks_of_hits(vectors, hits):
-            yield self._run(qids[begin : begin + len(rows)], scores, rows, hits)
+        blocks = [Hits.none(0)]
+        for scores, rows in self._blocks_of_hits(prepared, k):
+            counts = (rows >= 0).sum(1)  # FAISS pads short lists with -1
+            best = np.argsort(np.where(rows >= 0, -scores, np.inf), axis=1, kind="stable")
+            kept = np.arange(rows.shape[1]) < counts[:, None]
+            rows, scores = (np.take_along_axis(values, best, 1)[kept] for values in (rows, scores))
+            queries = np.repeat(np.arange(len(counts)), counts)
+            blocks.append(Hits.ranked(len(counts), queries, rows, scores, self.documents, k))
+        counts, rows, scores = (
+            np.concatenate([getattr(block, name) for block in blocks]) for name in ("counts", "rows", "scores")
+        )
+        return Hits(counts, rows, scores)
 
-    def numbered_hits(self, vectors: Vectors, hits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Search as `search_blocks` does, and return documents by their numbers in `ids`.
-
-        Returns:
-            Number of hits of each query [n]; numbers and scores of the documents, query by query, best first.
-        """
-        parts: list[tuple[np.ndarray, np.ndarray]] = []
-        for _, scores, rows in self._blocks_of_hits(vectors, hits):
-            for mine, score in zip(rows, scores, strict=True):
-                numbers, known = self.ids.numbers[mine[mine >= 0]], score[mine >= 0]
-                best = np.lexsort((numbers, -known))[:hits]
-                parts.append((numbers[best], known[best]))
-        numbers, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return np.array([len(part) for part, _ in parts]), numbers, scores
-
-    def _blocks_of_hits(self, vectors: Vectors, hits: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield the first query of a block, and scores and rows [queries, hits and some more], in no order."""
+    def _blocks_of_hits(self, vectors: Vectors, hits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield scores and rows [queries, hits and some more] of a block of queries, in no order."""
         if vectors.shape[1] != self.dim:
             problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
             raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
@@ -225,23 +221,22 @@ class DenseIndex:
         gpus = self._on_gpus if len(vectors) >= _BLOCK and depth <= _GPU_HITS else None
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
-            scores, rows = self._by_codes(block, depth) if self.binary else self._by_vectors(block, depth, gpus)
-            yield begin, scores, rows
+            yield self._by_codes(block, depth) if self.binary else self._by_vectors(block, depth, gpus)
 
     def _allowed_blocks(
         self, vectors: Vectors, hits: int, allowed: np.ndarray
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Search as `_blocks_of_hits` does, among the allowed documents."""
         rows = np.flatnonzero(allowed)
         if not len(rows):
-            yield 0, np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64)
+            yield np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64)
             return
         depth = min(hits + _BEYOND, len(rows))
         size = _block_size(depth, _ALLOWED_BLOCK)
         exact = self.info.factory == FLAT or len(rows) < _SELECTIVE * len(allowed)
         for begin in range(0, len(vectors), size):
             block = vectors[begin : begin + size]
-            yield begin, *(self._among(block, rows, depth) if exact else self._selected(block, allowed, depth))
+            yield self._among(block, rows, depth) if exact else self._selected(block, allowed, depth)
 
     def _among(self, queries: Vectors, rows: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows of the best of some rows, exactly."""
@@ -332,42 +327,12 @@ class DenseIndex:
         index = faiss.downcast_IndexBinary(index.storage) if hasattr(index, "hnsw") else index
         return np.asarray(faiss.vector_to_array(index.xb)).reshape(index.ntotal, index.code_size)
 
-    def _run(self, qids: Sequence[str], scores: np.ndarray, rows: np.ndarray, hits: int) -> pl.DataFrame:
-        is_hit = rows >= 0  # FAISS pads short lists with -1
-        docids = self.docids.gather(rows[is_hit])
-        if len(qids) == 1:  # a live query
-            ids = pl.Series([str(qids[0])] * len(docids), dtype=pl.String)
-        else:
-            ids = pl.Series(qids, dtype=pl.String).gather(np.repeat(np.arange(len(qids)), is_hit.sum(1)))
-        frame = pl.DataFrame({"qid": ids, "docid": docids, "score": scores[is_hit]})
-        return runs.ranked(frame, hits)
-
-    def score(self, pairs: pl.DataFrame, qids: Sequence[str], query_vectors: Vectors) -> pl.Series:
-        """Return the inner product of each pair from the stored vectors: float32, in the order of `pairs`.
-
-        Args:
-            pairs: qid, docid.
-            qids: [n] ids of the query vectors.
-            query_vectors: [n, d]
-
-        Raises:
-            InputError: a docid is not in the index, or a qid has no vector.
-        """
-        rows = self.ids.positions(pairs["docid"], f"{self.folder}: no document")
-        queries = runs.positions(pairs["qid"], pl.Series(qids, dtype=pl.String), "no vector for query")
-        return pl.Series("score", self.score_rows(queries, rows, query_vectors))
-
-    def score_rows(self, queries: np.ndarray, rows: np.ndarray, query_vectors: Vectors) -> np.ndarray:
-        """Return the inner product of each pair of a query vector and a row [n], as `score` does."""
+    def scores(self, prepared: Vectors, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the inner product of each pair from the stored vectors; see `Index`."""
         scores = np.empty(len(rows), np.float32)
         for mine, vectors in self._stored(rows):
-            scores[mine] = np.einsum("nd,nd->n", query_vectors[queries[mine]], self._scored(vectors))
+            scores[mine] = np.einsum("nd,nd->n", prepared[queries[mine]], self._scored(vectors))
         return scores
-
-    @cached_property
-    def ids(self) -> runs.SortedIds:
-        """Ids in string order, with their rows."""
-        return runs.SortedIds(self.docids)
 
     def blocks(self, size: int) -> Iterator[Vectors]:
         """Yield the vectors that `score` uses, in order, in blocks of `size` rows; the last block may be shorter.

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli import runs
 from hybrid_cli.indexes.dense import BLOCK_DOCUMENTS, DenseIndex
 from hybrid_cli.indexes.shards import Vectors
 from hybrid_cli.lexical import kernels
@@ -24,6 +22,7 @@ from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.threads import ThreadPool
 
 BLOCK_QUERIES = 1024  # scored at once
@@ -31,8 +30,11 @@ _PADDING = 32  # padding as in `DenseIndex`: scores must not depend on the numbe
 _KEYS = 1 << 23  # bounds the memory for many hits
 
 
+Prepared: TypeAlias = tuple[Sequence[Vectors], keyed.Bags | None]  # [Q, d] of each dense index
+
+
 @dataclass(frozen=True)
-class HybridIndex:
+class HybridIndex(Index):
     """Indexes of one corpus, searched by the weighted sum of their scores.
 
     Attributes:
@@ -41,6 +43,7 @@ class HybridIndex:
         lexical: lexical index; documents without a matching term score 0.
         lexical_weight: weight of the BM25 score.
         allowed: [N] documents that may be hits; None for all.
+        threads: CPU threads; None for all cores.
     """
 
     dense: tuple[DenseIndex, ...]
@@ -48,66 +51,55 @@ class HybridIndex:
     lexical: LexicalIndex | None = None
     lexical_weight: float = 0.0
     allowed: npt.NDArray[np.bool_] | None = None
+    threads: int | None = None
+    kind = "a weighted sum of scores"
 
     @property
-    def docids(self) -> pl.Series:
-        """Ids by row."""
-        return self.dense[0].docids
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return self.dense[0].documents
 
-    def within(self, allowed: npt.NDArray[np.bool_]) -> HybridIndex:
-        """Return the same indexes whose hits are the documents [N] that are `allowed`."""
-        return replace(self, allowed=allowed)
+    def within(self, allowed: Allowed) -> HybridIndex:
+        """See `Index`."""
+        return replace(self, allowed=allowed.mask(self.documents.ids))
 
-    def search_blocks(
-        self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int | None = None
-    ) -> Iterator[pl.DataFrame]:
-        """Rank all documents for each query; yield the run of some queries at a time.
+    def prepare(self, queries: pl.DataFrame) -> Prepared:
+        """Return encoded and analyzed queries."""
+        vectors = [index.prepare(queries) for index in self.dense]
+        return vectors, None if self.lexical is None else self.lexical.prepare(queries)
 
-        Args:
-            vectors: for each dense index, query vectors [Q, d].
-            queries: qid, text.
-            hits: documents per query.
-            threads: CPU threads; None for all cores.
-        """
-        hits = min(hits, len(self._order) if self.allowed is None else int(self.allowed.sum()))
+    def hits(self, prepared: Prepared, k: int) -> Hits:
+        """Rank all documents for each query."""
+        vectors, bags = prepared
+        count, hits = len(vectors[0]), min(k, len(self.documents) if self.allowed is None else int(self.allowed.sum()))
         if not hits:
-            yield runs.empty()
-            return
+            return Hits.none(count)
         size = min(BLOCK_QUERIES, _KEYS // (2 * hits)) // _PADDING * _PADDING or _PADDING
-        for begin in range(0, len(queries), size):
-            part = queries.slice(begin, size)
-            keys = self._best(
-                [queries_of_side[begin : begin + size] for queries_of_side in vectors],
-                part,
-                hits,
-                threads or cpu_count(),
-            )
-            yield pl.DataFrame(
-                {
-                    "qid": part["qid"].gather(np.repeat(np.arange(len(part)), hits)),
-                    "docid": self._ranked_docids.gather(keyed.positions_of(keys).ravel()),
-                    "rank": np.tile(np.arange(1, hits + 1, dtype=np.int32), len(part)),
-                    "score": keyed.signed_scores_of(keys).ravel(),
-                }
-            )
+        blocks = []
+        for begin in range(0, count, size):
+            end = min(begin + size, count)
+            some = None if bags is None else bags.part(begin, end)
+            blocks.append(self._best([of_index[begin:end] for of_index in vectors], some, hits))
+        keys = np.concatenate(blocks)
+        rows = self.documents.sorted.rows[keyed.positions_of(keys).ravel()]
+        return Hits(np.full(count, hits), rows, keyed.signed_scores_of(keys).ravel())
 
-    def _best(
-        self, vectors: Sequence[Vectors], queries: pl.DataFrame, hits: int, threads: int
-    ) -> npt.NDArray[np.uint64]:
+    def _best(self, vectors: Sequence[Vectors], bags: keyed.Bags | None, hits: int) -> npt.NDArray[np.uint64]:
         """Return [Q, hits] keys of `kernels.keep_best`, best first."""
-        best = kernels.Best.of(len(queries), hits)
-        asked, matrix = self._lexical_arguments(queries["text"].to_list())
+        queries, threads = len(vectors[0]), self.threads or cpu_count()
+        best = kernels.Best.of(queries, hits)
+        asked, matrix = self._lexical_arguments(bags, queries)
         cursors = matrix.indptr[asked.terms]
-        bounds = [len(queries) * at // (4 * threads) for at in range(4 * threads + 1)]
+        bounds = [queries * at // (4 * threads) for at in range(4 * threads + 1)]
         first = 0
         with ThreadPool(threads) as pool:
-            for scores in self._dense_scores(vectors, len(queries)):
+            for scores in self._dense_scores(vectors, queries):
 
                 def keep(begin: int, end: int, first: int = first, scores: Any = scores) -> None:
                     kernels.keep_best(
                         (first, scores[begin:end]),
                         self.lexical_weight,
-                        self._order,
+                        self.documents.sorted.numbers,
                         hits,
                         asked._replace(ends=asked.ends[begin : end + 1]),
                         cursors,
@@ -136,19 +128,10 @@ class HybridIndex:
             first += scores.shape[1]
             yield scores[:queries].numpy()
 
-    def _lexical_arguments(self, texts: Sequence[str]) -> tuple[keyed.Queries, keyed.Matrix]:
+    def _lexical_arguments(self, bags: keyed.Bags | None, count: int) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return queries and postings for the kernel; empty without a lexical index."""
-        if self.lexical is not None:
-            return self.lexical.kernel_arguments(self.lexical.bags(texts))
+        if self.lexical is not None and bags is not None:
+            return self.lexical.kernel_arguments(bags)
         none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
-        queries = keyed.Queries(np.zeros(len(texts) + 1, np.int64), ids, none)
+        queries = keyed.Queries(np.zeros(count + 1, np.int64), ids, none)
         return queries, Postings.of(pl.Series([], dtype=pl.String), np.zeros(1, np.int64), ids, ids, ids).matrix(none)
-
-    @cached_property
-    def _order(self) -> npt.NDArray[np.int32]:
-        """Rank [N] of each row's docid in string order, which breaks ties."""
-        return np.argsort(self.dense[0].docids.arg_sort().to_numpy()).astype(np.int32)
-
-    @cached_property
-    def _ranked_docids(self) -> pl.Series:
-        return self.dense[0].docids.sort()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.lexical.impacts import Postings
+from hybrid_cli.runs.index import Hits
 
 _WORD = re.compile(r"[a-z0-9]{2,20}")
 COMMON = 0.1
@@ -97,18 +97,11 @@ class FirstHits:
     Args:
         feedback: documents of the corpus.
         weighted: query, term, boost; including terms that are not in the corpus.
-        counts: [Q] number of hits of each query.
-        rows, scores: [sum of counts] rows and scores of the hits, best first.
-    """  # fmt: skip
+        hits: the hits of each query.
+    """
 
-    def __init__(
-        self,
-        feedback: Feedback,
-        weighted: pl.DataFrame,
-        counts: npt.NDArray[np.int32],
-        rows: npt.NDArray[np.int64],
-        scores: npt.NDArray[np.float32],
-    ):
+    def __init__(self, feedback: Feedback, weighted: pl.DataFrame, hits: Hits):
+        counts, rows, scores = hits.counts, hits.rows, hits.scores
         self._queries: list[dict[str, float]] = [{} for _ in counts]
         for query, term, boost in weighted.select("query", "term", "boost").iter_rows():
             self._queries[query][term] = boost

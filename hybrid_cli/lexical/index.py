@@ -8,7 +8,9 @@ stored k1 and b, and Lucene's index (`lucene/`) if `index-bm25` built it. Everyt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -27,10 +29,10 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
-PART_QUERIES = (128, 1024)  # fewest and most queries of a part; the fewest are more than `analysis.FEW_TEXTS`
 FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
 Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
@@ -48,7 +50,7 @@ class _Shared:
     def __init__(
         self, postings: Postings, docids: pl.Series, language: str, queries: TextAnalyzer | QueryWeights | None
     ):
-        self.postings, self.docids, self.language = postings, docids, language
+        self.postings, self.documents, self.language = postings, Documents(docids), language
         self._queries = queries
         self.served = 0  # queries so far
 
@@ -70,18 +72,20 @@ class _Shared:
         """The dictionary, for a few queries."""
         return runs.SortedIds(self.postings.terms)
 
-    @cached_property
+    @property
     def order(self) -> npt.NDArray[np.int32]:
         """Rank [N] of each row's docid in string order, which breaks ties."""
-        return self.ids.numbers
-
-    @cached_property
-    def ids(self) -> runs.SortedIds:
-        return runs.SortedIds(self.docids)
+        return self.documents.sorted.numbers
 
 
-class LexicalIndex:
-    """BM25 or learned weights over an impact matrix: search, scores of pairs, and the matrix itself."""
+class LexicalIndex(Index):
+    """BM25 or learned weights over an impact matrix: search, scores of pairs, and the matrix itself.
+
+    Attributes:
+        threads: CPU threads of a search; None for all cores.
+    """
+
+    threads: int | None = None
 
     def __init__(
         self,
@@ -101,6 +105,11 @@ class LexicalIndex:
         self.impacts, self.docids, self.language = impacts, docids, language
         self.allowed: npt.NDArray[np.bool_] | None = None
         self._shared = _Shared(impacts.postings, docids, language, queries)
+
+    @property
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return self._shared.documents
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
@@ -132,17 +141,18 @@ class LexicalIndex:
         """Return the same index with another k1 and b; everything else is shared."""
         return self._with(Impacts.of(self.impacts.postings, k1, b), self.allowed)
 
-    def within(self, allowed: npt.NDArray[np.bool_]) -> LexicalIndex:
-        """Return the same index whose hits are the documents [N] that are `allowed`.
+    def within(self, allowed: Allowed) -> LexicalIndex:
+        """See `Index`: the statistics in scores are those of all documents, and so are the documents of a feedback."""
+        return self._with(self.impacts, allowed.mask(self.docids))
 
-        Everything else is shared: the statistics in scores are those of all documents, and so are the documents of a
-        feedback.
-        """
-        return self._with(self.impacts, allowed)
+    def rounded(self) -> LexicalIndex:
+        """Return the same index with impacts of eight bits."""
+        return self._with(self.impacts.rounded(), self.allowed)
 
     def _with(self, impacts: Impacts, allowed: npt.NDArray[np.bool_] | None) -> LexicalIndex:
-        other = LexicalIndex(impacts, self.docids, self.language)
-        other._shared, other.allowed = self._shared, allowed
+        other = copy(self)
+        other.__dict__.pop("matrix", None)
+        other.impacts, other.allowed = impacts, allowed
         return other
 
     def counts(self) -> dict[str, Any]:
@@ -157,6 +167,11 @@ class LexicalIndex:
             "k1": self.k1,
             "b": self.b,
         }
+
+    @property
+    def has_analyzer(self) -> bool:
+        """Return whether queries are analyzed, and not encoded as learned weights."""
+        return isinstance(self._shared.queries, TextAnalyzer)
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text.
@@ -208,84 +223,22 @@ class LexicalIndex:
             known["boost"].to_numpy().astype(np.float32),
         )
 
-    def search(
-        self, queries: pl.DataFrame, hits: int, threads: int | None = None, rm3: Rm3 | None = None
-    ) -> pl.DataFrame:
+    def prepare(self, queries: pl.DataFrame) -> Bags:
+        """Return analyzed queries."""
+        return self.bags(queries["text"].to_list())
+
+    def hits(self, prepared: Bags, k: int, barred: Barred | None = None) -> Hits:
         """Rank the documents that share a term with the query, as Lucene does.
 
         Args:
-            queries: qid, text.
-            hits: documents per query.
-            threads: CPU threads; None for all cores.
-            rm3: expand the queries by pseudo-relevance feedback.
-
-        Returns:
-            A run; queries without hits have no rows.
-        """
-
-        if rm3 is None and len(queries) <= FEW_QUERIES:
-            return self.search_bags(queries["qid"], self.bags(queries["text"].to_list()), hits, threads)
-
-        def parts() -> Iterator[tuple[pl.Series, Bags]]:
-            for part in queries.iter_slices(_part_size(len(queries), threads)):
-                weighted = self.weighted(part["text"].to_list())
-                if rm3 is not None:
-                    weighted = self.feedback(weighted, len(part), rm3.fb_docs, threads).expanded(rm3)
-                yield part["qid"], self.bags_of(weighted, len(part))
-
-        return self._search_parts(parts(), hits, threads)
-
-    def search_bags(self, qids: pl.Series, bags: Bags, hits: int, threads: int | None = None) -> pl.DataFrame:
-        """Search as `search` does, with analyzed queries."""
-        if len(bags) <= FEW_QUERIES:
-            return self._ranked(qids, bags, hits)
-        return self._search_parts([(qids, bags)], hits, threads)
-
-    def _search_parts(self, parts: Iterable[tuple[pl.Series, Bags]], hits: int, threads: int | None) -> pl.DataFrame:
-        """Rank parts of the queries in threads, while the next parts are analyzed; return the run."""
-        workers = threads or cpu_count()
-        if workers == 1:
-            frames = [self._ranked(*part, hits) for part in parts]
-        else:
-            with ThreadPool(workers) as pool:
-                pieces = ((qids[i:j], bags.part(i, j)) for qids, bags in parts for i, j in bags.pieces(4 * workers))
-                frames = [task.result() for task in [pool.submit(self._ranked, *piece, hits) for piece in pieces]]
-        return pl.concat([runs.empty(), *frames])
-
-    def _ranked(self, qids: pl.Series, bags: Bags, hits: int) -> pl.DataFrame:
-        """Return the run of some queries; one thread."""
-        counts, docids, scores = self.hits(bags, hits, threads=1)
-        ranks = np.arange(1, len(docids) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-        if len(qids) == 1:  # a live query
-            qid = pl.Series([str(qids[0])] * len(docids), dtype=pl.String)
-        else:
-            qid = qids.cast(pl.String).gather(np.repeat(np.arange(len(counts)), counts))
-        return pl.DataFrame({"qid": qid, "docid": docids, "rank": ranks, "score": scores}, schema=runs.SCHEMA)
-
-    def hits(
-        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
-    ) -> tuple[npt.NDArray[np.int32], pl.Series, npt.NDArray[np.float32]]:
-        """Search as `search_bags` does, and return arrays.
-
-        Args:
-            bags: analyzed queries.
-            hits: documents per query.
-            threads: CPU threads; None for all cores.
+            prepared: analyzed queries.
+            k: documents per query.
             barred: documents excluded from the hits of each query.
-
-        Returns:
-            Number of hits of each query [Q]; docids and scores, query by query, best first.
         """
-        counts, numbers, scores = self.numbered_hits(bags, hits, threads, barred)
-        return counts, self._shared.ids.gather(numbers), scores
-
-    def numbered_hits(
-        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Search as `hits` does, and return documents by their numbers in `ids`."""
-        counts, keys = self.keys(bags, hits, threads, barred)
+        counts, keys = self.keys(prepared, k, self.threads, barred)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
-        return counts, keyed.positions_of(kept), keyed.scores_of(kept)
+        rows = self.documents.sorted.rows[keyed.positions_of(kept)]
+        return Hits(counts, rows, keyed.scores_of(kept))
 
     def keys(
         self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
@@ -334,43 +287,16 @@ class LexicalIndex:
 
     # -------------------------------------------------------------------------------------------------- exact scores
 
-    def score(self, pairs: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-        """Score pairs as `search` does; 0 where no term matches.
-
-        Args:
-            pairs: qid, docid.
-            queries: qid, text.
-
-        Returns:
-            Scores in the order of `pairs`, float32.
-
-        Raises:
-            InputError: a docid is not in the index, or a qid has no text.
-        """
-        return self.score_bags(pairs, queries["qid"], self.bags(queries["text"].to_list()))
-
-    def score_bags(self, pairs: pl.DataFrame, qids: pl.Series, bags: Bags) -> pl.Series:
-        """Score pairs as `score` does, with analyzed queries.
-
-        Args:
-            pairs: qid, docid.
-            qids: ids of the queries.
-            bags: the queries.
-        """
-        numbers = runs.positions(pairs["qid"], qids, "no text for query")
-        rows = self.ids.positions(pairs["docid"], "the lexical index has no document")
-        return pl.Series("score", self.score_rows(numbers, rows, bags), dtype=pl.Float32)
-
-    def score_rows(
-        self, queries: npt.NDArray[np.integer], rows: npt.NDArray[np.integer], bags: Bags
+    def scores(
+        self, prepared: Bags, queries: npt.NDArray[np.integer], rows: npt.NDArray[np.integer]
     ) -> npt.NDArray[np.float32]:
-        """Score pairs of a number of an analyzed query and a row [n] as `score` does."""
+        """Score pairs as `hits` does; 0 where no term matches. See `Index`."""
         pairs = queries.astype(np.int64), rows.astype(np.int64)  # the types that the kernel is compiled for
-        if not self._compiled(bags):
-            return keyed.score_pairs(*pairs, *self.kernel_arguments(bags))
+        if not self._compiled(prepared):
+            return keyed.score_pairs(*pairs, *self.kernel_arguments(prepared))
         from hybrid_cli.lexical import kernels
 
-        scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(bags))
+        scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(prepared))
         return scores
 
     def term_scores(self, text: str, docid: str) -> pl.DataFrame:
@@ -385,27 +311,22 @@ class LexicalIndex:
         """
         bag = self.bags([text])
         alone = Bags(np.arange(len(bag.terms) + 1), bag.terms, bag.boosts)
-        row = self.ids.positions(pl.Series([docid]), "the lexical index has no document")
-        scores = self.score_rows(np.arange(len(alone)), np.repeat(row, len(alone)), alone)
+        row = self.documents.rows(pl.Series([docid]))
+        scores = self.scores(alone, np.arange(len(alone)), np.repeat(row, len(alone)))
         terms = self.impacts.postings.terms.gather(bag.terms)
         return pl.DataFrame({"term": terms, "boost": bag.boosts, "score": scores}).sort(
             "score", "term", descending=[True, False]
         )
 
-    @property
-    def ids(self) -> runs.SortedIds:
-        """Ids in string order, with their rows."""
-        return self._shared.ids
-
     def query_matrix(self, texts: Sequence[str]) -> Any:
-        """Return term frequencies of texts, scipy CSR [n, V]; `query_matrix(texts) @ documents.T` is BM25."""
+        """Return term frequencies of texts, scipy CSR [n, V]; `query_matrix(texts) @ matrix.T` is BM25."""
         from scipy.sparse import csr_matrix
 
         bags = self.bags(texts)
         return csr_matrix((bags.boosts, bags.terms, bags.ends), shape=(len(texts), len(self.impacts.idf)))
 
     @cached_property
-    def documents(self) -> Any:
+    def matrix(self) -> Any:
         """Impacts including IDF, scipy CSC [N, V]."""
         from scipy.sparse import csc_matrix
 
@@ -414,7 +335,7 @@ class LexicalIndex:
         return csc_matrix((self.impacts.values(), postings.rows, postings.indptr), shape=shape)
 
     def rows(self, docids: pl.Series) -> Any:
-        """Return the rows of `documents` for some ids, scipy CSR [n, V].
+        """Return the rows of `matrix` for some ids, scipy CSR [n, V].
 
         Raises:
             InputError: a docid is not in the index.
@@ -429,25 +350,49 @@ class LexicalIndex:
         """Inverse document frequency of each term, [V]."""
         return self.impacts.idf
 
-    def feedback(self, weighted: pl.DataFrame, queries: int, documents: int, threads: int | None) -> FirstHits:
-        """Return the first hits of queries, for pseudo-relevance feedback."""
-        whole = self._with(self.impacts, None)
-        counts, keys = whole.keys(self.bags_of(weighted, queries), documents, threads)
-        kept = np.arange(keys.shape[1]) < counts[:, None]
-        rows = np.argsort(self._shared.order)[keyed.positions_of(keys[kept])]
-        return FirstHits(self._shared.feedback, weighted, counts, rows, keyed.scores_of(keys[kept]))
+    def feedback(self, weighted: pl.DataFrame, queries: int, documents: int) -> FirstHits:
+        """Return the first hits of queries (query, term, boost), for pseudo-relevance feedback."""
+        hits = self._with(self.impacts, None).hits(self.bags_of(weighted, queries), documents)
+        return FirstHits(self._shared.feedback, weighted, hits)
+
+
+@dataclass(frozen=True)
+class ExpandedQueries(Index):
+    """An index of BM25 whose queries are expanded by RM3.
+
+    Attributes:
+        index: the index.
+        rm3: parameters.
+    """
+
+    index: LexicalIndex
+    rm3: Rm3
+    kind = "--rm3"
+
+    @property
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return self.index.documents
+
+    def prepare(self, queries: pl.DataFrame) -> Bags:
+        """Return expanded queries."""
+        weighted = self.index.weighted(queries["text"].to_list())
+        return self.index.bags_of(
+            self.index.feedback(weighted, len(queries), self.rm3.fb_docs).expanded(self.rm3), len(queries)
+        )
+
+    def hits(self, prepared: Bags, k: int) -> Hits:
+        """See `Index`."""
+        return self.index.hits(prepared, k)
+
+    def within(self, allowed: Allowed) -> ExpandedQueries:
+        """See `Index`."""
+        return ExpandedQueries(self.index.within(allowed), self.rm3)
 
 
 def _docids(folder: Path) -> pl.Series:
     """Return the ids of an index by row."""
     return pl.read_parquet(storage.validate_parquet(folder / layout.DOCIDS), glob=False)["docid"]
-
-
-def _part_size(queries: int, threads: int | None) -> int:
-    """Return the number of queries of a part: several parts per thread, so that all threads end together."""
-    workers = threads or cpu_count()
-    fewest, most = PART_QUERIES
-    return most if workers == 1 else max(fewest, min(most, queries // (4 * workers)))
 
 
 def read_parameters(folder: Path) -> dict[str, Any]:

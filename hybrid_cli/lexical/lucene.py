@@ -12,14 +12,15 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
 
-from hybrid_cli import console, runs
-from hybrid_cli.errors import HybridError
+from hybrid_cli import console
+from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.analysis import FIELD, Analyzer
 from hybrid_cli.lexical.feedback import Rm3
@@ -27,6 +28,7 @@ from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
@@ -191,42 +193,55 @@ def _reader(folder: Path) -> Any:
         raise HybridError(problem, code="damaged", path=folder) from None
 
 
-def search(
-    folder: Path,
-    queries: pl.DataFrame,
-    hits: int,
-    threads: int | None = None,
-    k1: float | None = None,
-    b: float | None = None,
-    rm3: Rm3 | None = None,
-    language: str = BM25Options.language,
-) -> pl.DataFrame:
-    """Search a lexical index with Lucene, and expand the queries with Anserini's RM3 if `rm3` is set.
+@dataclass(frozen=True)
+class LuceneIndex(Index):
+    """The Lucene index of a lexical index, with queries expanded by Anserini's RM3 if `rm3` is set.
 
-    Args:
+    Attributes:
         folder: the lexical index.
-        queries: qid, text.
-        hits: documents per query.
-        threads: CPU threads; None for all cores.
+        docids: [N]
         k1, b: override the stored values.
         rm3: parameters of RM3.
+        threads: CPU threads; None for all cores.
         language: language of the index.
-
-    Returns:
-        A run; queries without hits have no rows.
     """  # fmt: skip
-    recorded = read_parameters(folder)
-    searcher = _Searcher(
-        folder / layout.LUCENE,
-        Analyzer(language),
-        recorded["k1"] if k1 is None else k1,
-        recorded["b"] if b is None else b,
-        rm3,
-    )
-    with ThreadPool(threads or cpu_count()) as pool:
-        hits_of_queries = pool.map(lambda text: searcher.hits(text, hits), queries["text"])
-        frames = [_frame(qid, own) for qid, own in zip(queries["qid"], hits_of_queries, strict=True)]
-    return pl.concat([runs.empty(), *frames])
+
+    folder: Path
+    docids: pl.Series
+    k1: float | None = None
+    b: float | None = None
+    rm3: Rm3 | None = None
+    threads: int | None = None
+    language: str = BM25Options.language
+    kind = "Lucene"
+
+    @cached_property
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return Documents(self.docids)
+
+    @cached_property
+    def _searcher(self) -> _Searcher:
+        recorded = read_parameters(self.folder)
+        k1, b = (recorded[name] if given is None else given for name, given in (("k1", self.k1), ("b", self.b)))
+        return _Searcher(self.folder / layout.LUCENE, Analyzer(self.language), k1, b, self.rm3)
+
+    def prepare(self, queries: pl.DataFrame) -> pl.Series:
+        """Return the texts of queries, which Lucene analyzes."""
+        return queries["text"]
+
+    def hits(self, prepared: pl.Series, k: int) -> Hits:
+        """See `Index`."""
+        searcher = self._searcher
+        with ThreadPool(self.threads or cpu_count()) as pool:
+            found = list(pool.map(lambda text: searcher.hits(text, k), prepared))
+        every = [hit for hits in found for hit in hits]
+        rows = self.documents.rows(pl.Series(list(_docids(every)), dtype=pl.String))
+        return Hits(np.array([len(hits) for hits in found]), rows, np.array([score for score, *_ in every], np.float32))
+
+    def within(self, allowed: Allowed) -> NoReturn:
+        """Refuse a filter: Lucene knows no metadata."""
+        raise option_error("filter", None, "not with --engine lucene", code="option-does-not-apply")
 
 
 class _Searcher:
@@ -274,18 +289,6 @@ def _expander(folder: Path, analyzer: Analyzer, k1: float, b: float, rm3: Rm3) -
     searcher.set_bm25(k1, b)
     searcher.set_rm3(None, rm3.fb_terms, rm3.fb_docs, rm3.original_query_weight, False, True)
     return searcher
-
-
-def _frame(qid: str, hits: list[Hit]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "qid": pl.Series([qid], dtype=pl.String).extend_constant(qid, max(0, len(hits) - 1)).head(len(hits)),
-            "docid": list(_docids(hits)),
-            "rank": np.arange(1, len(hits) + 1, dtype=np.int32),
-            "score": np.array([score for score, *_ in hits], np.float32),
-        },
-        schema=runs.SCHEMA,
-    )
 
 
 def _docids(hits: list[Hit]) -> Iterator[str]:

@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.artifacts.judged import BothJudged
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import Journal, Pair, is_journal
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.agreement import Agreement, conflicts
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, CorrectedMean
-from hybrid_cli.opening.judged import BothJudged
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.tables import Table, figure, with_sign
 from hybrid_cli.runs.names import short_names

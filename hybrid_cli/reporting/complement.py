@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import console
+from hybrid_cli.artifacts.belonging import check_common
 from hybrid_cli.collections import collection
 from hybrid_cli.console import styled
 from hybrid_cli.errors import InputError
@@ -33,7 +34,6 @@ from hybrid_cli.evaluation.complementarity import (
     tally,
 )
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.opening.provenance import check_common
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
 from hybrid_cli.reporting.snippets import cells

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from hybrid_cli.artifacts.indexes import texts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.collections.judgments import Judgments
@@ -19,7 +20,6 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.evaluation.pools import Pool
 from hybrid_cli.evaluation.sequential import Evidence
-from hybrid_cli.opening.provenance import texts
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.groups import documents_of
 

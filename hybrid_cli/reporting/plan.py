@@ -10,7 +10,9 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import console, runs
+from hybrid_cli.artifacts.belonging import belongs_together, check_common
 from hybrid_cli.artifacts.inputs import has_content
+from hybrid_cli.artifacts.judged import judgments_of
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError, option_error
@@ -29,8 +31,6 @@ from hybrid_cli.evaluation.measures import (
 )
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
-from hybrid_cli.opening.judged import judgments_of
-from hybrid_cli.opening.provenance import check_common, refuse_mixed, refuse_other_judgments
 from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"
@@ -86,13 +86,14 @@ class EvaluationPlan:
         settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted, named.values())
-        refuse_other_judgments(named.values(), judged)
+        belongs_together(named.values(), corpus=collection.corpus_path(judged) if judged.is_dir() else None)
         remove_query = settings.remove_query
         if remove_query is None:
             remove_query = removes_query(judged, settings.split, " (--keep-query keeps them)")
         against = (overlap_with, runs.pick(overlap_with, named, "--overlap-with")) if overlap_with else None
-        refuse_mixed({name: named[name] for name in pair or ()})
-        refuse_mixed(dict([against]) | named if against else {})
+        belongs_together((named[name] for name in pair or ()), queries=True)
+        if against:
+            belongs_together([against[1], *named.values()], queries=True)
         return cls(
             runs=named,
             measures=wanted,

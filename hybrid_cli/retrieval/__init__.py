@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybrid_cli.retrieval.in_memory import BM25, Dense, MemoryIndex
+    from hybrid_cli.retrieval.in_memory import BM25, Dense
     from hybrid_cli.retrieval.retriever import Retriever
 
-__all__ = ["BM25", "Dense", "MemoryIndex", "Retriever"]
+__all__ = ["BM25", "Dense", "Retriever"]
 
 
 def __getattr__(name: str) -> Any:

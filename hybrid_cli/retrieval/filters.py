@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.runs.index import Allowed
 
-Mask = npt.NDArray[np.bool_]
 _FUNCTIONS = ("lower", "upper", "length", "abs", "coalesce")
 _OPERATORS = ("and", "or", "not", "in", "between", "like", "ilike", "is", "when", "then", "else", "case")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(|\b(select)\b", re.IGNORECASE)
 _EXAMPLE = "such as: year >= 2020 AND lang = 'de'"
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The documents that a filter keeps.
-
-    Attributes:
-        docids: [N] ids of all documents with metadata.
-        kept: [N] whether the filter keeps them.
-    """
-
-    docids: pl.Series
-    kept: Mask
-
-    def mask(self, docids: pl.Series) -> Mask:
-        """Return whether each document of an index may be returned, by row."""
-        if docids.equals(self.docids):
-            return self.kept
-        return docids.is_in(self.docids.filter(self.kept).implode()).to_numpy()
 
 
 class Metadata:
@@ -60,10 +38,11 @@ class Metadata:
             for name, kind in collections.metadata_schema(corpus).items():
                 known = schema.setdefault(name, kind)
                 if known != kind and not (known.is_numeric() and kind.is_numeric()):
-                    raise InputError(
-                        f"{corpus}: column {name} is {kind}, and {known} in {self.corpora[0]}; prepare the documents "
-                        "again with one type", code="other-type", path=corpus, column=name,
-                    )  # fmt: skip
+                    problem = (
+                        f"column {name} is {kind}, and {known} in {self.corpora[0]}; prepare the documents "
+                        "again with one type"
+                    )
+                    raise path_error(corpus, problem, code="other-type", column=name)
                 schema[name] = known if known == kind else pl.Float64()
         return schema
 
@@ -93,31 +72,23 @@ def predicate(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     try:
         expression = pl.sql_expr(text)
     except (pl.exceptions.SQLInterfaceError, pl.exceptions.SQLSyntaxError) as error:
-        raise InputError(
-            f"--filter: {_first_line(error)}; pass a condition in the syntax of SQL, {_EXAMPLE}",
-            code="filter-syntax", option="filter", value=text,
-        ) from None  # fmt: skip
+        problem = f"--filter: {_first_line(error)}; pass a condition in the syntax of SQL, {_EXAMPLE}"
+        raise InputError(problem, code="filter-syntax", option="filter", value=text) from None
     for call in _CALLED.finditer(_QUOTED.sub("''", text)):
         name = (call[1] or call[2]).lower()
         if name not in (*_FUNCTIONS, *_OPERATORS):
-            raise InputError(
-                f"--filter {text}: {name} is not for filters; functions: {', '.join(_FUNCTIONS)}",
-                code="filter-syntax", option="filter", value=text, name=name,
-            )  # fmt: skip
+            problem = f"--filter {text}: {name} is not for filters; functions: {', '.join(_FUNCTIONS)}"
+            raise InputError(problem, code="filter-syntax", option="filter", value=text)
     for column in expression.meta.root_names():
         if column not in schema:
             known = ", ".join(f"{name} ({kind})" for name, kind in schema.items()) or "none; see `prepare --metadata`"
             quotes = "; a text needs single quotes" if f'"{column}"' in text else ""
-            raise InputError(
-                f"--filter: the documents have no column {column} (columns: {known}){quotes}",
-                code="no-such-column", option="filter", column=column, choices=list(schema),
-            )  # fmt: skip
+            problem = f"--filter: the documents have no column {column} (columns: {known}){quotes}"
+            raise InputError(problem, code="no-such-column", option="filter", column=column, choices=list(schema))
     kind = _evaluated(text, expression, pl.DataFrame(schema=dict(schema))).dtype
     if kind != pl.Boolean:
-        raise InputError(
-            f"--filter {text}: is {kind}, not true or false; pass a condition, {_EXAMPLE}",
-            code="other-type", option="filter", value=text,
-        )  # fmt: skip
+        problem = f"--filter {text}: is {kind}, not true or false; pass a condition, {_EXAMPLE}"
+        raise InputError(problem, code="other-type", option="filter", value=text)
     return expression
 
 

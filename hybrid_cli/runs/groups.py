@@ -6,7 +6,8 @@ A document has the score of its best passage (BERT-MaxP, section 3.2), or of sev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.passages import PASSAGE, GroupRule
-from hybrid_cli.runs.tables import SortedIds, ranked
+from hybrid_cli.runs.index import Documents, Rows
+from hybrid_cli.runs.tables import ranked
 
 SCORES: Mapping[str, pl.Expr] = {  # of a document, from the scores of its passages
     "max": pl.col("score").max(),
@@ -80,39 +82,31 @@ def judgments_for(qrels: pl.DataFrame, runs: Iterable[tuple[str, pl.Series]]) ->
     return qrels if any(passages.values()) or not passages else judgments_of_documents(qrels)
 
 
-class Expanded(NamedTuple):
-    """The passages of some documents.
+class Passages:
+    """The passages of each document of an index.
 
     Attributes:
-        pairs: number of the document of each passage.
-        passages: their ids.
+        documents: the documents, in the order of their first passages.
+        document: [N] row of the document of each passage.
     """
 
-    pairs: npt.NDArray[np.int64]
-    passages: pl.Series
+    def __init__(self, passages: Documents) -> None:
+        """Group passages."""
+        self._passages, ids = passages, documents_of(passages.ids)
+        table = pl.DataFrame({"id": ids}).with_row_index("row")
+        first = table.select(pl.col("row").first().over("id")).to_series().to_numpy()
+        firsts, self.document = np.unique(first, return_inverse=True)
+        self.documents = Documents(ids.gather(firsts))
 
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64]:
+        """Rows of all passages by document, and by id within each."""
+        return np.lexsort((self._passages.sorted.numbers, self.document))
 
-class Passages:
-    """The passages of each document of an index."""
-
-    def __init__(self, docids: pl.Series) -> None:
-        """Group the ids of passages, [N]."""
-        table = pl.DataFrame({"document": documents_of(docids), "passage": docids}).sort("document", "passage")
-        counts = table.group_by("document", maintain_order=True).len()
-        self._passages, self._counts = table["passage"], counts["len"].to_numpy().astype(np.int64)
-        self._documents, self._begins = SortedIds(counts["document"]), np.cumsum(self._counts) - self._counts
-
-    def __len__(self) -> int:
-        return len(self._passages)
-
-    def of(self, documents: pl.Series) -> Expanded:
-        """Return the passages of documents [n].
-
-        Raises:
-            InputError: a document without passages.
-        """
-        at = self._documents.positions(documents, "the index has no passage of document")
-        counts = self._counts[at]
-        pairs = np.repeat(np.arange(len(at)), counts)
+    def of(self, documents: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the passages of documents [n]: number of the document and row of each."""
+        begins, ends = (np.searchsorted(self.document[self._order], documents, side) for side in ("left", "right"))
+        counts = ends - begins
+        pairs = np.repeat(np.arange(len(documents)), counts)
         within = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return Expanded(pairs, self._passages.gather(self._begins[at][pairs] + within))
+        return pairs, self._order[begins[pairs] + within]

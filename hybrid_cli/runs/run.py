@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import memory
+from hybrid_cli.runs.tables import ranks
 
 BLOCK_ROWS = 1 << 16
 ROW_BYTES = 640  # to read, join and measure a row of a block
@@ -145,12 +146,6 @@ def _windows(rows: int) -> Iterator[tuple[int, int]]:
     size = BLOCK_ROWS
     for begin in range(0, max(rows, 1), size):
         yield begin, min(begin + size, rows)
-
-
-def ranks(lengths: np.ndarray) -> np.ndarray:
-    """Return 1 to n for each length n, in one array."""
-    ends = np.cumsum(lengths)
-    return np.asarray(np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths))
 
 
 class Survey:

@@ -45,6 +45,12 @@ def ranked(hits: pl.LazyFrame | pl.DataFrame, depth: int | None = None) -> pl.Da
     return ordered.select("qid", "docid", "rank", pl.col("score").cast(pl.Float32)).collect()
 
 
+def ranks(lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return 1 to n for each length n, in one array."""
+    ends = np.cumsum(lengths)
+    return np.asarray(np.arange(1, lengths.sum() + 1) - np.repeat(ends - lengths, lengths))
+
+
 def rerank_hits(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Put the rescored hits of each query first, in the order of their new scores.
 
@@ -65,7 +71,7 @@ def rerank_hits(hits: pl.DataFrame, depth: int) -> pl.DataFrame:
     below = lowest.map_batches(lambda scores: np.nextafter(scores.to_numpy(), np.float32(-np.inf)), pl.Float32)
     score = pl.min_horizontal(lowest + fall.cum_min().over("qid"), below)
     score = pl.when(lowest.is_null()).then("score").otherwise(score)
-    rest = hits.with_columns(score=score).filter(~known).select(SCHEMA.names()).cast(dict(SCHEMA))  # type: ignore[arg-type]
+    rest = hits.with_columns(score=score).filter(~known).select(first.columns).cast(dict(first.schema))  # type: ignore[arg-type]
     order = hits.select("qid").unique(maintain_order=True).with_row_index("position")
     both = pl.concat([first, rest]).join(order, on="qid", maintain_order="left")
     return both.sort("position", "rank").drop("position")

@@ -13,29 +13,27 @@ from typing import Any
 
 import polars as pl
 
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, group_of, manifests_of, metadata_of, warn_lost
+from hybrid_cli.artifacts.opening import open_index
+from hybrid_cli.artifacts.retrievers import (
+    RetrieverFiles,
+    StoredRetriever,
+    default_fusion,
+    named_indexes,
+    open_retriever,
+    retriever_at,
+)
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.opening.default_fusion import default_fusion
-from hybrid_cli.opening.provenance import corpora_of, existing_paths, group_of, metadata_of, warn_lost
-from hybrid_cli.opening.searcher import LexicalSearcher, RetrieverSearcher, open_index
-from hybrid_cli.opening.stored_retriever import (
-    RetrieverFiles,
-    StoredRetriever,
-    manifests_of,
-    named_indexes,
-    retriever_at,
-)
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.retrieval.filters import Allowed, Metadata
-from hybrid_cli.retrieval.grouped import Grouped
-from hybrid_cli.retrieval.in_memory import Answers
-from hybrid_cli.retrieval.numbered import NumberedAnswers, NumberedSide
-from hybrid_cli.retrieval.retriever import Retriever, Side
+from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
+from hybrid_cli.retrieval.filters import Metadata
+from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
@@ -62,7 +60,7 @@ class Live:
     files: RetrieverFiles
     retriever: Retriever
     scales: Sequence[float]
-    others: Mapping[str, RetrieverSearcher] = field(default_factory=dict)
+    others: Mapping[str, Retriever] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -83,7 +81,7 @@ class Live:
         options = options or SearchOptions()
         files = _files(path)
         retriever = _opened(files, options)
-        timed = {name: _Timed(side, name, observe) for name, side in retriever.sides.items()}
+        timed = {name: Timed(side, name, observe) for name, side in retriever.sides.items()}
         retriever, stored = replace(retriever, sides=timed), files.stored
         scales = stored.scales or (1.0,) * len(retriever.sides)
         if stored.scales is None and len(retriever.sides) > 1 and stored.missing == "exact":
@@ -91,10 +89,7 @@ class Live:
                 scales = default_fusion(retriever.sides, files.manifests).scales
         folders = [retriever_at(other) or other for other in others]
         names = short_names([files.folder, *folders])[1:] if folders else []
-        opened = {
-            name: RetrieverSearcher(_opened(_files(folder), options))
-            for name, folder in zip(names, folders, strict=True)
-        }
+        opened = {name: _opened(_files(folder), options) for name, folder in zip(names, folders, strict=True)}
         live = cls(files, retriever, scales, opened)
         if repeated := next((name for name in live.systems if live.systems.count(name) > 1), None):
             problem = f"--compare: two columns are named {repeated}; rename a folder"
@@ -202,15 +197,14 @@ class Live:
             InputError: an unknown column, or no condition over known columns.
         """
         if system == self.main and len(self.sides) > 1:
-            return pl.concat(self._within(condition).explained(queries, k), how="diagonal")
+            return self._within(condition).search(queries, k)
         if system in self.others:
-            searcher = self.others[system]
-            searcher = searcher if condition is None else searcher.within(self._allowed(condition))
-            return pl.concat(searcher.explained(queries, k), how="diagonal")
+            other = self.others[system]
+            return (other if condition is None else other.within(self._allowed(condition))).search(queries, k)
         if system not in self.sides:
             problem = f"system {system}: unknown; choices: {', '.join(self.systems)}"
             raise InputError(problem, code="unknown-choice", option="system", value=system, choices=self.systems)
-        return self._within(condition).sides[system].answer(queries).hits(k)
+        return self._within(condition).sides[system].search(queries, k)
 
     def candidates(self, queries: pl.DataFrame, condition: str | None = None, depth: int | None = None) -> pl.DataFrame:
         """Return the documents that some side returns, in the order of the fused scores.
@@ -225,18 +219,13 @@ class Live:
             return the document, and `SIDE_score`, exact if every index scores any document.
         """
         retriever = self._within(condition)
-        depth = depth or retriever.depth
-        every = depth * len(self.sides)
-        plain = replace(retriever, depth=depth, reranker=None, calibration=None)
-        if retriever.recipe.missing == "exact" or not self.has_exact_scores:
-            return pl.concat(plain.explained(queries, every), how="diagonal")
-        shared = replace(plain, sides={name: _Answered(side) for name, side in plain.sides.items()})
-        recipe = FusionRecipe("weighted-sum", (1.0,) * len(self.sides), "exact")
-        exact = pl.concat(replace(shared, recipe=recipe).explained(queries, every), how="diagonal")
-        fused = pl.concat(shared.runs(queries, every))
-        columns = [f"{name}_{part}" for name in self.sides for part in ("rank", "score")]
-        return fused.join(
-            exact.select("qid", "docid", *columns), on=["qid", "docid"], how="left", maintain_order="left"
+        if depth is not None and depth != retriever.depth:
+            retriever = replace(retriever, depth=depth)
+        exact = retriever.recipe.missing == "exact" or self.has_exact_scores
+        some = retriever.candidates(retriever.prepare(queries), exact)
+        hits = some.fused(retriever.recipe, retriever.depth * len(self.sides))
+        return retriever.table(
+            replace(hits, columns=some.columns(some.find(hits.queries, hits.rows), self.sides)), queries["qid"]
         )
 
     def values(self, table: pl.DataFrame, docids: Sequence[str] = ()) -> pl.DataFrame:
@@ -274,7 +263,7 @@ class Live:
             InputError: a document is not in an index.
         """
         columns = [
-            side.answer(queries).score(pairs).cast(pl.Float32).alias(f"{name}_score")
+            side.score(pairs, queries).alias(f"{name}_score")
             if self.has_exact_scores
             else pl.Series(f"{name}_score", [None] * len(pairs), pl.Float32)
             for name, side in self.retriever.sides.items()
@@ -289,12 +278,11 @@ class Live:
             query: text of the query.
             docid: a document, or a passage of an index of passages.
         """
-        searcher: Any = self.retriever.sides[side]
-        searcher = searcher.side if isinstance(searcher, _Timed) else searcher
-        searcher = searcher.index if isinstance(searcher, Grouped) else searcher
-        if not isinstance(searcher, LexicalSearcher) or searcher.rm3:
-            return None
-        holders = [index for index in searcher.indexes if _holds(index, docid)]
+        index = self.retriever.sides[side]
+        while isinstance(index, Timed | Grouped):
+            index = index.index
+        parts = index.parts if isinstance(index, ShardedIndex) else [index]
+        holders = [part for part in parts if isinstance(part, LexicalIndex) and _holds(part, docid)]
         return holders[0].term_scores(query, docid) if holders else None
 
     @cached_property
@@ -310,66 +298,48 @@ class Live:
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """A side that reports the seconds of each step."""
+class Timed(Index):
+    """An index that reports the seconds of each step."""
 
-    side: Side
+    index: Index
     name: str
     observe: Observe
 
     @property
-    def numbered(self) -> NumberedSide | None:
-        """See `retrieval.retriever.Side`."""
-        numbered = self.side.numbered
-        if numbered is None:
-            return None
-        return NumberedSide(numbered.ids, lambda queries: NumberedAnswers(*self._timed(numbered.answer, queries)))
+    def documents(self) -> Documents:
+        """See `Index`."""
+        return self.index.documents
 
-    def answer(self, queries: pl.DataFrame) -> Answers:
-        """See `retrieval.retriever.Side`."""
-        return Answers(*self._timed(self.side.answer, queries))
+    @property
+    def passages(self) -> Documents | None:  # type: ignore[override]
+        """See `Index`."""
+        return self.index.passages
 
-    def within(self, allowed: Allowed) -> _Timed:
-        """See `retrieval.retriever.Side`."""
-        return replace(self, side=self.side.within(allowed))
+    def prepare(self, queries: pl.DataFrame) -> Any:
+        """See `Index`."""
+        return self._clocked("query", self.index.prepare, queries)
 
-    def _timed(self, answer: Callable[[pl.DataFrame], Any], queries: pl.DataFrame) -> tuple[Any, Any]:
-        answers = self._clocked("query", answer)(queries)
-        return self._clocked("hits", answers.hits), self._clocked("scores", answers.score)
+    def hits(self, prepared: Any, k: int) -> Hits:
+        """See `Index`."""
+        return self._clocked("hits", self.index.hits, prepared, k)  # type: ignore[no-any-return]
 
-    def _clocked(self, step: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            result = work(*arguments)
-            self.observe(self.name, step, time.perf_counter() - start)
-            return result
+    def scores(self, prepared: Any, queries: Rows, rows: Rows) -> Scores:
+        """See `Index`."""
+        return self._clocked("scores", self.index.scores, prepared, queries, rows)  # type: ignore[no-any-return]
 
-        return run
+    def within(self, allowed: Allowed) -> Timed:
+        """See `Index`."""
+        return replace(self, index=self.index.within(allowed))
 
-
-class _Answered:
-    """A side that answers the same queries once."""
-
-    def __init__(self, side: Side):
-        self._side = side
-        self._known: tuple[pl.DataFrame, Answers] | None = None
-
-    numbered = None
-
-    def answer(self, queries: pl.DataFrame) -> Answers:
-        """See `retrieval.retriever.Side`."""
-        if self._known is None or self._known[0] is not queries:
-            answers = self._side.answer(queries)
-            self._known = queries, Answers(lru_cache(1)(answers.hits), answers.score)
-        return self._known[1]
-
-    def within(self, allowed: Allowed) -> _Answered:
-        """See `retrieval.retriever.Side`."""
-        return _Answered(self._side.within(allowed))
+    def _clocked(self, step: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = work(*arguments)
+        self.observe(self.name, step, time.perf_counter() - start)
+        return result
 
 
 def _holds(index: LexicalIndex, docid: str) -> bool:
-    return bool(index.ids.find(pl.Series([docid]))[1][0])
+    return bool(index.documents.sorted.find(pl.Series([docid]))[1][0])
 
 
 def _kind(dtype: pl.DataType) -> str:
@@ -397,6 +367,6 @@ def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
     if any(manifest.kind == Kind.DENSE_INDEX for shards in files.manifests for manifest in shards):
         import_module("torch")  # batches of queries need it; the first one would wait for the import
     if retriever_at(files.folder) is not None:
-        return RetrieverSearcher.open(files, options).retriever
-    side: Any = open_index(files.folder, options.changed(group=files.stored.group or NO_GROUPS))
+        return open_retriever(files, options)
+    side = open_index(files.folder, options.changed(group=files.stored.group or NO_GROUPS))
     return Retriever({files.names[0]: side}, files.stored.recipe, files.stored.depth)

@@ -12,11 +12,11 @@ import polars as pl
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hybrid_cli import console
+from hybrid_cli.artifacts.indexes import corpora_of
+from hybrid_cli.artifacts.judged import collection_of
+from hybrid_cli.artifacts.retrievers import retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import HybridError
-from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.provenance import corpora_of
-from hybrid_cli.opening.stored_retriever import retriever_at
 from hybrid_cli.server import answers
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.server.judging import Judging

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.artifacts.opening import model_of, open_dense
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
@@ -22,9 +26,6 @@ from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.selection import Trials
 from hybrid_cli.fusion.tuning import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import model_of
-from hybrid_cli.opening.models import model_input
 from hybrid_cli.reporting.terminal import show_tuned_weight
 from hybrid_cli.settings import Combine
 from hybrid_cli.settings.common import as_names
@@ -136,9 +137,13 @@ def _judged(collection: Path, split: str | None) -> dict[str, Path]:
 
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
-    qids = queries["qid"].to_list()
-    sides = encoder.query_parts(queries["text"].to_list())[::-1]
-    best = [index.search(side, qids, depth).select("qid", "docid") for side in sides]
-    pairs = pl.concat(best).unique(maintain_order=True)
-    scored = [pairs.with_columns(index.score(pairs, qids, side).alias("score")) for side in sides]
+    parts = encoder.query_parts(queries["text"].to_list())[::-1]
+    sides = [replace(index, encode=partial(_same, part)) for part in parts]
+    best = [side.table(side.hits(part, depth), queries["qid"]) for side, part in zip(sides, parts, strict=True)]
+    pairs = pl.concat(run.select("qid", "docid") for run in best).unique(maintain_order=True)
+    scored = [pairs.with_columns(side.score(pairs, queries).alias("score")) for side in sides]
     return [runs.ranked(frame, len(frame)) for frame in scored]
+
+
+def _same(vectors: np.ndarray, queries: pl.DataFrame) -> np.ndarray:
+    return vectors

@@ -14,24 +14,24 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.belonging import belongs_together, check_systems
+from hybrid_cli.artifacts.indexes import corpora_of, group_of, manifests_of, model_input
+from hybrid_cli.artifacts.judged import judgments_of, queries_of_judgments
 from hybrid_cli.artifacts.lineage import System
+from hybrid_cli.artifacts.retrievers import (
+    RetrieverFiles,
+    StoredRetriever,
+    default_fusion,
+    default_shares,
+    named_indexes,
+    open_sides,
+    refuse_shards,
+)
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
-from hybrid_cli.opening.default_fusion import default_fusion, default_shares
-from hybrid_cli.opening.judged import judgments_of, queries_of_judgments
-from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import check_systems, corpora_of, group_of, refuse_other_corpora
-from hybrid_cli.opening.searcher import open_sides
-from hybrid_cli.opening.stored_retriever import (
-    RetrieverFiles,
-    StoredRetriever,
-    manifests_of,
-    named_indexes,
-    refuse_shards,
-)
 from hybrid_cli.reporting.terminal import show_calibration
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
@@ -63,7 +63,7 @@ def compose(settings: Compose) -> Path:
         InputError: indexes of other corpora, weights of other indexes, or indexes that the fusion cannot use.
     """
     manifests = manifests_of(settings.indexes)
-    refuse_other_corpora(dict(zip(settings.indexes, manifests, strict=True)))
+    belongs_together(indexes=dict(zip(settings.indexes, manifests, strict=True)))
     queries = _queries(settings, manifests)
     output = artifacts.output_of(settings, Kind.RETRIEVER, _inputs(settings, queries))
     if output.up_to_date:
@@ -84,7 +84,7 @@ def compose(settings: Compose) -> Path:
     group = group_of(settings.group, manifests)
     stored = StoredRetriever(indexes=named_indexes(settings.indexes, output.target), group=group, **fusion)
     if settings.reranker is not None:
-        from hybrid_cli.opening.rerankers import named_reranker  # imports transformers
+        from hybrid_cli.artifacts.retrievers import named_reranker  # imports transformers
 
         stored = replace(stored, reranker=named_reranker(settings.reranker, settings.rerank_depth, output.target))
     if stored.missing == "exact":

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.opening.provenance import refuse_runs_of_other_corpora
 from hybrid_cli.passages import MAX, PASSAGE
 from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import ConcatRuns
@@ -31,7 +31,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
     """
     if len(settings.runs) < 2 and settings.max_per is None:
         raise InputError("concat-runs: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
-    refuse_runs_of_other_corpora({str(path): path for path in settings.runs})
+    belongs_together(settings.runs)
     inputs = {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
     output = artifacts.output_of(settings, Kind.RUN, inputs)
     if output.up_to_date:

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.adapters import merge_adapters
 from hybrid_cli.encoders.checkpoints.pickles import convert
@@ -31,7 +32,6 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
-from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import ConvertCheckpoint
 from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts
+from hybrid_cli.artifacts.examples import open_examples
+from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
@@ -14,8 +16,6 @@ from hybrid_cli.encoders.cross_encoder import is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import option_error
-from hybrid_cli.opening.examples import open_examples
-from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES

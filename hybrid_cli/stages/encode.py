@@ -9,6 +9,8 @@ from typing import Any
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Output
+from hybrid_cli.artifacts.indexes import info_of, model_input, read_info, recorded_corpora, recorded_model_input
+from hybrid_cli.artifacts.opening import model_of, open_dense, query_encoder
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
@@ -32,10 +34,6 @@ from hybrid_cli.indexes.shards import (
     truncate_vectors,
 )
 from hybrid_cli.lexical.analysis import ENGLISH
-from hybrid_cli.opening.dense import info_of, open_dense, read_info
-from hybrid_cli.opening.exact import model_of, query_encoder
-from hybrid_cli.opening.models import model_input, recorded_model_input
-from hybrid_cli.opening.provenance import recorded_corpora
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex

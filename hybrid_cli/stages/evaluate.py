@@ -10,8 +10,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.opening.judged import warn_raters
-from hybrid_cli.opening.provenance import reused
+from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.reporting.aggregate import Aggregate, aggregate
 from hybrid_cli.reporting.agreement import MachineLabels, PeopleAgreement, machine_labels, people_agreement
 from hybrid_cli.reporting.answerable import Answerable, answerable

@@ -13,6 +13,9 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs, storage
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.opening import open_dense
+from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
@@ -24,9 +27,6 @@ from hybrid_cli.exports.hub import CARD, model_card
 from hybrid_cli.inputs.files import PARQUET
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.provenance import refuse_other_corpus
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Export
@@ -250,7 +250,7 @@ def _write_columns(frame: pl.DataFrame, file: BinaryIO, separator: str) -> None:
 def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     collection = settings.collection
     assert collection is not None
-    refuse_other_corpus([path], collections.corpus_path(collection))
+    belongs_together([path], corpus=collections.corpus_path(collection))
     run = runs.open_run(path).top(settings.hits)
     queries = collections.read_queries(collections.queries_path(collection, settings.split))
     missing = run.queries.join(queries, on="qid", how="anti", maintain_order="left")["qid"]

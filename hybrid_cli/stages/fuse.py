@@ -13,8 +13,13 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.artifacts.belonging import belongs_together, check_common, check_systems
+from hybrid_cli.artifacts.exact import SearchedIndex, exact_sources
+from hybrid_cli.artifacts.judged import BothJudged, judgments_of, missing_split, warn_raters
 from hybrid_cli.artifacts.lineage import system_of
+from hybrid_cli.artifacts.opening import limit_threads
 from hybrid_cli.artifacts.output import is_nested
+from hybrid_cli.artifacts.retrievers import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import (
@@ -44,10 +49,6 @@ from hybrid_cli.fusion.weights import (
     weights_path,
 )  # fmt: skip
 from hybrid_cli.inputs.json_values import read_json
-from hybrid_cli.opening.exact import ExactSource, exact_scorer, exact_sources, limit_threads
-from hybrid_cli.opening.judged import BothJudged, judgments_of, missing_split, warn_raters
-from hybrid_cli.opening.provenance import check_common, check_systems, refuse_mixed, refuse_other_judgments
-from hybrid_cli.opening.stored_retriever import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
@@ -75,10 +76,8 @@ def fuse(settings: Fuse) -> Path:
     settings = _with_split(_with_retriever(settings))
     job = FusionInputs.of(settings)
     qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
-    if settings.qrels is not None:
-        refuse_other_judgments(job.runs.values(), settings.qrels)
-        if settings.machine is None:
-            warn_raters(settings.qrels)
+    if settings.qrels is not None and settings.machine is None:
+        warn_raters(settings.qrels)
     parse_measures([settings.measure])
     if settings.tune:
         return _tune(job, qrels)
@@ -128,7 +127,7 @@ class FusionInputs:
     settings: Fuse
     runs: dict[str, Path]
     families: list[MethodGrid]
-    exact: list[ExactSource]
+    exact: list[SearchedIndex]
     remove_query: bool = False
 
     @classmethod
@@ -143,7 +142,9 @@ class FusionInputs:
         rules = dict.fromkeys(family.recipe.missing for family in families)
         rule = "exact" if "exact" in rules else next(iter(rules))
         settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
-        refuse_mixed(named)
+        judged = settings.qrels
+        corpus = collection.corpus_path(judged) if judged is not None and judged.is_dir() else None
+        belongs_together(named.values(), corpus=corpus, queries=True)
         exact = _exact_sources(named, families, settings)
         return cls(settings, named, families, exact, removes_query(settings.qrels, settings.split))
 
@@ -233,7 +234,7 @@ def _parameters(recipe: FusionRecipe) -> dict[str, Any]:
     return parameters | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
 
 
-def _exact_sources(named: Mapping[str, Path], families: Sequence[MethodGrid], settings: Fuse) -> list[ExactSource]:
+def _exact_sources(named: Mapping[str, Path], families: Sequence[MethodGrid], settings: Fuse) -> list[SearchedIndex]:
     """Return one source of exact scores per run; empty for other rules for missing documents."""
     recipe = next((family.recipe for family in families if family.recipe.missing == "exact"), None)
     if recipe is None:
@@ -301,7 +302,7 @@ def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exac
         yield from watched()
         return
     limit_threads(job.settings.threads)
-    opened = [exact_scorer(source, joined.qids, job.settings.device) for source in job.exact]
+    opened = [source.scorer(joined.qids, job.settings.device) for source in job.exact]
     with console.progress("score missing pairs", unit="pairs") as advance:
         yield from lists.complete(watched(), joined.qids, [_counted(scorer, advance) for scorer in opened])
 

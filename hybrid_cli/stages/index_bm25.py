@@ -81,6 +81,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         stored = read_parameters(output) if reuse and settings.tune else {"k1": settings.k1, "b": settings.b}
         start = stored["k1"], stored["b"]
         index = LexicalIndex.load(work, settings.language, start)
+        index.threads = settings.threads
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
         _record(work, (index.k1, index.b), tuning, settings.measure)
@@ -189,7 +190,7 @@ def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) 
     with console.progress("index-bm25: tune", len(grid), "settings") as advance:
 
         def evaluate(setting: Setting) -> pl.DataFrame:
-            run = index.under(*setting).search_bags(queries["qid"], bags, hits, settings.threads)
+            run = index.table(index.under(*setting).hits(bags, hits), queries["qid"])
             advance(1)
             return evaluate_run(run, qrels, [measure], remove_query=remove_query).select("qid", "value")
 

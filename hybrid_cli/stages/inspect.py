@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from safetensors import SafetensorError, safe_open
 
 from hybrid_cli import artifacts, console, runs, storage, words
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.indexes import corpora_of, info_of, input_path
+from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.lineage import Held, indexes_of
+from hybrid_cli.artifacts.opening import open_index
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import DamageError, InputError, option_error
@@ -26,13 +32,9 @@ from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.files import PARQUET, opened, read_bytes
 from hybrid_cli.inputs.json_values import NOT_JSON, read_object
-from hybrid_cli.opening.dense import info_of
-from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.models import input_path
-from hybrid_cli.opening.provenance import corpora_of, refuse_other_corpus
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, read_retriever
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.inspect import Agreement
-from hybrid_cli.settings import Inspect
+from hybrid_cli.settings import Inspect, SearchOptions
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import MANIFEST, Kind, disk, layout
@@ -318,10 +320,10 @@ def _guess_text(path: Path) -> str:
 
 def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     """Return one row per run: bytes that a search reads, measures, and latency in milliseconds (LITE, table 2)."""
-    from hybrid_cli.opening import latency
+    from hybrid_cli.retrieval import latency
 
     named = runs.name_runs(as_names(settings.paths))
-    refuse_other_corpus(named.values(), collections.corpus_path(collection))
+    belongs_together(named.values(), corpus=collections.corpus_path(collection))
     opened_runs = {name: runs.open_run(path) for name, path in named.items()}
     behind = {name: _indexes(path) for name, path in named.items()}
     qrels_file = collections.qrels_path(collection, settings.split)
@@ -340,14 +342,14 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
         )
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
     remove_query = removes_query(collection, settings.split)
-    rows = []
-    with latency.single_threaded() as open_searcher, console.progress("inspect", len(named), "runs") as advance:
+    index_at, rows = cache(partial(open_index, options=SearchOptions(threads=1, device="cpu", group=NO_GROUPS))), []
+    with latency.single_threaded(), console.progress("inspect", len(named), "runs") as advance:
         for name, run in opened_runs.items():
             hits = retrieved(run, qrels, 0, remove_query)
             values = evaluate_hits(hits.judged, hits.lengths["qid"], qrels, list(MEMORY_MEASURES.values()))
             row: Description = {"run": name, "bytes": sum(held.size for held in behind[name])}
             row |= {shown: mean_of(values, measure) for shown, measure in MEMORY_MEASURES.items()}
-            row |= latency.percentiles([open_searcher(held.index) for held in behind[name]], queries, _fused)
+            row |= latency.percentiles([index_at(held.index) for held in behind[name]], queries, _fused)
             row["parts"] = [
                 {"index": str(held.index), "part": part, "bytes": size, "read": part in held.needed}
                 for held in behind[name]
@@ -371,7 +373,7 @@ def _indexes(run: Path) -> list[Held]:
 
 def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Fuse as `fuse --method minmax` does."""
-    from hybrid_cli.opening.latency import HITS
+    from hybrid_cli.retrieval.latency import HITS
 
     joined = lists.Lists.of(list(runs))
     recipe = FusionRecipe("minmax", (1.0,) * len(runs), "zero")

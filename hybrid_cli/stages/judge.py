@@ -9,6 +9,10 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
+from hybrid_cli.artifacts.judged import collection_of
+from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
@@ -17,15 +21,6 @@ from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.pools import Pool, pools
 from hybrid_cli.inputs.files import read_text
-from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.provenance import (
-    check_corpus,
-    corpora_of,
-    existing_paths,
-    refuse_other_corpus,
-    warn_lost,
-)
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.agreement import judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, Judging
@@ -67,7 +62,7 @@ def judge(settings: Judge) -> Path:
     if files is not None:
         named, others = searched_sides(settings, files, queries, call)
     if files is None:
-        refuse_other_corpus(named.values(), corpora[0])
+        belongs_together(named.values(), corpus=corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
     if settings.values()["judge"] == MACHINE:
@@ -112,7 +107,7 @@ def _corpora(settings: Judge, files: RetrieverFiles | None) -> list[Path]:
     if settings.collection is not None or files is None:
         corpus = collection.corpus_path(settings.collection or Path())
         if files is not None:
-            check_corpus(files.indexes[0], corpus, files.manifests[0])
+            belongs_together(indexes={files.indexes[0]: files.manifests[0]}, corpus=corpus)
         return [corpus]
     recorded = corpora_of(files.manifests)
     if not (corpora := existing_paths(recorded)):

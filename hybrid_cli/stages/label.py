@@ -13,16 +13,15 @@ import pyarrow as pa
 
 from hybrid_cli import artifacts, cluster, console, runs, storage
 from hybrid_cli.artifacts import Output
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.indexes import shards_of
+from hybrid_cli.artifacts.opening import open_lexical
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.shards import progress
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
-from hybrid_cli.opening.searcher import RetrieverSearcher
-from hybrid_cli.opening.sharded import shards_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Label, SearchOptions
@@ -82,12 +81,13 @@ def _inputs(settings: Label) -> dict[str, Path]:
         inputs["index"] = settings.index
         if is_retriever(settings.index):
             files = RetrieverFiles.read(settings.index)
-            check_corpus(files.indexes[0], inputs["corpus"], files.manifests[0])
+            indexes = {files.indexes[0]: files.manifests[0]}
         else:
-            check_corpus(settings.index, inputs["corpus"])
+            indexes = {settings.index: [artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX)]}
+        belongs_together(indexes=indexes, corpus=inputs["corpus"])
     if settings.run is not None:
         inputs["run"] = settings.run
-        refuse_other_corpus([settings.run], inputs["corpus"])
+        belongs_together([settings.run], corpus=inputs["corpus"])
     if settings.split is not None or settings.queries is not None:
         inputs["queries"] = collections.queries_path(settings.queries or collection, settings.split)
     elif settings.queries_from == "cropped" and QUESTIONS in collections.splits(collection):
@@ -112,12 +112,10 @@ def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labe
         queries = collections.read_queries(inputs["queries"])
         teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings.depth)
     elif is_retriever(inputs["index"]):
-        opened = RetrieverSearcher.open(
-            RetrieverFiles.read(inputs["index"]), SearchOptions(threads=settings.threads, group=NO_GROUPS)
-        )
-        teacher = RetrieverTeacher(opened.retriever, settings.depth)
+        options = SearchOptions(threads=settings.threads, group=NO_GROUPS)
+        teacher = RetrieverTeacher(open_retriever(RetrieverFiles.read(inputs["index"]), options), settings.depth)
     else:
-        teacher = MatrixTeacher(open_lexical(inputs["index"]), settings.depth, settings.threads)
+        teacher = MatrixTeacher(open_lexical(inputs["index"], threads=settings.threads), settings.depth)
     return lambda asked: labels.labelled(asked, teacher.hits(asked))
 
 

@@ -10,11 +10,10 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Output, lineage
+from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import BM25Options
-from hybrid_cli.opening.judged import warn_raters
-from hybrid_cli.opening.provenance import reused
 from hybrid_cli.reporting import charts, page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find

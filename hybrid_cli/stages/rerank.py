@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 
 from hybrid_cli import artifacts, console, runs, storage
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.examples import open_examples
+from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.cross_encoder import Reranker, load_reranker
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.encoders.reranking import Reranking
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.opening.examples import open_examples
-from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import refuse_other_corpus
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage
@@ -120,7 +120,7 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
         problem = f"{settings.run}: its corpus is not recorded, or is gone; pass --collection"
         raise InputError(problem, code="corpus-missing", path=settings.run, option="collection")
     corpus = collections.corpus_path(source)
-    refuse_other_corpus([settings.run], corpus)
+    belongs_together([settings.run], corpus=corpus)
     queries = settings.queries
     if queries is None and settings.split is not None and settings.collection is not None:
         queries = collections.queries_path(settings.collection, settings.split)

@@ -12,7 +12,25 @@ import pyarrow as pa
 
 from hybrid_cli import artifacts, cluster, console
 from hybrid_cli.artifacts import Manifest, Output
+from hybrid_cli.artifacts.belonging import belongs_together, check_systems
+from hybrid_cli.artifacts.indexes import (
+    REBUILD,
+    corpora_of,
+    existing_paths,
+    group_of,
+    index_kinds,
+    index_manifest,
+    kind_in_words,
+    metadata_of,
+    model_input,
+    shards_of,
+    texts,
+    warn_changed,
+    warn_lost,
+)
 from hybrid_cli.artifacts.lineage import System
+from hybrid_cli.artifacts.opening import open_hybrid, open_index, open_lexical
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_fused, open_retriever, open_searchable, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.text_store import TextStore
 from hybrid_cli.errors import InputError, option_error
@@ -21,35 +39,10 @@ from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.selection import check_folds
 from hybrid_cli.fusion.weights import chosen_weights, weights_file, weights_path
-from hybrid_cli.opening.exact import index_kinds, kind_in_words
-from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import (
-    check_systems,
-    corpora_of,
-    existing_paths,
-    group_of,
-    metadata_of,
-    refuse_other_corpora,
-    texts,
-    warn_changed,
-    warn_lost,
-    warn_other_corpus,
-)
-from hybrid_cli.opening.searcher import (
-    RetrieverSearcher,
-    Searcher,
-    open_fused,
-    open_hybrid,
-    open_searcher,
-    open_stored_queries,
-    stored_queries,
-)
-from hybrid_cli.opening.sharded import index_manifest, shards_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, retriever_at
+from hybrid_cli.indexes.shards import read_ids
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
-from hybrid_cli.retrieval.filters import Allowed
+from hybrid_cli.runs.index import Allowed, Index
 from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import RETRIEVER
@@ -83,18 +76,18 @@ def search(settings: Search) -> Any:
         raise option_error("exact", None, reason, code="conflicting-options", path=several[0])
     kinds = frozenset[str]().union(*map(index_kinds, manifests))
     settings.check_facts(", ".join(map(kind_in_words, settings.indexes, manifests)), index_kind=kinds)
-    refuse_other_corpora(dict(zip(settings.indexes, parts, strict=True)))
+    belongs_together(indexes=dict(zip(settings.indexes, parts, strict=True)))
     if path := weights_path(settings.weights):
         check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
     allowed = _allowed(settings, parts)
     if settings.prints:
         one = len(settings.indexes) == 1
-        searcher = (
-            open_searcher(settings.indexes[0], settings)
+        opened = (
+            open_index(settings.indexes[0], settings)
             if one
             else open_fused(settings.indexes, parts, settings, settings.weights)
         )
-        return _answers(settings, _within(searcher, allowed), parts)
+        return _answers(settings, _within(opened, allowed), parts)
     source = _queries_source(settings)
     recipe = _recipe(settings, source, manifests)
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
@@ -124,8 +117,8 @@ def _filter(settings: Search) -> dict[str, str]:
     return {} if settings.filter is None else {"filter": settings.filter}
 
 
-def _within(searcher: Searcher, allowed: Allowed | None) -> Searcher:
-    return searcher if allowed is None else searcher.within(allowed)
+def _within(index: Index, allowed: Allowed | None) -> Index:
+    return index if allowed is None else index.within(allowed)
 
 
 def _in_retriever(settings: Search, folder: Path) -> Any:
@@ -139,7 +132,7 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
     files = RetrieverFiles.read(folder)
     allowed = _allowed(settings, files.manifests)
     if settings.prints:
-        return _answers(settings, _within(RetrieverSearcher.open(files, settings), allowed), files.manifests)
+        return _answers(settings, _within(open_retriever(files, settings), allowed), files.manifests)
     source = _queries_source(settings)
     if source.is_dir():
         problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
@@ -239,7 +232,7 @@ def _write(
 
 
 def _with_pytorch(start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]]) -> Any:
-    """Open a searcher whose encoder computes all queries with PyTorch, and not few of them without it.
+    """Open an index whose encoder computes all queries with PyTorch, and not few of them without it.
 
     The vectors of the two differ in their last bits, and a block of a worker may have few queries.
     """
@@ -254,14 +247,12 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     qrels = collections.read_qrels(judged := _qrels(settings))
     if "folds" in settings.given:
         check_folds(settings.folds, judged, queries.join(qrels, on="qid", how="semi")["qid"].n_unique())
-    index = open_lexical(settings.indexes[0], settings.k1, settings.b)
+    index = open_lexical(settings.indexes[0], settings.k1, settings.b, threads=settings.threads)
     remove_query = removes_query(judged)
-    plain_run = index.search(queries, settings.hits, settings.threads)
+    plain_run = index.search(queries, settings.hits)
     plain = evaluate_run(plain_run, qrels, [settings.measure], remove_query=remove_query)
     with console.progress("tune RM3", len(GRID), "settings") as advance:
-        tuned = TunedFeedback(
-            index, queries, qrels, settings.measure, settings.hits, settings.threads, advance, remove_query
-        )
+        tuned = TunedFeedback(index, queries, qrels, settings.measure, settings.hits, advance, remove_query)
     run, score, selected = tuned.crossed(settings.folds, settings.seed)
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
     without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]
@@ -292,50 +283,43 @@ def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, fl
 
 
 def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
-    """Return the queries with their texts, or the stored queries with the rows of their vectors."""
+    """Return the queries with their texts, or the ids of queries with stored vectors."""
     if not source.is_dir():
         return collections.read_queries(source).select("qid", "text")
     if manifest.kind != Kind.DENSE_INDEX:
         problem = f"{source}: query vectors need a dense index, not {manifest.kind.phrase}"
         raise InputError(problem, code="other-kind", path=source, kind=manifest.kind)
-    return stored_queries(source)
+    return pl.DataFrame({"qid": read_ids(source)})
 
 
 def _opened(
     settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path], allowed: Allowed | None
 ) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
     """Open the indexes, a single one with the given shards; return a function from queries to their runs."""
-    searcher: Searcher
-    if source.is_dir():
-        searcher = open_stored_queries(settings.indexes[0], source, settings, shards)
-    elif recipe:
-        searcher = open_hybrid(settings.indexes, recipe.weights, settings)
+    if recipe:
+        index: Index = open_hybrid(settings.indexes, recipe.weights, settings)
     else:
-        searcher = open_searcher(settings.indexes[0], settings, shards)
-    searcher = _within(searcher, allowed)
-    return lambda queries: list(searcher.search(queries, settings.hits))
+        index = open_searchable(settings.indexes[0], settings, shards, source if source.is_dir() else None)
+    index = _within(index, allowed)
+    return lambda queries: list(index.runs(queries, settings.hits))
 
 
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _printed(
-    settings: Search, searcher: Searcher, parts: Sequence[Sequence[Manifest]]
-) -> Callable[[str], pl.DataFrame]:
+def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]) -> Callable[[str], pl.DataFrame]:
     """Return a function from a query to its hits, with titles and texts where the corpora are known.
 
     Args:
         settings: settings of the command.
-        searcher: the open index; of a retriever, ranks and scores by index are shown.
+        index: the open index; of a retriever, ranks and scores by index are shown.
         parts: the manifests of each index, several for one of shards.
     """
     corpora = _corpora(settings, parts)
     read = TextStore(corpora).texts if settings.interactive else partial(texts, corpora)
 
     def hits(query: str) -> pl.DataFrame:
-        table = pl.DataFrame({"qid": ["query"], "text": [query]})
-        search = searcher.explained if isinstance(searcher, RetrieverSearcher) else searcher.search
-        best = pl.concat(search(table, settings.hits)).drop("qid")
+        best = index.search({"query": query}, settings.hits).drop("qid")
         return best.hstack(_texts_of(best, read)) if corpora else best
 
     return hits
@@ -351,7 +335,7 @@ def _texts_of(hits: pl.DataFrame, read: Callable[[pl.Series], pl.DataFrame]) -> 
 def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:
     """Return the corpora with the titles and texts of hits; warn if they are not those of the indexes."""
     if settings.collection:
-        warn_other_corpus(settings.collection, [manifest for part in parts for manifest in part])
+        _warn_other_corpus(settings, settings.collection, parts)
         return [settings.collection]
     recorded = corpora_of(parts)
     if not recorded:
@@ -364,9 +348,23 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
     return existing_paths(recorded)
 
 
-def _answers(settings: Search, searcher: Searcher, parts: Sequence[Sequence[Manifest]]) -> Any:
+def _warn_other_corpus(settings: Search, collection: Path, parts: Sequence[Sequence[Manifest]]) -> None:
+    """Warn that titles and texts of hits come from another corpus; an index of a part of the corpus belongs to it."""
+    corpus = collections.corpus_path(collection)
+    recorded = corpora_of(parts)
+    if inside := [one for one in recorded if one.path.resolve().is_relative_to(corpus.resolve())]:
+        if not any(artifacts.has_content(corpus, one.fingerprint) for one in recorded):
+            warn_lost(inside, "scores and texts are of different documents" + REBUILD)
+        return
+    try:
+        belongs_together(indexes=dict(zip(settings.indexes, parts, strict=False)), corpus=corpus)
+    except InputError as error:
+        console.warn(f"{error}; texts may be missing or of other documents", code=error.code, path=corpus)
+
+
+def _answers(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]) -> Any:
     """Return the hits of `query`, or yield those of each query on standard input."""
-    hits = _printed(settings, searcher, parts)
+    hits = _printed(settings, index, parts)
     return _asked(hits) if settings.interactive else hits(settings.query or "")
 
 

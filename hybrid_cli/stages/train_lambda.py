@@ -11,6 +11,10 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.examples import open_labels
+from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.artifacts.opening import open_bm25, open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
@@ -21,10 +25,6 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.opening.examples import open_labels
-from hybrid_cli.opening.lexical import open_bm25, open_lexical
-from hybrid_cli.opening.models import model_input
-from hybrid_cli.opening.provenance import check_corpus
 from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
@@ -120,7 +120,8 @@ def _train_static(settings: TrainLambda) -> Path:
     if session.up_to_date:
         return settings.output
     index = open_bm25(settings.index)
-    check_corpus(settings.index, collections.corpus_path(settings.collection))
+    indexes = {settings.index: [artifacts.read_manifest(settings.index)]}
+    belongs_together(indexes=indexes, corpus=collections.corpus_path(settings.collection))
     fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
     if others := [name for name in fields if name not in ("title", "text")]:
         problem = f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"

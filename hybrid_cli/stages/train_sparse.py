@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import console
+from hybrid_cli.artifacts.examples import open_examples
+from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
-from hybrid_cli.opening.examples import open_examples
-from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import diagnostics, losses

@@ -11,12 +11,11 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
+from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.inputs.files import text_lines
-from hybrid_cli.opening.exact import kind_in_words
-from hybrid_cli.opening.sharded import ids_of, index_manifest
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Update
 from hybrid_cli.settings.retrieval import RETRIEVER, SINGLE_INDEX

@@ -86,14 +86,13 @@ class DevSet:
     own: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     @classmethod
-    def of(cls, dev: DevExamples, queries: int, limit: int, threads: int | None) -> DevSet:
+    def of(cls, dev: DevExamples, queries: int, limit: int) -> DevSet:
         """Return the dev queries with the corpus of their examples, if it still exists unchanged.
 
         Args:
             dev: dev examples.
             queries: number of queries.
             limit: largest number of documents; of a larger corpus, BM25's first `MOST_HITS` hits, rank by rank.
-            threads: CPU threads.
         """
         rows, corpus = dev.examples.dev_rows(queries), dev.corpus
 
@@ -101,7 +100,7 @@ class DevSet:
         if corpus is not None and collections.document_count(corpus) <= limit:
             documents, origin = collections.scan(corpus).select(_COLUMNS).collect(), CORPUS
         elif corpus is not None and dev.index is not None:
-            hits = dev.index.search(asked, DEPTH, threads).sort("rank", maintain_order=True)["docid"]
+            hits = dev.index.search(asked, DEPTH).sort("rank", maintain_order=True)["docid"]
             wanted = pl.concat([rows["docid"], hits.unique(maintain_order=True).head(MOST_HITS)])
             documents, origin = collections.texts(corpus, wanted), HITS
         else:
@@ -210,7 +209,6 @@ class DevValidation:
         step_documents: documents that the training encodes per optimizer step.
         steps: number of optimizer steps.
         projection: projection of BM25's vectors, for `dev_cos2`.
-        threads: CPU threads; None for all cores.
         fixed: the training does not change the vectors of documents.
         whole: a whole corpus may be searched; false for vectors of the length of the vocabulary.
     """
@@ -221,7 +219,6 @@ class DevValidation:
     step_documents: int
     steps: int
     projection: SignProjection | None = None
-    threads: int | None = None
     fixed: bool = False
     whole: bool = True
 
@@ -245,7 +242,7 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     steps, per_step = how.steps, how.step_documents
     encoded = steps * per_step
     limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2)) if how.whole else MOST_HITS
-    dev = DevSet.of(how.examples, how.options.dev_queries, limit, how.threads)
+    dev = DevSet.of(how.examples, how.options.dev_queries, limit)
     whole = None
     if dev.origin == HITS and how.whole:
         whole = _whole(how, encoder, min(LARGEST, encoded))
@@ -286,7 +283,7 @@ def _whole(how: DevValidation, encoder: Encoder, limit: int) -> DevRetrieval | N
     corpus = how.examples.corpus
     if corpus is None or collections.document_count(corpus) > limit:
         return None
-    whole = DevSet.of(how.examples, how.options.dev_queries, limit, how.threads)
+    whole = DevSet.of(how.examples, how.options.dev_queries, limit)
     return DevRetrieval(whole, encoder, _bm25(how.examples.index, None, whole.documents["docid"]), how.fixed)
 
 

@@ -162,15 +162,15 @@ class MatrixTeacher:
     Args:
         index: lexical index of the corpus.
         depth: hits per query.
-        threads: CPU threads; None for all cores.
     """
 
-    def __init__(self, index: LexicalIndex, depth: int, threads: int | None = None):
-        self._index, self._depth, self._threads = index, depth, threads
+    def __init__(self, index: LexicalIndex, depth: int):
+        self._index, self._depth = index, depth
 
     def hits(self, queries: pl.DataFrame) -> Hits:
         """Return the hits of BM25 for queries (text)."""
-        return self._index.hits(self._index.bags(queries["text"].to_list()), self._depth, self._threads)
+        hits = self._index.hits(self._index.prepare(queries), self._depth)
+        return hits.counts, self._index.docids.gather(hits.rows), hits.scores
 
 
 class RetrieverTeacher:
@@ -189,7 +189,7 @@ class RetrieverTeacher:
         """Return the hits of the retriever for queries (qid, text)."""
         with self._lock:
             blocks = self._retriever.runs(queries.select("qid", "text"), self._depth)
-            return _of_run(pl.concat([runs.empty(), *blocks]), queries)
+            return _of_run(pl.concat([runs.empty(), *(block.select(runs.SCHEMA.names()) for block in blocks)]), queries)
 
 
 class RunTeacher:

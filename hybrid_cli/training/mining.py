@@ -63,7 +63,6 @@ class Sources:
         open_index: opens the lexical index, for the source `bm25` and for exact lexical scores; each process calls it.
         depth: lowest rank from which negatives are drawn; 0 without a source that ranks.
         where: processes that compute blocks of examples.
-        threads: CPU threads of each of them; None for all cores.
         remedy: advice for fewer negatives, for messages.
         scores: run with the scores of a teacher; documents that it lacks are neither positives nor negatives.
     """
@@ -73,7 +72,6 @@ class Sources:
     open_index: Callable[[], LexicalIndex] | None = None
     depth: int = 0
     where: cluster.Workers = field(default_factory=cluster.Workers)
-    threads: int | None = None
     remedy: str = "draw fewer negatives"
     scores: Path | None = None
 
@@ -195,10 +193,7 @@ class Miner:
         """Return the hits of a source, and the scores of the positives if a filter needs them."""
         queries = self.queries.join(examples, on="qid", how="semi", maintain_order="left").select("qid", "text")
         index = self.index if source == BM25 else None
-        if index:
-            run = index.search(queries, self.depth, self.sources.threads)
-        else:
-            run = self.runs[source].of_queries(queries["qid"]).table()
+        run = index.search(queries, self.depth) if index else self.runs[source].of_queries(queries["qid"]).table()
         if self.how.relative_margin is None:
             return run, _NO_SCORES
         if index:

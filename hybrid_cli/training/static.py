@@ -74,7 +74,6 @@ class BagsOfTerms:
         self._impacts = impacts
         self._rows = encoder.rows_of(index.impacts.postings.terms)
         self._scale = np.sqrt(encoder.idf[self._rows])
-        self._document_rows = pl.DataFrame({"docid": index.docids}).with_row_index("row")
         self._width = len(encoder.idf)
 
     def batches(self, done: int = 0) -> Iterator[Batch]:
@@ -135,9 +134,7 @@ class BagsOfTerms:
 
     def _best(self, bags: Bags) -> np.ndarray:
         """Return the rows of the teacher's top-ranked documents of each query."""
-        numbers = pl.Series("qid", range(len(bags)))
-        hits = self._index.search_bags(numbers, bags, self._plan.hard_candidates)
-        return hits.join(self._document_rows, on="docid")["row"].to_numpy()
+        return self._index.hits(bags, self._plan.hard_candidates).rows
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""

@@ -221,7 +221,7 @@ class FrozenEncoder:
 
         def of_documents(part: pl.DataFrame) -> Floats:
             if index is not None:
-                return index.vectors_of(index.ids.positions(part["docid"], f"{index.folder}: no document"))
+                return index.vectors_of(index.documents.rows(part["docid"]))
             return encoder.encode_documents(part["title"].to_list(), part["text"].to_list())
 
         for _ in parallel.first_alone():

@@ -9,12 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli.artifacts import lineage
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import Folds, random_folds
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.opening.searcher import RetrieverSearcher
-from hybrid_cli.opening.stored_retriever import RetrieverFiles
 from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import judgments_for
@@ -53,7 +52,7 @@ def learned(
     judgments, folds = collections.read_qrels(qrels), judged_folds(qrels, settings.seed)
     table = collections.read_queries(queries).select("qid", "text").join(judgments, on="qid", how="semi")
     options = SearchOptions(threads=settings.threads, device=settings.device)
-    retriever = RetrieverSearcher.open(files, options).retriever
+    retriever = open_retriever(files, options)
     hits = _searched(retriever, table)
     if lineage.passage_length(qrels) is not None:
         judgments = judgments_for(judgments, [(str(files.folder), hits["docid"].head(SEARCHED))])
@@ -66,4 +65,4 @@ def learned(
 
 
 def _searched(retriever: Retriever, queries: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat(retriever.explained(queries, SEARCHED))
+    return pl.concat(retriever.runs(queries, SEARCHED))

@@ -13,6 +13,7 @@ import torch
 
 from hybrid_cli import cluster, draws
 from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.indexes import index_kinds, kind_in_words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
@@ -23,7 +24,6 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import Block, D, Encoded, Texts, block_encoder
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.opening.exact import index_kinds, kind_in_words
 from hybrid_cli.settings import Encode
 from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, as_names
 from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_STATIC, OF_TRANSFORMER

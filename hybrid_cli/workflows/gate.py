@@ -10,14 +10,14 @@ from typing import Any, Self
 import polars as pl
 
 from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts.judged import warn_raters
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.evaluation.baseline import HITS, Baseline
 from hybrid_cli.evaluation.gate import deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
-from hybrid_cli.opening.judged import warn_raters
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, retriever_at
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files

@@ -20,14 +20,13 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, ids_of
+from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.manifest import foreign_file
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.writer import clear, write_corpus
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.opening.judged import collection_of
-from hybrid_cli.opening.provenance import corpora_of, existing_paths
-from hybrid_cli.opening.sharded import ids_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, generation, is_retriever
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import PrepareFiles, Settings, Update
 from hybrid_cli.storage import Kind, disk

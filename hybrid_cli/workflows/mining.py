@@ -8,12 +8,14 @@ from pathlib import Path
 
 import polars as pl
 
+from hybrid_cli.artifacts import read_manifest
+from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.artifacts.judged import warn_raters
+from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.opening.judged import warn_raters
-from hybrid_cli.opening.lexical import open_lexical
-from hybrid_cli.opening.provenance import check_corpus, refuse_other_corpus
 from hybrid_cli.settings import MineNegatives
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.mining import Miner, Sources, pairs
 
 
@@ -34,14 +36,14 @@ class MinedCollection:
         """Check the runs, and find the inputs of one collection."""
         inputs = _inputs(settings)
         ranked = [source.run for source in settings.plan() if source.run]
-        refuse_other_corpus([*ranked, *([settings.scores] if settings.scores else [])], inputs["corpus"])
+        belongs_together([*ranked, *([settings.scores] if settings.scores else [])], corpus=inputs["corpus"])
         return cls(settings, inputs)
 
     def mine(self) -> None:
         """Choose the negatives of all examples."""
         settings, inputs = self.settings, self.inputs
-        for index in settings.indexes:
-            check_corpus(index, inputs["corpus"])
+        indexes = {index: [read_manifest(index, Kind.LEXICAL_INDEX)] for index in settings.indexes}
+        belongs_together(indexes=indexes, corpus=inputs["corpus"])
         self.queries = collections.read_queries(inputs["queries"])
         if settings.answer_filter and not self.queries["answers"].list.len().sum():
             raise option_error(
@@ -56,10 +58,11 @@ class MinedCollection:
         sources = Sources(
             collection=settings.collections[0],
             plan=settings.plan(),
-            open_index=partial(open_lexical, settings.indexes[0]) if settings.indexes else None,
+            open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
+            if settings.indexes
+            else None,
             depth=settings.depth or 0,  # None without a source that ranks
             where=settings,
-            threads=settings.of_worker().threads,
             remedy=settings.fewer,
             scores=settings.scores,
         )

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest, lineage
+from hybrid_cli.artifacts.indexes import corpora_of, group_of, manifests_of
+from hybrid_cli.artifacts.judged import collection_of, missing_split, queries_of_judgments
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, reranker_path, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.opening.judged import collection_of, missing_split, queries_of_judgments
-from hybrid_cli.opening.provenance import corpora_of, group_of
-from hybrid_cli.opening.stored_retriever import RetrieverFiles, is_retriever, manifests_of, reranker_path, retriever_at
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.names import name_and_path, short_names
 from hybrid_cli.settings import Compose, Evaluate, Judge, MineNegatives, Report, Search, Settings

@@ -29,7 +29,6 @@ class TunedFeedback:
         qrels: qid, docid, relevance.
         measure: measure to maximize.
         hits: documents per query.
-        threads: CPU threads; None for all cores.
         advance: called after every point of the grid.
         remove_query: remove hits whose docid is the qid before a run is measured.
 
@@ -44,16 +43,15 @@ class TunedFeedback:
         qrels: pl.DataFrame,
         measure: str,
         hits: int,
-        threads: int | None,
         advance: Callable[[int], None],
         remove_query: bool = False,
     ):
         self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
         if len(self.judged) < 2:
             raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
-        self._index, self._queries, self._hits, self._threads = index, queries, hits, threads
+        self._index, self._queries, self._hits = index, queries, hits
         weighted = index.weighted(queries["text"].to_list())
-        self._first = index.feedback(weighted, len(queries), max(SIZES), threads)
+        self._first = index.feedback(weighted, len(queries), max(SIZES))
         known = qrels.join(self.judged.to_frame(), on="qid", how="semi")
         values = []
         for documents, terms in product(SIZES, SIZES):
@@ -69,7 +67,7 @@ class TunedFeedback:
 
     def _run(self, models: list[dict[str, float]], share: float) -> pl.DataFrame:
         bags = self._index.bags_of(self._first.interpolated(models, share), len(self._queries))
-        return self._index.search_bags(self._queries["qid"], bags, self._hits, self._threads)
+        return self._index.table(self._index.hits(bags, self._hits), self._queries["qid"])
 
     def crossed(self, folds: int, seed: int) -> tuple[pl.DataFrame, float, list[dict[str, float]]]:
         """Return the run, its score, and the selected parameters with their numbers of judged queries.

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.encoders.contract import Contract, preset_fields, read_contract
 from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
-from hybrid_cli.opening.examples import open_dev_examples
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.storage import Kind, layout
@@ -177,12 +177,11 @@ def dev_validation(
     if settings.dev is None or parallel.rank():
         return None
     return DevValidation(
-        examples=open_dev_examples(settings.dev, index),
+        examples=open_dev_examples(settings.dev, index, settings.threads),
         trained=settings.training_examples,
         options=settings,
         step_documents=settings.batch_size * settings.accumulate * (1 + settings.negatives),
         steps=steps,
-        threads=settings.threads,
         **more,
     )
 

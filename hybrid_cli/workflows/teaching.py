@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, storage
+from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.artifacts.opening import open_dense, query_encoder
 from hybrid_cli.encoders.cross_encoder import is_reranker, load_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import query_encoder
-from hybrid_cli.opening.models import model_input
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import parallel

@@ -21,6 +21,16 @@ import pyarrow as pa
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Output, Recorded
+from hybrid_cli.artifacts.indexes import (
+    docids_of,
+    index_kinds,
+    model_input,
+    recorded_corpora,
+    recorded_model_input,
+    shards_of,
+    warn_lost,
+)
+from hybrid_cli.artifacts.opening import encoder_of, limit_threads, open_dense, query_encoder
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
@@ -43,12 +53,6 @@ from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.opening.dense import open_dense
-from hybrid_cli.opening.exact import index_kinds, limit_threads, query_encoder
-from hybrid_cli.opening.lexical import encoder_of
-from hybrid_cli.opening.models import model_input, recorded_model_input
-from hybrid_cli.opening.provenance import recorded_corpora, warn_lost
-from hybrid_cli.opening.sharded import docids_of, shards_of
 from hybrid_cli.settings import Encode, Update, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout

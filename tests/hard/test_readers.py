@@ -14,13 +14,13 @@ import pytest
 from cases import OTHER, bytes_of, clear, exchange, write_bert, write_inputs
 from command import Done, hybrid, raises
 from kill_stages import STAGES, inputs_of
-from small_artifacts import write_corpus
+from small_artifacts import vector_hits, write_corpus
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.inputs import Sources
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.errors import HybridError
-from hybrid_cli.opening.dense import open_dense
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.storage import Kind, disk, integrity
@@ -89,7 +89,7 @@ def test_an_index_that_is_replaced_between_open_and_search(versions: Path, tmp_p
     assert disk.device.exchange(tmp_path / "replacement", index)
     assert artifacts.read_manifest(index, Kind.DENSE_INDEX).counts == opened.record.counts  # type: ignore[union-attr]
     with raises("input-replaced", HybridError, path="index"):
-        opened.search(np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
+        vector_hits(opened, np.zeros((1, opened.info.dim), np.float32), ["q"], 1)
 
 
 REPLACED = {  # kind of the input -> stage, input

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hybrid_cli import storage
 from hybrid_cli.artifacts import Manifest, has_content, read_manifest
+from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
-from hybrid_cli.opening.lexical import open_lexical
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dev_set import DevExamples
@@ -25,12 +25,13 @@ def open_examples(path: Path) -> Examples:
     return Examples(path, remove_query=bool(read_manifest(path, Kind.EXAMPLES).options.get("remove_query")))
 
 
-def open_dev_examples(path: Path, index: Path | None = None) -> DevExamples:
+def open_dev_examples(path: Path, index: Path | None = None, threads: int | None = None) -> DevExamples:
     """Open dev examples with the corpus and the lexical index that they were mined from, if these are unchanged.
 
     Args:
         path: the examples.
         index: another lexical index.
+        threads: CPU threads of its search; None for all cores.
 
     Raises:
         InputError: not training examples, or `index` is not a lexical index.
@@ -40,7 +41,7 @@ def open_dev_examples(path: Path, index: Path | None = None) -> DevExamples:
     return DevExamples(
         examples,
         _unchanged(manifest, "corpus"),
-        open_lexical(used) if used else None,
+        open_lexical(used, threads=threads) if used else None,
         lost_index=used is None and "index" in manifest.inputs,
     )
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from hybrid_cli import console, storage
 from hybrid_cli.artifacts import Manifest, lineage, read_manifest
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, manifests_of, shards_of
+from hybrid_cli.artifacts.opening import open_index
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.sentences import sampled
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
-from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
+from hybrid_cli.fusion.options import LEXICAL_SHARE, RRF_K, Missing, Normalization
+from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_path
 from hybrid_cli.inputs.json_values import make_typed, read_json
-from hybrid_cli.opening.sharded import index_manifest, shards_of
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration
+from hybrid_cli.retrieval.retriever import RerankStep, Retriever
+from hybrid_cli.runs.index import Index
 from hybrid_cli.runs.names import short_names
+from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, disk, layout
 
 OF_AUTO = "retriever"  # in the folder of `auto`
+QUERIES = 200  # whose scores give the deviations of an untuned fusion
+SEED = 42
+_DEPTH = 200  # hits of each index whose scores count
 
 
 @dataclass(frozen=True)
@@ -192,11 +204,6 @@ class RetrieverFiles:
         return [path for path, (first, *_) in pairs if first.kind == kind]
 
 
-def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
-    """Return the manifests of each index, several for one of shards."""
-    return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
-
-
 def check_indexes(folder: Path, stored: StoredRetriever, runs: Sequence[Path]) -> None:
     """Refuse runs that were not searched in the indexes of a retriever, in their order; others have no manifest.
 
@@ -223,3 +230,175 @@ def refuse_shards(indexes: Sequence[Path]) -> None:
         if len(shards_of(index)) > 1:
             problem = f"{index}: has shards, which give no exact scores; pass another --missing, such as zero"
             raise InputError(problem, code="no-exact-scores", path=index, cause="shards")
+
+
+def named_reranker(model: str, depth: int, folder: Path) -> dict[str, str | int]:
+    """Return the reranker as a retriever in `folder` stores it.
+
+    Raises:
+        InputError: no such model, or none that ranks.
+    """
+    from hybrid_cli.encoders.cross_encoder import load_reranker  # imports transformers
+    from hybrid_cli.encoders.models import resolve
+
+    path = resolve(model)
+    load_reranker(path, device="cpu")
+    name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder)) if Path(model).exists() else model
+    return {"model": name, "fingerprint": storage.fingerprint(path), "depth": depth}
+
+
+def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequence[Path], device: str) -> RerankStep:
+    """Open the reranker of a retriever; no name is looked up outside of this machine.
+
+    Raises:
+        InputError: the model is gone or has changed, or the corpora are not where the indexes record them.
+    """
+    from hybrid_cli.collections.text_store import TextStore
+    from hybrid_cli.encoders.cross_encoder import load_reranker  # imports transformers
+    from hybrid_cli.encoders.models import resolve
+
+    name = reranker_path(folder, stored)
+    try:
+        path = resolve(name, local=True)
+    except InputError as error:
+        label = os.path.normpath(folder / name) if name.startswith(os.pardir) else name
+        problem = f"its reranker {label} is missing; move it back, or compose again with --overwrite"
+        raise path_error(folder, problem, code="recorded-model-missing", model=label) from error
+    if storage.fingerprint(path) != stored["fingerprint"]:
+        problem = f"its reranker {path} has changed since; compose again with --overwrite"
+        raise path_error(folder, problem, code="recorded-model-changed", model=str(path))
+    if not corpora:
+        problem = "its reranker needs the texts, and the corpus is not where the indexes record it; move it back"
+        raise path_error(folder, problem, code="corpus-missing")
+    model, documents = load_reranker(path, device=device), TextStore(corpora)
+    return RerankStep(int(stored["depth"]), lambda pairs: model.scores(pairs)[0], documents.texts)
+
+
+def open_retriever(files: RetrieverFiles, options: SearchOptions | None = None) -> Retriever:
+    """Open a retriever that `compose` wrote.
+
+    Args:
+        files: the retriever on disk.
+        options: device, threads, grouping of passages and least probability; defaults if None.
+
+    Raises:
+        InputError: an index, or the reranker, cannot be opened; or hits have no probabilities.
+    """
+    stored, options, reranker = files.stored, options or SearchOptions(), None
+    if stored.reranker is not None:
+        corpora = existing_paths(corpora_of(files.manifests))
+        reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
+    if options.group is None:
+        options = options.changed(group=stored.group)
+    sides = dict(zip(files.names, open_sides(files.indexes, options).values(), strict=True))
+    calibration = files.calibration if options.group == stored.group else None
+    return Retriever(sides, stored.recipe, stored.depth, reranker, calibration, options.min_probability)
+
+
+def open_searchable(
+    path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None, vectors: Path | None = None
+) -> Index:
+    """Open an index or a retriever for search; see `open_index`."""
+    if is_retriever(path):
+        return open_retriever(RetrieverFiles.read(path), options)
+    return open_index(path, options, shards, vectors)
+
+
+def open_sides(indexes: Sequence[Path], options: SearchOptions | None = None) -> dict[str, Index]:
+    """Open indexes as the sides of a retriever: name -> open index."""
+    options = options or SearchOptions()
+    if options.engine == "lucene":
+        raise option_error("engine", "lucene", "only with one index", code="option-does-not-apply")
+    return dict(zip(short_names(indexes), (open_index(index, options) for index in indexes), strict=True))
+
+
+def open_fused(
+    indexes: Sequence[Path],
+    manifests: Sequence[Sequence[Manifest]],
+    options: SearchOptions,
+    weights: str | Sequence[float] | None,
+) -> Retriever:
+    """Open several indexes of one corpus, fused as a file of `fuse --tune` states, or by the default fusion.
+
+    Args:
+        indexes: the indexes.
+        manifests: the manifests of each index, several for one of shards.
+        options: search options.
+        weights: `@FILE`, or one weight per index, in units of the deviations of the scores; None for the default.
+    """
+    names, sides = short_names(indexes), open_sides(indexes, options)
+    if path := weights_path(weights):
+        return Retriever(sides, stored_recipe(path, names, {}))
+    shares = chosen_weights(weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names).weights
+    return Retriever(sides, default_fusion(sides, manifests, shares).recipe)
+
+
+@dataclass(frozen=True)
+class DefaultFusion:
+    """The untuned fusion of indexes: weights of exact scores in units of their deviations.
+
+    Attributes:
+        shares: weight of each index.
+        scales: standard deviation of each index's scores over the candidates of all queries; empty for one index.
+        queries: the queries that the scales are of, in words.
+    """
+
+    shares: tuple[float, ...]
+    scales: tuple[float, ...] = field(default=())
+    queries: str = ""
+
+    @property
+    def recipe(self) -> FusionRecipe:
+        """Return the sum of raw scores: weights are shares divided by scales, of six digits."""
+        scales = self.scales or (1.0,) * len(self.shares)
+        weights = (float(f"{share / scale:.6g}") for share, scale in zip(self.shares, scales, strict=True))
+        return FusionRecipe("weighted-sum", tuple(weights), "exact")
+
+
+def default_shares(manifests: Sequence[Sequence[Manifest]]) -> tuple[float, ...]:
+    """Return the untuned shares: .3 for the lexical indexes together, .7 for the dense ones; equal for one kind.
+
+    Measured on seven collections (studies/default-fusion.md).
+    """
+    lexical = [index[0].kind == Kind.LEXICAL_INDEX for index in manifests]
+    if len(set(lexical)) == 1:
+        return (1 / len(lexical),) * len(lexical)
+    share = {True: LEXICAL_SHARE / sum(lexical), False: (1 - LEXICAL_SHARE) / lexical.count(False)}
+    return tuple(round(share[side], 6) for side in lexical)
+
+
+def default_fusion(
+    sides: Mapping[str, Index],
+    manifests: Sequence[Sequence[Manifest]],
+    shares: tuple[float, ...] | None = None,
+    queries: Path | None = None,
+    seed: int = SEED,
+) -> DefaultFusion:
+    """Measure the scales of open indexes, and return their fusion.
+
+    Args:
+        sides: the open indexes.
+        manifests: the manifests of each index, several for one of shards.
+        shares: weight of each index; None for the default.
+        queries: query file that the scales are of; None for pieces of sentences of the documents.
+        seed: random seed of the sample.
+
+    Raises:
+        InputError: the corpora are not where the indexes record them, or have no sentence.
+    """
+    shares = shares or default_shares(manifests)
+    if len(sides) == 1:
+        return DefaultFusion(shares)
+    if queries is not None:
+        table = collections.read_queries(queries).select("qid", "text")
+        table, origin = table.sample(min(QUERIES, len(table)), seed=seed), f"queries of {queries.name}"
+    else:
+        corpora = existing_paths(corpora_of(manifests))
+        table = sampled(corpora, QUERIES, seed) if corpora else pl.DataFrame()
+        origin = "pieces of sentences of the documents"
+        if not len(table):
+            reason = "the documents have no sentence" if corpora else "the corpus is not where the indexes record it"
+            problem = f"{reason}, which gives the scales of the scores; use `hybrid compose` with --queries or --method"
+            raise InputError(problem, code="no-queries")
+    recipe = FusionRecipe("weighted-sum", (1.0,) * len(sides), "exact")
+    return DefaultFusion(shares, Retriever(sides, recipe, _DEPTH).scales(table), f"{len(table)} {origin}")

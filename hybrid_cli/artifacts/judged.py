@@ -8,15 +8,24 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import console, runs
-from hybrid_cli.artifacts import Recorded, find_manifest, lineage
+from hybrid_cli import console, runs, storage
+from hybrid_cli.artifacts import Manifest, Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import MACHINE, Journal, is_journal
 from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.runs.groups import judgments_for
-from hybrid_cli.storage import Kind
+from hybrid_cli.storage import Kind, layout
+
+_PARTS = {  # kind of an artifact made from judgments -> the part of the run, in words
+    Kind.WEIGHTS: "its weights were tuned",
+    Kind.RETRIEVER: "its fusion was tuned",
+    Kind.LEXICAL_INDEX: "k1 and b of its index were tuned",
+    Kind.ENCODER: "the weight of its encoder was tuned",
+    Kind.EXAMPLES: "its model was trained",
+}
 
 
 @dataclass(frozen=True)
@@ -210,10 +219,10 @@ def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded])
     if len(found) > 1:
         names = ", ".join(split.name for split in found)
         problem = f"{qrels}: its queries are in several splits of {found[0].collection} ({names}); pass --queries"
+        problem = f"{problem} {found[0].collection} --split NAME"
         raise InputError(
-            f"{problem} {found[0].collection} --split NAME",
-            code="missing-option", path=qrels, option="queries", choices=[split.name for split in found],
-        )  # fmt: skip
+            problem, code="missing-option", path=qrels, option="queries", choices=[split.name for split in found]
+        )
     console.note(
         f"{command}: {qrels} has judgments of split {found[0].name} of {found[0].collection}, which the indexes are of",
         code="assumed-split", path=found[0].collection, split=found[0].name,
@@ -233,3 +242,111 @@ def collection_of(corpora: Iterable[Recorded]) -> Path | None:
 def _relative(path: Path) -> Path:
     """Return a path as a user writes it: relative to the working directory if it is below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """A part of a run that was tuned or trained on judged queries.
+
+    Attributes:
+        run: name of the run.
+        part: kind of the artifact that was made from judgments.
+        count: number of those queries.
+        queries: number of all judged queries.
+    """
+
+    run: str
+    part: Kind
+    count: int
+    queries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run}: {_PARTS[self.part]} on {self.count:,} of the {self.queries:,} judged queries; their scores "
+            "are too high to report"
+        )
+
+    def warn(self) -> None:
+        """Print a warning."""
+        console.warn(
+            str(self), code="queries-reused", run=self.run, part=str(self.part), count=self.count, queries=self.queries
+        )
+
+
+def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:
+    """Return each run and part that was tuned or trained on queries of the qrels.
+
+    Args:
+        searched: name -> path of a run.
+        qrels: the judgments of the evaluation; None without judgments.
+
+    Raises:
+        InputError: the judgments cannot be read.
+    """
+    parts = {
+        name: [part for part in lineage.sources_of_run(path) if part[2].kind in _PARTS]
+        for name, path in searched.items()
+    }
+    if qrels is None or not any(parts.values()):
+        return []
+    judged = collections.read_qrels(qrels)
+    asked, fingerprint = judged["qid"].n_unique(), storage.fingerprint(qrels)
+    return [
+        Reuse(name, kind, common, asked)
+        for name, made in parts.items()
+        for kind, common in _counts(made, judged, fingerprint).items()
+    ]
+
+
+def _counts(made: Sequence[tuple[Path, Path, Manifest]], judged: pl.DataFrame, fingerprint: str) -> dict[Kind, int]:
+    """Return kind of part -> number of judged queries that such parts were made from, above 0.
+
+    A query counts for a part only if the run made of the part has it: a fold has other queries than its model.
+    """
+    qids_by_kind: dict[Kind, set[str]] = {}
+    for run, path, manifest in made:
+        try:
+            common = set(_used(path, manifest, judged, fingerprint))
+            if common:
+                common.intersection_update(runs.open_run(run).qids)
+        except InputError:  # damaged: nothing is known
+            continue
+        qids_by_kind.setdefault(manifest.kind, set()).update(common)
+    return {kind: len(common) for kind, common in qids_by_kind.items() if common}
+
+
+def _used(path: Path, manifest: Manifest, judged: pl.DataFrame, fingerprint: str) -> pl.Series:
+    """Return the ids of judged queries whose judgments an artifact was made from.
+
+    Equal ids of other collections are not the same queries, so a document must be judged for them in both; only where
+    the judgments of weights are gone do ids decide.
+    """
+    pairs = ["qid", "docid"]
+    sources = {role: source_of_role for role, source_of_role in manifest.inputs.items() if role.split()[0] == "qrels"}
+    if manifest.kind in _PARTS and not _was_tuned(path, manifest.kind):
+        return judged["qid"].head(0)
+    if manifest.kind == Kind.EXAMPLES and len(sources) == 1:
+        return judged.join(pl.read_parquet(path, columns=pairs, glob=False), on=pairs, how="semi")["qid"]
+    used = [judged["qid"].head(0)]
+    for role, recorded in sources.items():
+        source = manifest.input_path(role)
+        if recorded["fingerprint"] == fingerprint:
+            used.append(judged["qid"])
+        elif source is not None and source.exists():
+            used.append(judged.join(collections.read_qrels(source), on=pairs, how="semi")["qid"])
+        elif manifest.kind == Kind.WEIGHTS:
+            used.append(judged.filter(pl.col("qid").is_in(read_object(path).get("judged", [])))["qid"])
+    qids, queries = pl.concat(used), manifest.input_path("queries")
+    if queries is not None and queries.is_file() and sources:
+        qids = qids.filter(qids.is_in(collections.read_queries(queries)["qid"].implode()))
+    return qids
+
+
+def _was_tuned(path: Path, kind: Kind) -> bool:
+    """Test whether judgments chose parameters: without a gain on held-out queries, a tuning keeps the given ones."""
+    if kind == Kind.LEXICAL_INDEX:
+        return bool(read_object(path / layout.PARAMETERS).get("tuning", {}).get("held_out_gain", 0.0) > 0)
+    if kind == Kind.RETRIEVER:
+        tuning = read_object(path / layout.RETRIEVER).get("tuning")
+        return tuning is not None and not tuning.get("keeps_untuned")
+    return kind != Kind.WEIGHTS or not read_object(path).get("keeps_untuned")

@@ -1,0 +1,367 @@
+"""Indexes on disk: their manifests, kinds, ids and shards, and the corpora and models that they record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from glob import glob, has_magic
+from pathlib import Path
+
+import polars as pl
+
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import Input, Manifest, Named, Recorded, has_content, recorded_input
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.contract import is_static
+from hybrid_cli.encoders.models import resolve
+from hybrid_cli.errors import HybridError, InputError, path_error
+from hybrid_cli.indexes.dense import IndexInfo
+from hybrid_cli.indexes.faiss import FLAT, is_binary
+from hybrid_cli.passages import MAX, NO_GROUPS, Group
+from hybrid_cli.retrieval.filters import Metadata
+from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.storage import Kind, layout
+
+_LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
+
+
+def index_manifest(path: Path, sharded: bool = False) -> Manifest:
+    """Return the manifest of a lexical or dense index, or with `sharded` of a sharded one too.
+
+    Raises:
+        InputError: the artifact is not such an index.
+    """
+    manifest = artifacts.read_manifest(path)
+    if manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX) or (sharded and manifest.kind == Kind.SHARDS):
+        return manifest
+    only = "only `search` and `update` read a sharded index; build one without --shards"
+    raise manifest.other_kind(path, only if manifest.kind == Kind.SHARDS else "an index is needed here")
+
+
+def shards_of(index: Path) -> tuple[Path, ...]:
+    """Return the indexes that are searched as one: those of a pattern, of a sharded index, or the index itself.
+
+    Raises:
+        InputError: no such index, a shard is missing, or shards that do not belong together.
+    """
+    if has_magic(str(index)) and not index.exists():
+        folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
+        shards = tuple(shard for folder in folders for shard in shards_of(folder))
+        if not shards:
+            raise InputError(f"{index}: no index has such a name", code="no-such-file", path=index)
+    elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
+        shards = tuple(sorted(index.glob(layout.SHARDS)))
+    else:
+        return (index,)
+    manifests = [index_manifest(path) for path in shards]
+    for path, manifest in zip(shards[1:], manifests[1:], strict=True):
+        if manifest.kind != manifests[0].kind:
+            raise manifest.other_kind(path, f"{shards[0]} is {manifests[0].kind.phrase}", manifests[0].kind)
+    if manifests[0].kind == Kind.LEXICAL_INDEX:
+        _check_lexical(index, shards, manifests)
+    else:
+        _check_dense(shards, manifests)
+    return shards
+
+
+def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
+    """Return the manifests of each index, several for one of shards."""
+    return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
+
+
+def docids_of(index: Path) -> pl.Series:
+    """Return the ids of an index, by row."""
+    storage.check_parts(index, layout.DOCIDS)
+    return pl.read_parquet(storage.validate_parquet(index / layout.DOCIDS), glob=False)["docid"]
+
+
+def ids_of(index: Path) -> pl.Series:
+    """Return the ids of an index, by row; of a sharded index, those of all shards.
+
+    Raises:
+        InputError: a shard is missing.
+    """
+    return pl.concat(docids_of(shard) for shard in shards_of(index))
+
+
+def info_of(manifest: Manifest) -> IndexInfo:
+    """Return the properties of a dense index, or of encoded queries, from its manifest.
+
+    Raises:
+        InputError: a property is missing.
+    """
+    stored = manifest.counts
+    values = {declared.name: stored[declared.name] for declared in fields(IndexInfo) if declared.name in stored}
+    if missing := {"vectors", "dim", "encoder", "contract"} - set(values):
+        facts = ", ".join(sorted(missing))
+        problem = f"{facts} missing in the manifest; encode again with --overwrite"
+        raise path_error(manifest.location, problem, code="damaged-manifest")
+    return IndexInfo(**values, recall={name: value for name, value in stored.items() if name.startswith("recall@")})
+
+
+def read_info(path: Path, kind: Kind = Kind.DENSE_INDEX) -> IndexInfo:
+    """Return the properties of the dense index at `path`, or of encoded queries with `Kind.VECTORS`.
+
+    Raises:
+        InputError: `path` is another kind of artifact.
+    """
+    return info_of(artifacts.read_manifest(path, kind))
+
+
+def quantization(manifest: Manifest) -> int | None:
+    """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
+    steps = manifest.counts.get("quantization")
+    return None if steps is None else int(steps)
+
+
+def index_kinds(manifest: Manifest) -> frozenset[str]:
+    """Return the kinds of an index, as named in the declarations of `SearchOptions`."""
+    if manifest.kind == Kind.SHARDS:
+        return frozenset({manifest.kind.phrase})
+    if manifest.kind == Kind.LEXICAL_INDEX:
+        sparse = {LEARNED, TRANSFORMER_INDEX}
+        return frozenset({"a lexical index"} if quantization(manifest) is None else sparse)
+    info = info_of(manifest)
+    factory = info.factory
+    parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
+    kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
+    kinds |= set() if is_static(info.contract) else {TRANSFORMER_INDEX}
+    kinds |= {"a flat index"} if factory == FLAT else set()
+    return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
+
+
+def kind_in_words(index: Path, manifest: Manifest) -> str:
+    """Return `out/dense is a dense index`, for messages; an index of learned weights is not called lexical."""
+    kinds = index_kinds(manifest)
+    static = " of a static encoder" if "a dense index" in kinds and TRANSFORMER_INDEX not in kinds else ""
+    return f"{index} is {LEARNED if LEARNED in kinds else manifest.kind.phrase}{static}"
+
+
+def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse lexical indexes without common statistics, and a set of shards that is not complete."""
+    first = manifests[0]
+    for path, manifest in zip(shards, manifests, strict=True):
+        if "shard" not in manifest.counts:
+            problem = (
+                "has statistics of its own documents only, so its scores differ from those of one index; "
+                "build shards with `index-bm25 --shards`"
+            )
+            raise path_error(path, problem, code="other-statistics")
+        if not artifacts.same_call(manifest, first) or _parameters(manifest) != _parameters(first):
+            problem = (
+                f"has other statistics than {shards[0]} (another corpus, or other options); use the shards "
+                "of one sharded index"
+            )
+            raise path_error(path, problem, code="other-statistics", other=shards[0])
+    numbers = [manifest.counts["shard"] for manifest in manifests]
+    absent = sorted(set(range(first.counts["shards"])) - set(numbers))
+    if absent:
+        problem = (
+            f"shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
+            "shards again with `index-bm25 --shards --overwrite`"
+        )
+        raise path_error(pattern, problem, code="missing-shard", shard=absent[0], count=first.counts["shards"])
+    if len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"{pattern}: contains a shard twice; name each shard once", code="repeated-input", path=pattern
+        )
+
+
+def _parameters(manifest: Manifest) -> tuple[float, ...]:
+    return tuple(manifest.counts[name] for name in ("shards", "k1", "b"))
+
+
+def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse dense indexes of other vectors or types, and a document in two of them."""
+    infos = [info_of(manifest) for manifest in manifests]
+    for path, info in zip(shards, infos, strict=True):
+        if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
+            problem = f"has vectors of another encoder than {shards[0]}; encode both with one model"
+            raise path_error(path, problem, code="other-encoder", other=shards[0])
+        if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
+            problem = (
+                f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "
+                "`encode INDEX --index-type`"
+            )
+            raise path_error(path, problem, code="other-index-type", value=info.factory, expected=infos[0].factory)
+    known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
+    repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
+    if len(repeated):
+        docid, second = repeated.row(0)[0], repeated.row(1)[1]
+        problem = f"document {docid} is in {repeated.row(0)[1]} too; remove it from one of them"
+        raise path_error(second, problem, code="duplicate-id", other=repeated.row(0)[1], id=docid)
+
+
+REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
+
+
+def corpora_of(indexes: Iterable[Sequence[Manifest]]) -> list[Recorded]:
+    """Return the corpora of indexes with the same documents: those of the index that lost fewest.
+
+    Args:
+        indexes: the manifests of each index; several for one of shards.
+    """
+    recorded = [corpora_of_shards(manifests) for manifests in indexes]
+    return min((corpora for corpora in recorded if corpora), key=lambda corpora: len(lost_corpora(corpora)), default=[])
+
+
+def group_of(given: Group | None, indexes: Iterable[Sequence[Manifest]]) -> Group:
+    """Return how passages give documents: as given, else by the best passage for a collection of passages."""
+    if given is not None:
+        return given
+    return MAX if any(corpus.split_passages for corpus in corpora_of(indexes)) else NO_GROUPS
+
+
+def corpora_of_shards(manifests: Sequence[Manifest]) -> list[Recorded]:
+    """Return the corpora that the shards of an index record, each once."""
+    corpora = [corpus for manifest in manifests for corpus in recorded_corpora(manifest).values()]
+    return list({(corpus.path, corpus.fingerprint): corpus for corpus in corpora}.values())
+
+
+def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
+    """Return role -> corpora that an index records, several after `update --add`."""
+    roles = [role for role in manifest.inputs if role.split()[0] in ("corpus", "texts")]
+    return {role: corpus for role in roles if (corpus := artifacts.recorded_input(manifest, role)) is not None}
+
+
+def lost_corpora(corpora: Iterable[Recorded]) -> dict[Path, str]:
+    """Return path -> what happened, for the recorded corpora that are missing or have changed."""
+    changed = "has changed since the index was built"
+    return {
+        corpus.path: f"{corpus.path} {changed if corpus.path.exists() else 'is missing'}"
+        for corpus in corpora
+        if not corpus.is_unchanged
+    }
+
+
+def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
+    """Warn that recorded corpora are missing or have changed; the consequence says what to do."""
+    if lost := lost_corpora(corpora):
+        console.warn(
+            f"{', '.join(lost.values())}: {consequence}",
+            code="corpus-changed", paths=list(lost), missing=[path for path in lost if not path.exists()],
+        )  # fmt: skip
+
+
+def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:
+    """Return the paths of the recorded corpora that are there."""
+    return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
+
+
+def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None = None) -> Metadata:
+    """Return the metadata of the documents of indexes, from the corpora that they record.
+
+    Args:
+        indexes: the manifests of each index, several for one of shards.
+        collection: replaces a recorded corpus with the same content.
+
+    Raises:
+        InputError: no recorded corpus, or one that is missing or has changed: a filter must be exact.
+    """
+    recorded = corpora_of(indexes)
+    if not recorded:
+        problem = "--filter: the index records no corpus, whose metadata it needs; build it with `hybrid`"
+        raise InputError(problem, code="no-corpus", option="filter")
+    given = None if collection is None else collections.corpus_path(collection)
+    paths: list[Path] = []
+    for corpus in recorded:
+        if corpus.is_unchanged:
+            paths.append(corpus.path)
+        elif given is not None and artifacts.has_content(given, corpus.fingerprint):
+            paths.append(given)
+        else:
+            problem = (
+                f"--filter: {lost_corpora([corpus])[corpus.path]}, and a filter needs its metadata; pass the "
+                "collection from which the index was built, or build the index again with --overwrite"
+            )
+            lost = not corpus.path.exists()
+            raise InputError(problem, code="corpus-changed", option="filter", path=corpus.path, missing=lost)
+    return Metadata(paths)
+
+
+def warn_changed(manifests: Iterable[Manifest]) -> None:
+    """Warn that indexes are older than their corpora; hits need no texts, so missing corpora do not count."""
+    recorded = [corpus for manifest in manifests for corpus in recorded_corpora(manifest).values()]
+    warn_lost((corpus for corpus in recorded if corpus.path.exists()), "hits are of its former documents" + REBUILD)
+
+
+def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
+    """Return docid, title and text of documents; a later corpus replaces the documents of earlier ones."""
+    rows = pl.concat([collections.texts(corpus, docids) for corpus in corpora])
+    return rows.unique("docid", keep="last", maintain_order=True)
+
+
+def input_path(manifest: Manifest, role: str) -> Path | None:
+    """Return the path of an input; for a model recorded by name, its folder on this machine, or None."""
+    if "name" not in manifest.inputs[role]:
+        return manifest.input_path(role)
+    try:
+        return resolve(manifest.inputs[role]["name"], local=True)
+    except HybridError:
+        return None
+
+
+def model_input(name: str) -> Path | Named:
+    """Return a model as an input of a stage: a folder, or the name of a model from a package or from the hub.
+
+    Raises:
+        InputError: see `resolve`.
+    """
+    folder = resolve(name)
+    return folder if folder == Path(name) else Named(name, folder)
+
+
+def recorded_model_input(manifest: Manifest) -> dict[str, Input]:
+    """Return the encoder of an index as an input of a derived one: as recorded, even if missing or changed."""
+    recorded = recorded_input(manifest, "model")
+    return {} if recorded is None else {"model": recorded}
+
+
+def find_model(index: Path, manifest: Manifest) -> Path:
+    """Return the folder of the recorded encoder of an index; see `recorded_model`.
+
+    Raises:
+        InputError: no encoder is recorded, or it is no longer there.
+    """
+    folder = recorded_model(index, manifest)
+    if folder is None:
+        raise InputError(f"{index}: records no encoder; pass it with --model", code="no-recorded-model", path=index)
+    if not folder.exists():
+        problem = f"its encoder is no longer at {folder}; pass it with --model"
+        raise path_error(index, problem, code="recorded-model-missing", model=str(folder))
+    return resolve(folder)
+
+
+def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:
+    """Return the folder of the model that an artifact records; None if it records none.
+
+    No artifact makes hybrid ask the hub: a model recorded by name is opened from the Hugging Face cache alone, and only
+    with the recorded content.
+
+    Args:
+        artifact: path of the artifact, for messages.
+        manifest: its manifest.
+
+    Raises:
+        InputError: a model recorded by name is not on this machine, or has other content.
+    """
+    if (path := manifest.input_path("model")) is not None:
+        return path
+    if (recorded := manifest.inputs.get("model", {})).get("name") is None:
+        return None
+    name = recorded["name"]
+    try:
+        folder = resolve(name, local=True)
+    except HybridError:
+        problem = (
+            f"records the model {name!r}, which is not in the local Hugging Face cache; if you trust this "
+            f"name, download it with --model {name}, or pass a folder with --model"
+        )
+        raise path_error(artifact, problem, code="recorded-model-missing", model=name) from None
+    if not has_content(folder, recorded["fingerprint"]):
+        problem = (
+            f"records the model {name!r} with other content than {folder}; pass the model of this artifact with --model"
+        )
+        raise path_error(artifact, problem, code="recorded-model-changed", model=name)
+    return folder

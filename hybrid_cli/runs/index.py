@@ -1,0 +1,227 @@
+"""What all indexes have in common: documents are rows, and their ids are looked up at the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hybrid_cli.errors import InputError
+from hybrid_cli.runs.given import QueriesLike, checked_depth, queries_table
+from hybrid_cli.runs.tables import SortedIds, empty, positions, ranks
+
+Rows: TypeAlias = npt.NDArray[np.integer]
+Scores: TypeAlias = npt.NDArray[np.float32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_SORTED = 8  # as many documents as ordered ones at most: then all are sorted, once
+
+
+class Documents:
+    """The ids of documents by row, and their order as strings, which breaks ties.
+
+    Attributes:
+        ids: [N]
+    """
+
+    def __init__(self, ids: pl.Series) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def sorted(self) -> SortedIds:
+        """The ids in string order, with their rows."""
+        return SortedIds(self.ids)
+
+    def rows(self, ids: pl.Series) -> npt.NDArray[np.int64]:
+        """Return the row of each id.
+
+        Raises:
+            InputError: some ids are unknown.
+        """
+        return self.sorted.positions(ids, "the index has no document")
+
+    def order(self, rows: Rows) -> Rows:
+        """Return numbers of rows that order as their ids."""
+        if "sorted" in self.__dict__ or len(rows) * _SORTED > len(self):
+            return self.sorted.numbers[rows]
+        distinct, at = np.unique(rows, return_inverse=True)
+        numbers = np.empty(len(distinct), np.int64)
+        numbers[self.ids.gather(distinct).arg_sort().to_numpy()] = np.arange(len(distinct))
+        return numbers[at]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The documents that a filter keeps.
+
+    Attributes:
+        docids: [N] ids of all documents with metadata.
+        kept: [N] whether the filter keeps them.
+    """
+
+    docids: pl.Series
+    kept: Mask
+
+    def mask(self, docids: pl.Series) -> Mask:
+        """Return whether each document of an index may be returned, by row."""
+        if docids.equals(self.docids):
+            return self.kept
+        return docids.is_in(self.docids.filter(self.kept).implode()).to_numpy()
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Documents returned for queries, query by query, best first.
+
+    Attributes:
+        counts: [Q] number of hits of each query.
+        rows: [H] rows of the documents.
+        scores: [H] float32.
+        columns: further columns [H] of a run; `passage` are rows of passages.
+    """
+
+    counts: Rows
+    rows: Rows
+    scores: Scores
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, count: int) -> Hits:
+        """Return no hits of `count` queries."""
+        return cls(np.zeros(count, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+    @classmethod
+    def ranked(
+        cls, count: int, queries: Rows, rows: Rows, scores: npt.NDArray[np.floating], documents: Documents,
+        depth: int | None = None, columns: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Hits:  # fmt: skip
+        """Rank the hits of `count` queries by score, with ties broken by docid.
+
+        Args:
+            count: number of queries.
+            queries, rows, scores: [n] the hits, in any order.
+            documents: the documents that the rows are of.
+            depth: hits kept per query; None for all.
+            columns: further columns [n].
+        """
+        best = np.lexsort((-scores, queries))
+        same = (np.diff(queries[best]) == 0) & (np.diff(scores[best]) == 0)
+        if same.any():
+            tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+            order = np.zeros(len(rows), np.int64)
+            order[best[tied]] = documents.order(rows[best[tied]])
+            best = np.lexsort((order, -scores, queries))
+        counts = np.bincount(queries, minlength=count)
+        if depth is not None:
+            best, counts = best[ranks(counts) <= depth], np.minimum(counts, depth)
+        further = {name: values[best] for name, values in (columns or {}).items()}
+        return cls(counts, rows[best], scores[best].astype(np.float32), further)
+
+    @property
+    def queries(self) -> Rows:
+        """Return the number of the query of each hit, [H]."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+
+class Index(ABC):
+    """Documents that are searched; hits are rows of `documents`."""
+
+    passages: Documents | None = None  # of which the hits are documents
+    hits_at_once = 1 << 22
+    kind = "such an index"  # in messages
+
+    @property
+    @abstractmethod
+    def documents(self) -> Documents:
+        """The documents."""
+
+    @abstractmethod
+    def prepare(self, queries: pl.DataFrame) -> Any:
+        """Analyze or encode queries (qid, text) once, for `hits` and `scores`."""
+
+    @abstractmethod
+    def hits(self, prepared: Any, k: int) -> Hits:
+        """Return the top `k` documents of prepared queries."""
+
+    def scores(self, prepared: Any, queries: Rows, rows: Rows) -> Scores:
+        """Return the exact scores of pairs of a number of a prepared query and a row, [n] float32.
+
+        Raises:
+            InputError: the index scores only its hits.
+        """
+        problem = f"{self.kind} has no exact scores of pairs; use another rule for missing documents, such as zero"
+        raise InputError(problem, code="no-exact-scores")
+
+    @abstractmethod
+    def within(self, allowed: Allowed) -> Self:
+        """Return the same index whose hits are documents that a filter keeps; everything else is shared."""
+
+    def search(self, queries: QueriesLike, k: int = 10) -> pl.DataFrame:
+        """Return the top documents of one or more queries.
+
+        Args:
+            queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
+            k: documents per query.
+
+        Returns:
+            qid, docid, rank (from 1), score, and what an index adds; queries without hits have no rows.
+
+        Raises:
+            InputError: a query is no text, or `k` is no whole number from 1 on.
+        """
+        k, table = checked_depth(k), queries_table(queries)
+        return pl.concat(self.runs(table, k)) if len(table) else empty()
+
+    def runs(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """Yield the run of some queries (qid, text) at a time, as `search` returns it."""
+        for some in self.some(queries, k):
+            yield self.table(self.hits(self.prepare(some), k), some["qid"])
+
+    def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """Yield queries whose hits are in memory at once."""
+        return queries.iter_slices(max(1, self.hits_at_once // k))
+
+    def table(self, hits: Hits, qids: pl.Series) -> pl.DataFrame:
+        """Return hits as a run; `qids` are the ids of the queries."""
+        if len(qids) == 1:  # a live query
+            named = pl.Series([str(qids[0])] * len(hits.rows), dtype=pl.String)
+        else:
+            named = qids.cast(pl.String).gather(hits.queries)
+        columns = dict(hits.columns)
+        if self.passages is not None:
+            columns["passage"] = self.passages.ids.gather(columns["passage"])
+        rank = pl.Series(ranks(hits.counts), dtype=pl.Int32)
+        return pl.DataFrame(
+            {"qid": named, "docid": self.documents.ids.gather(hits.rows), "rank": rank, "score": hits.scores, **columns}
+        )
+
+    def score(self, pairs: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+        """Return the exact scores of pairs, in the order of `pairs`, float32.
+
+        Args:
+            pairs: qid, docid.
+            queries: qid, text.
+
+        Raises:
+            InputError: a docid is not in the index, a qid has no text, or the index scores only its hits.
+        """
+        return self.scorer(queries)(pairs)
+
+    def scorer(self, queries: pl.DataFrame) -> Callable[[pl.DataFrame], pl.Series]:
+        """Return `score` for queries that are prepared once, when the first pairs are scored."""
+        prepared: list[Any] = []
+
+        def score(pairs: pl.DataFrame) -> pl.Series:
+            prepared[:] = prepared or [self.prepare(queries)]
+            numbers = positions(pairs["qid"], queries["qid"], "no text for query")
+            return pl.Series("score", self.scores(prepared[0], numbers, self.documents.rows(pairs["docid"])))
+
+        return score
