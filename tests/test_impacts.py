@@ -43,7 +43,7 @@ def known(documents: list[list[str]], k1: float = K1, b: float = B) -> LexicalIn
 
 
 def hits(index: LexicalIndex, text: str, number: int = 10) -> dict[str, float]:
-    run = index.search(pl.DataFrame({"qid": ["q"], "text": [text]}), number, 1)
+    run = index.search(pl.DataFrame({"qid": ["q"], "text": [text]}), number)
     return dict(zip(run["docid"], run["score"], strict=True))
 
 

@@ -263,7 +263,7 @@ def test_an_index_of_repeated_texts_is_the_same(collection: Path, index_fields: 
 
 def test_lucene_and_rm3_use_the_weights(index_fields: Path) -> None:
     for rm3 in (None, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.5)):
-        mine = ExpandedQueries(open_bm25(index_fields), rm3).search(QUERIES, 100)
+        mine = (ExpandedQueries(open_bm25(index_fields), rm3) if rm3 else open_bm25(index_fields)).search(QUERIES, 100)
         other = lucene_run(index_fields, QUERIES, 100, rm3=rm3)
         both = mine.join(other, on=["qid", "docid"], suffix="_lucene")
         assert len(both) == len(mine) == len(other)
