@@ -26,7 +26,7 @@ _USE = "use those of one collection and split, or export the run with --format t
 
 
 def belongs_together(
-    runs: Iterable[Path] = (),
+    runs: Iterable[Path] | None = None,
     indexes: Mapping[Path, Sequence[Manifest]] | None = None,
     corpus: Path | None = None,
     queries: Path | bool = False,
@@ -46,7 +46,7 @@ def belongs_together(
     Raises:
         InputError: names both artifacts and both files.
     """
-    runs = list(runs)
+    runs = list(runs or [])
     for run in runs:
         made = artifacts.find_manifest(run)
         if made is not None and made.kind != Kind.RUN:  # inputs of other kinds have another meaning
