@@ -57,6 +57,7 @@ def chain(folder: Path, source: Path, pooling: Any, *modules: nn.Module) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 
-    model = SentenceTransformer(modules=[Transformer(str(source)), Pooling(16, pooling), *modules], device="cpu")
+    whole: Any = [Transformer(str(source)), Pooling(16, pooling), *modules]
+    model = SentenceTransformer(modules=whole, device="cpu", similarity_fn_name="dot")
     model.save(str(folder))
     return model
