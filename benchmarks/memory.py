@@ -39,10 +39,10 @@ SYLLABLES = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
 STAGES = {  # name -> arguments; {n} is the folder of a size
     "prepare": "prepare files {n}/data/corpus.parquet --output {n}/prepared",
     "index-bm25": "index-bm25 {n}/data --threads 1 --output {n}/bm25",
-    "append, BM25": "append {n}/bm25 {n}/new --threads 1 --output {n}/appended",
-    "delete, BM25": "delete {n}/bm25 --ids {n}/ids.txt --threads 1 --output {n}/deleted",
+    "update --add, BM25": "update {n}/bm25 --add {n}/new --threads 1 --output {n}/appended",
+    "update --remove, BM25": "update {n}/bm25 --remove {n}/ids.txt --threads 1 --output {n}/deleted",
     "encode, flat": "encode {n}/data --from-vectors {n}/vectors.npy --model {model} --threads 1 --output {n}/flat",
-    "append, flat": "append {n}/flat {n}/new --threads 1 --output {n}/appended-flat",
+    "update --add, flat": "update {n}/flat --add {n}/new --threads 1 --output {n}/appended-flat",
     "encode, ivf": "encode {n}/flat --index-type ivf --threads 1 --output {n}/ivf",
     "encode, hnsw": "encode {n}/flat --index-type hnsw --threads 1 --output {n}/hnsw",
     "encode, sq8": "encode {n}/flat --index-type sq8 --threads 1 --output {n}/sq8",
@@ -91,8 +91,8 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
     "search, 4 shards": (
         "search {n}/data --split train --index {n}/shards/shard-* --threads 1 --output {n}/sharded.parquet"
     ),
-    "append, 4 shards": "append {n}/shards {n}/new --threads 1 --output {n}/appended-shards",
-    "delete, 4 shards": "delete {n}/shards --ids {n}/ids.txt --threads 1 --output {n}/deleted-shards",
+    "update --add, 4 shards": "update {n}/shards --add {n}/new --threads 1 --output {n}/appended-shards",
+    "update --remove, 4 shards": "update {n}/shards --remove {n}/ids.txt --threads 1 --output {n}/deleted-shards",
     "search --rm3": "search {n}/data --split train --index {n}/bm25 --rm3 --threads 1 --output {n}/rm3.parquet",
     "encode, sparse": "encode {n}/data --architecture unicoil --model {sparse} --threads 1 --output {n}/sparse",
     "encode, sparse, drawn weights": (
@@ -132,7 +132,7 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
 }
 DRAWN = "encode, sparse, drawn weights"  # the stage that runs sparse_stub.py
 SECOND = "encode {n}/data --from-vectors {n}/vectors.npy --model {other} --threads 1 --quiet --output {n}/second"
-NEW = 1000  # documents of `append` and of `delete`
+NEW = 1000  # documents of `update --add` and of `update --remove`
 SCRIPT = "memory.py"
 LIMIT = 8 << 30  # bytes for index and matrix of two million documents
 
@@ -177,7 +177,7 @@ def write_collection(folder: Path, count: int) -> None:
 
 
 def write_changes(folder: Path) -> None:
-    """Write documents to append, ids to delete, and queries and judgments as text."""
+    """Write documents to add, ids to remove, and queries and judgments as text."""
     (folder / "new").mkdir(exist_ok=True)
     (block,) = texts(NEW, 1)
     frame = pl.DataFrame({"docid": [f"new-{row}" for row in range(NEW)], "title": "", "text": block})
