@@ -66,7 +66,7 @@ MUTATIONS = (
     Mutation("self.sources.refuse_replaced()", "None", "output"),
     Mutation("return unfinished_call(scratch) == call", "return unfinished_call(scratch) is not None", "output"),
     # filters
-    Mutation(".fill_null(False).to_numpy()", ".fill_null(True).to_numpy()", "filters"),
+    Mutation("frame).fill_null(False)", "frame).fill_null(True)", "filters"),
     Mutation("self.docids.filter(self.kept)", "self.docids.filter(~self.kept)", "filters"),
 )
 
