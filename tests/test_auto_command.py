@@ -121,19 +121,6 @@ def test_without_judgments_the_command_of_judging_is_suggested_and_works(
     assert done.code == 0, done.err
 
 
-def test_an_output_in_the_folder_of_the_model_and_a_missing_model_are_refused_before_the_work(
-    source: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
-    for model, output, problem in (
-        (tiny_bert, tiny_bert / "out", refusal("inside-input", role="model")),
-        (tmp_path / "none", tmp_path / "out", refusal("no-such-model", value=str(tmp_path / "none"))),
-    ):
-        done = auto(source, output, "--model", model)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert done.is_problem(problem), done
-        assert not output.exists()
-
-
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
     folder, _ = made
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

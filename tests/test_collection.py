@@ -126,11 +126,6 @@ def test_columns_of_queries_are_found_as_by_prepare_files(tmp_path: Path, name: 
     assert collection.read_queries(tmp_path / name).rows() == [("1", "a", None), ("2", "b, c", None)]
 
 
-def test_a_query_is_no_header_even_if_it_is_the_name_of_a_column(tmp_path: Path) -> None:
-    (tmp_path / "q.tsv").write_text('1\tquery\n2\t"text"\n')
-    assert collection.read_queries(tmp_path / "q.tsv")["text"].to_list() == ["query", '"text"']
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -178,11 +173,6 @@ def test_byte_order_mark_and_dos_line_ends_are_removed(tmp_path: Path) -> None:
 def test_all_text_formats_of_judgments_are_equal(tmp_path: Path, text: str) -> None:
     (tmp_path / "qrels.txt").write_text(text)
     assert collection.read_qrels(tmp_path / "qrels.txt").rows() == [("1", "a b", 2), ("007", "NA", 0)]
-
-
-def test_a_name_of_a_column_is_an_id_in_a_file_without_header(tmp_path: Path) -> None:
-    (tmp_path / "qrels.tsv").write_text("qid\t0\tpid\t1\nscore\t0\tNA\t0\n")
-    assert collection.read_qrels(tmp_path / "qrels.tsv").rows() == [("qid", "pid", 1), ("score", "NA", 0)]
 
 
 @pytest.mark.parametrize(

@@ -166,23 +166,6 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     assert compared.means["clear", "RBO"] == summary.means["clear", "RBO"]
 
 
-def test_files_of_another_kind_and_unknown_names_are_refused(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    with raises("other-kind", path="corpus.parquet", expected="run"):
-        evaluate([tiny, tiny / "corpus.parquet"], split="test")
-    with raises("missing-option", option="qrels", path=paths[0]):
-        evaluate(paths)
-    with raises("missing-option"):
-        evaluate([tiny], split="test")
-    with raises("no-such-file", path="nothing.parquet"):
-        evaluate([tiny, tmp_path / "nothing.parquet"], split="test")
-    with raises("unknown-choice", option="baseline", value="bm52"):
-        evaluate([tiny, *paths], split="test", baseline=["bm52"])
-    with raises("other-queries", id="001"):
-        evaluate([tiny, paths[0]], split="train")
-    with raises("unknown-choice", option="test", value="wilcoxon"):
-        evaluate([tiny, *paths], split="test", test="wilcoxon")
-
-
 def big(tmp_path: Path) -> list[Path | str]:
     """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
     qids = [f"q{number}" for number in range(40)]

@@ -23,13 +23,13 @@ from hybrid_cli.collections.distributed import documents_of, read_file
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.retrieval.filters import predicate
 from hybrid_cli.settings.data import PrepareFiles
-from hybrid_cli.stages.append import append
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_runs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.update import update
 
 
 def corpus_of(path: Path) -> pl.DataFrame:
@@ -424,7 +424,7 @@ def test_a_later_corpus_replaces_the_metadata_of_an_earlier_one(library: Library
     new = documents(range(200, 300), seed=9).drop("share").with_columns(open=pl.lit(True))
     new.write_ndjson(tmp_path / "new.jsonl")
     prepare(PrepareFiles([tmp_path / "new.jsonl"], metadata="all", output=tmp_path / "new"))
-    index = append(library.folder / "bm25", tmp_path / "new", replace=True, output=tmp_path / "bm25")
+    index = update(library.folder / "bm25", add=tmp_path / "new", output=tmp_path / "bm25")
     rows = pl.concat([documents(range(200)), new], how="diagonal")
     later, opened = Library(tmp_path, in_sqlite(rows)), open_index(index)
     every = by_query(opened.search(" ".join(WORDS), 500))

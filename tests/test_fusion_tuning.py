@@ -18,7 +18,7 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, Prior, read_prior
-from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, select
+from hybrid_cli.fusion.selection import Choice, Trials, Values, select
 from hybrid_cli.fusion.weights import Tuned
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
@@ -229,14 +229,6 @@ def test_held_out_scores_never_see_their_query() -> None:
     assert held_out[0] == 0
 
 
-def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
-    found = interval(np.array([0.3, 0.7, 0.5, 0.5]))
-    assert found == pytest.approx((0.5 - 3.182446 * 0.0816497, 0.5 + 3.182446 * 0.0816497), abs=1e-5)
-    assert interval(np.array([0.0, 1.0]), least=0.0) == (0.0, 1.0), "no mean of a measure is outside of this range"
-    assert interval(np.array([0.0, 1.0])) == (-1.0, 1.0)
-    assert interval(np.array([1.0])) is None
-
-
 def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the result of tuning for values of the choices [choices, queries] and of the runs alone [queries]."""
     table = Trials(choices(), values)
@@ -281,13 +273,6 @@ def test_a_left_out_collection_does_not_change_the_prior() -> None:
         assert prior.curves["minmax"] == pytest.approx(np.mean(others, axis=0))
         assert not np.allclose(prior.curves["minmax"], np.mean([*others, others[0]], axis=0)) or len(others) == 1
     assert read_prior("nDCG@10", leave_out=names) is None
-
-
-def test_other_measures_use_that_of_ndcg() -> None:
-    prior, other = read_prior("R@100"), read_prior("MRR@10")
-    assert prior is not None
-    assert other is not None
-    assert (prior.measure, other.measure) == ("nDCG@10", "MRR@10")
 
 
 def test_values_are_interpolated_at_the_weight_of_the_dense_run_in_either_order() -> None:

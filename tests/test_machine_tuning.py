@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hybrid_cli.evaluation.prediction_powered import rectified
 from hybrid_cli.fusion.selection import Choice, Trials, select
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.compose import compose
-from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind
@@ -43,53 +41,6 @@ def scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     relevant = (random.random((queries, DOCUMENTS)) < 0.2).astype(int)
     quality = np.array([0.8, 1.4])[:, None, None]
     return relevant, quality * relevant + random.normal(0, 1, (2, queries, DOCUMENTS))
-
-
-@pytest.fixture
-def truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grades:
-    """Two runs in the folder, and the grades of all their hits, of which people know those of 30 queries."""
-    monkeypatch.chdir(tmp_path)
-    relevant, values = scores(QUERIES, 1)
-    for name, of_run in zip(("one", "two"), values, strict=True):
-        lines = [
-            f"q{query} Q0 d{document} {rank} {row[document]:.6f} x\n"
-            for query, row in enumerate(of_run)
-            for rank, document in enumerate(np.argsort(-row)[:DEPTH], 1)
-        ]
-        Path(f"{name}.trec").write_text("".join(lines))
-    grades = {(f"q{q}", f"d{d}"): int(relevant[q, d]) for q in range(QUERIES) for d in range(DOCUMENTS)}
-    write("people.tsv", first(grades, PEOPLE))
-    return grades
-
-
-def tuned(output: str, qrels: str = "people.tsv", machine: str | None = None) -> dict[str, Any]:
-    made = fuse(
-        ["one.trec", "two.trec"], tune=True, qrels=Path(qrels), machine=None if machine is None else Path(machine),
-        method="minmax", measure="nDCG@5", prior_queries=0, output=Path(output)
-    )  # fmt: skip
-    content: dict[str, Any] = json.loads(made.read_text("utf-8"))
-    return content
-
-
-def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(
-    truth: Grades, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write("machine.tsv", truth, "machine:m")
-    write("all.tsv", truth)
-    made, whole, few = tuned("made.json", machine="machine.tsv"), tuned("all.json", "all.tsv"), tuned("few.json")
-    assert (made["queries"], made["machine_queries"]) == (PEOPLE, QUERIES - PEOPLE)
-    assert made["machine_weight"] == pytest.approx((QUERIES - PEOPLE) / QUERIES, abs=0.25)
-    expected = {tuple(trial["weights"]): trial["score"] for trial in whole["trials"]}
-    for trial in made["trials"]:
-        assert trial["score"] == pytest.approx(expected[tuple(trial["weights"])], abs=0.02)
-    assert made["weights"] == pytest.approx(whole["weights"], abs=0.1)
-    width = {name: np.diff(content["gain_interval"])[0] for name, content in (("made", made), ("few", few))}
-    assert width["made"] < 0.75 * width["few"]
-    assert "machine_weight" not in few
-    assert (
-        artifacts.read_manifest(Path("made.json"), Kind.WEIGHTS).input_path("machine") == Path("machine.tsv").resolve()
-    )
-    assert "210" in capsys.readouterr().out
 
 
 def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from command import hybrid, raises
 from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts, storage
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts import Named
 from hybrid_cli.artifacts.indexes import model_input, recorded_model
 from hybrid_cli.encoders.models import resolve
@@ -58,15 +58,6 @@ def test_artifacts_behind_a_link_find_their_inputs(tmp_path: Path) -> None:
         assert input_of(tmp_path / path, "index") == tmp_path / "project/index"
 
 
-def test_an_output_in_a_linked_folder_finds_its_inputs(tmp_path: Path) -> None:
-    index = write_folder(tmp_path / "project/index")
-    (tmp_path / "scratch/deep/runs").mkdir(parents=True)
-    (tmp_path / "project/runs").symlink_to(tmp_path / "scratch/deep/runs")
-    run = write_run(tmp_path / "project/runs/run.parquet", inputs={"index": index})
-    assert input_of(run, "index") == index
-    assert input_of(tmp_path / "scratch/deep/runs/run.parquet", "index") == index
-
-
 def test_a_linked_input_inside_the_tree_moves_with_it(tmp_path: Path) -> None:
     write_folder(tmp_path / "disk/index")
     (tmp_path / "old").mkdir()
@@ -89,14 +80,6 @@ def test_models_of_the_environment_are_recorded_by_name(tmp_path: Path, tiny_ber
     assert (recorded_model(run, manifest), manifest.input_path("model")) == (resolve("minilm"), None)
     assert manifest.input_path("second") == Path(os.path.abspath(tiny_bert))
     assert recorded_model(run, replace(manifest, inputs={})) is None
-
-
-def test_a_linked_encoder_has_a_manifest_for_its_new_place(tmp_path: Path) -> None:
-    examples = write_run(tmp_path / "examples.parquet")
-    encoder = write_folder(tmp_path / "encoder", inputs={"examples": examples})
-    artifacts.hard_link(encoder, tmp_path / "deep/ensemble/part-1")
-    assert input_of(tmp_path / "deep/ensemble/part-1", "examples") == examples
-    assert storage.hash_folder(encoder) == storage.hash_folder(tmp_path / "deep/ensemble/part-1")
 
 
 # ------------------------------------------------------------------------------------------------------ older artifacts

@@ -59,13 +59,6 @@ def test_a_quoted_field_may_contain_line_ends_and_empty_lines(tmp_path: Path) ->
     assert documents_of(docs, tmp_path) == [("1", "", 'one\n\nstill "one"'), ("2", "", "two")]
 
 
-def test_quotes_in_a_tsv_file_are_kept_and_mentioned_unless_quoted(tmp_path: Path, notices: Notices) -> None:
-    docs = write_lines(tmp_path / "docs.tsv", "id\ttext", '1\t"one"')
-    assert documents_of(docs, tmp_path) == [("1", "", '"one"')]
-    assert notices.says("quotes-kept", path=docs, option="quoted")
-    assert corpus_of(prepare(PrepareFiles([docs], quoted=True, output=tmp_path / "2"))) == [("1", "", "one")]
-
-
 def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
     """Known by their usual name, or named; only a column that every line has is chosen for ids and texts."""
     first, second = '{"id": "1", "abstract": "one"}', '{"id": "2", "title": "Two", "abstract": "two", "docid": "d2"}'

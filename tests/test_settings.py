@@ -24,7 +24,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.conversion import byte_count, default_text, is_list
-from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, redeclare, when
+from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, when
 from hybrid_cli.stages import stage
 
 
@@ -208,14 +208,6 @@ def test_settings_can_be_changed_copied_and_pickled() -> None:
         made.changed(pressure=3)
     assert copy.deepcopy(made) == made
     assert pickle.loads(pickle.dumps(made)).given == made.given
-
-
-def test_a_declaration_can_be_repeated_with_another_default_or_the_same() -> None:
-    again = redeclare(Brew, "cups", default=4)
-    assert again.metadata["option"].default == 4
-    assert again.metadata["option"].help == Brew.declared()["cups"].help
-    kept = redeclare(Brew, "cups", help="Cups.", applies=when(method="filter")).metadata["option"]
-    assert (kept.default, kept.help, kept.applies) == (1, "Cups.", (when(method="filter"),))
 
 
 def test_a_stage_takes_the_object_or_its_fields() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as some
 from scipy import stats
 from scipy.stats import norm, t
 
-from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean, power_tuned_weight, rectified
 from hybrid_cli.evaluation.sequential import Evidence, log_capital
 from hybrid_cli.evaluation.significance import (
@@ -131,13 +130,6 @@ def test_intervals_are_as_wide_as_scipys() -> None:
     theirs = stats.bootstrap((SCORES,), np.mean, n_resamples=4000, method="percentile", axis=0, rng=2)
     assert high - low == pytest.approx(theirs.confidence_interval.high - theirs.confidence_interval.low, rel=0.1)
     assert (low + high) / 2 == pytest.approx(SCORES.mean(0), abs=0.1 * (high - low).max())
-
-
-def test_intervals_depend_on_the_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = bootstrap(SCORES, 300, 0.9, seed=3)
-    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 1000)
-    assert np.allclose(bootstrap(SCORES, 300, 0.9, seed=3), whole, atol=1e-14)
-    assert not np.allclose(bootstrap(SCORES, 300, 0.9, seed=4), whole, atol=1e-14)
 
 
 def test_measures_may_have_different_queries() -> None:

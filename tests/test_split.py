@@ -143,11 +143,6 @@ def test_folds_depend_on_the_seed_and_not_on_the_order(qids: list[str], random: 
     assert first == second
 
 
-def test_more_folds_than_queries_are_refused() -> None:
-    with raises("out-of-range", option="folds", value=4, maximum=3):
-        folds.random_folds({"a", "b", "c"}, 4, 0)
-
-
 @given(st.integers(2, 7), st.integers(1, 4))
 def test_each_fold_divides_all_queries_into_test_dev_and_train(count: int, size: int) -> None:
     parts = [[f"{part}/{number}" for number in range(size)] for part in range(count)]

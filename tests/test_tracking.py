@@ -150,18 +150,3 @@ def test_a_tracked_output_is_the_same_artifact(folder: Path, tiny_bert: Path, tr
     storage.check_parts(folder / "model")
     assert hybrid("inspect", "--verify", "model").code == 0
     assert train(tiny_bert, "model").says("up-to-date")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "seen.py:Misspelt",
-        "seen.py:Short",
-        "seen.py:Other",
-    ],
-)
-def test_a_callback_of_another_form_is_refused(folder: Path, tiny_bert: Path, name: str) -> None:
-    done = train(tiny_bert, "model", "--callback", name)
-    assert done.is_problem("not-a-callback", option="callback", value=name)
-    assert len(done.err.strip().splitlines()) == 1
-    assert not (folder / "model").exists()

@@ -21,7 +21,7 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import Started
 from safetensors.torch import load_file, save_file
 
-from hybrid_cli import InputError, artifacts, open_encoder, storage
+from hybrid_cli import artifacts, open_encoder, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -30,7 +30,6 @@ from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import train
 from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
-from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.loop import rate_factor, steps_of
 from hybrid_cli.training.options import Optimization, Sampling
 
@@ -141,12 +140,6 @@ def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, 
     with gradient_descent() as cached:
         train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
     assert max(errors(cached, plain)) < TOLERANCE
-
-
-def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN, "learning_rate": 0.0, "max_steps": 3, "eval_steps": 1}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
-    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 3
 
 
 def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -291,7 +284,6 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
 
 
 IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
-EXAMPLE = {"query": "salt", "positive": "salt in water", "negatives": ["oxygen", "pepper"]}
 
 
 @pytest.mark.parametrize("loss", ["nll", "margin"])
@@ -312,23 +304,3 @@ def test_the_weights_are_those_of_the_command(
 
 def document(row: dict[str, Any]) -> dict[str, str]:
     return {name: row[name] for name in ("docid", "title", "text")}
-
-
-def test_equal_texts_are_one_document_and_one_query() -> None:
-    table = examples_table([EXAMPLE, EXAMPLE | {"positive": {"title": "", "text": "salt in water"}}])
-    assert table["qid"].to_pylist() == ["0", "0"]
-    assert table["docid"].to_pylist() == ["0", "0"]
-
-
-@pytest.mark.parametrize(
-    ("example", "code"),
-    [
-        ({"positive": "salt", "negatives": []}, "no-query"),
-        ({"query": "salt", "negatives": ["a"]}, "no-documents"),
-        ({"query": "salt", "positive": 3, "negatives": ["b"]}, "not-a-text"),
-    ],
-)
-def test_unusable_examples_are_refused(example: Any, code: str) -> None:
-    with pytest.raises(InputError) as caught:
-        train([example])
-    assert caught.value.code == code

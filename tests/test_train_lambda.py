@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 import torch
 from command import raises
-from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
@@ -24,7 +23,6 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda
-from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
@@ -238,21 +236,6 @@ def test_the_gradient_of_the_sparse_product_equals_that_of_a_dense_one() -> None
     found.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(table.grad, again.grad)
-
-
-@pytest.mark.parametrize("texts", [["The moon pulls the oceans."], ["The moon pulls the oceans.", ""]])
-def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts: list[str]) -> None:
-    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
-    index = index_bm25(corpus, output=tmp_path / "bm25")
-    output = train_lambda(corpus, index=index, output=tmp_path / "static", **{**STATIC, "max_steps": 3})
-    assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()
-
-
-def test_unseen_terms_match_themselves(sources: Sources, tmp_path: Path) -> None:
-    encoder = open_encoder(train_lambda(output=tmp_path / "static", **{**sources, **STATIC, "dim": 32}))
-    texts = ["zyzzyva qwertz", "flibbertigibbet", "moon"]
-    scores = encoder.encode_queries(["zyzzyva", "flibbertigibbet"]) @ encoder.encode_documents([""] * 3, texts).T
-    assert scores.argmax(1).tolist() == [0, 1]
 
 
 QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["0", "1", "2"]})

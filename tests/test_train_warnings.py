@@ -53,18 +53,6 @@ def test_options_without_their_effect_are_named(
     assert all(notices.says(code, **fields) for code, fields in warned.items())
 
 
-def test_dev_queries_of_the_training_are_counted(
-    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
-    other = write_examples(tmp_path / "other.parquet", seed=1)  # the same ids, other texts
-    for dev, count in ((examples, 4), (other, 0)):
-        plan = {**PLAN, "max_steps": 1, "dev": dev, "dev_queries": 4}
-        train_dense(examples, output=tmp_path / dev.stem, model=str(tiny_bert), **plan)
-        assert notices.warnings.count("trained-on-queries") == bool(count)
-        assert not count or notices.says("trained-on-queries", path=dev, count=count, queries=4)
-        notices.clear()
-
-
 @pytest.fixture
 def interrupted(
     examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
