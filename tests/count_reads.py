@@ -49,11 +49,10 @@ def search(documents: int, postings: int) -> int:
     lists = replace(lists, **counted)
     impacts = Impacts(lists, math.nan, math.nan, np.ones(2, np.float32), scale)
     queries = Queries(np.array([0, 2]), np.array([0, 1], np.int32), np.array([2, 1], np.float32))
-    ends, barred = np.array([0, 0]), np.array([], np.int64)
     counts, best = np.zeros(1, np.int32), np.zeros((1, HITS), np.uint64)
     bounds = impacts.bounds(queries.terms)
     reads = 0
-    kernels.search(HITS, (order, None), queries, impacts.matrix, bounds, (ends, barred), counts, best)
+    kernels.search(HITS, (order, None), queries, impacts.matrix, bounds, counts, best)
     assert counts[0] == HITS
     return reads
 

@@ -21,9 +21,7 @@ from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
 
 
-def plain(
-    impacts: Impacts, terms: list[int], barred: list[int], order: np.ndarray, hits: int
-) -> list[tuple[int, float]]:
+def plain(impacts: Impacts, terms: list[int], order: np.ndarray, hits: int) -> list[tuple[int, float]]:
     """Return (place in the tie order, score) of the best documents."""
     postings, rows = impacts.postings, impacts.postings.rows
     sums = np.zeros(len(postings.lengths))
@@ -32,7 +30,6 @@ def plain(
             row, weight, tf = rows[at], impacts.idf[term], np.float32(postings.tfs[at])
             scale = impacts.scale
             sums[row] += weight * tf if scale is None else weight - weight / (np.float32(1) + tf * scale[row])
-    sums[barred] = 0
     found = [(-float(np.float32(sums[row])), int(order[row])) for row in np.flatnonzero(sums)]
     return [(place, -score) for score, place in sorted(found)[:hits]]
 
@@ -48,11 +45,8 @@ def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     rare=st.floats(0.001, 0.9),
     hits=st.integers(1, 60),
     learned=st.booleans(),
-    data=st.data(),
 )
-def test_search_equals_sorting_every_sum(
-    seed: int, size: int, rare: float, hits: int, learned: bool, data: st.DataObject
-) -> None:
+def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits: int, learned: bool) -> None:
     """Few postings are read one by one, many by a scan over all documents; equal documents make ties."""
     rng = np.random.default_rng(seed)
     vocabulary = ["rare", "half", "all"]
@@ -65,18 +59,15 @@ def test_search_equals_sorting_every_sum(
     impacts = Impacts.learned(counted, 0.25) if learned else Impacts.of(counted, 0.9, 0.4)
     words = impacts.postings.terms.to_list()
     queries = [[words.index(word)] for word in vocabulary if word in words] + [list(range(len(words))), []]
-    barred = [data.draw(st.lists(st.integers(0, size - 1), max_size=3)) for _ in queries]
     order, hits = rng.permutation(size).astype(np.int32), min(hits, size)
     counts, best = np.zeros(len(queries), np.int32), np.zeros((len(queries), hits), np.uint64)
     ends, terms = flat(queries)
     packed = keyed.Queries(ends, terms.astype(np.int32), impacts.idf[terms])
-    kernels.search(
-        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
-    )
+    kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), counts, best)
     for number, query in enumerate(queries):
         keys = best[number, : counts[number]]
         found = list(zip(keyed.positions_of(keys).tolist(), keyed.scores_of(keys).tolist(), strict=True))
-        assert found == plain(impacts, query, barred[number], order, hits)
+        assert found == plain(impacts, query, order, hits)
 
 
 def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
@@ -134,9 +125,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
     order = rng.permutation(size).astype(np.int32)
     counts, best = np.zeros((2, 5), np.int32), np.zeros((2, 5, hits), np.uint64)
     allowed = rng.random(size) < 0.5 if seed % 2 else None
-    kernels.search(
-        hits, (order, allowed), packed, impacts.matrix, impacts.bounds(packed.terms), flat([[]] * 5), counts[0], best[0]
-    )
+    kernels.search(hits, (order, allowed), packed, impacts.matrix, impacts.bounds(packed.terms), counts[0], best[0])
     keyed.search(hits, order, packed, impacts.matrix, allowed, counts[1], best[1])
     assert counts[0].tolist() == counts[1].tolist()
     assert best[0].tolist() == best[1].tolist()
@@ -148,7 +137,7 @@ def test_numpy_finds_the_same_bits_as_numba(seed: int, size: int, hits: int, k1:
 @pytest.mark.parametrize("hits", [1, 10, 400])
 @pytest.mark.parametrize(("sort", "k1"), [(True, 0.9), (False, 0.9), (True, 1000.0), (True, None)])
 def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, sort: bool, k1: float | None) -> None:
-    """Frequent terms cannot reach the best scores alone, in most blocks; some documents are excluded, many equal."""
+    """Frequent terms cannot reach the best scores alone, in most blocks; many documents are equal."""
     rng, size = np.random.default_rng(hits), 5 * kernels.BLOCK + 77
     lists = [np.sort(rng.choice(size, min(size, 6 * 3**term // 2), replace=False)) for term in range(11) for _ in "ab"]
     indptr, rows = flat([each.tolist() for each in lists])
@@ -161,18 +150,13 @@ def test_a_search_that_skips_postings_equals_one_over_all_postings(hits: int, so
         queries = [query[np.argsort(-impacts.idf[query], kind="stable")] for query in queries]
     ends, asked = flat([query.tolist() for query in queries])
     packed = keyed.Queries(ends, asked.astype(np.int32), impacts.idf[asked])
-    order, most = rng.permutation(size).astype(np.int32), hits + 3
-    wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, most), np.uint64)
-    keyed.search(most, order, packed, impacts.matrix, None, wanted_counts, wanted)
-    row_at = np.argsort(order)
-    barred = [row_at[keyed.positions_of(wanted[query, :3])].tolist() if query % 2 else [] for query in range(60)]
+    order = rng.permutation(size).astype(np.int32)
+    wanted_counts, wanted = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
+    keyed.search(hits, order, packed, impacts.matrix, None, wanted_counts, wanted)
     counts, best = np.zeros(60, np.int32), np.zeros((60, hits), np.uint64)
-    kernels.search(
-        hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), flat(barred), counts, best
-    )
-    for query, excluded in enumerate(barred):
-        skipped = len(excluded)
-        expected = wanted[query, skipped : wanted_counts[query]][:hits]
+    kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), counts, best)
+    for query in range(60):
+        expected = wanted[query, : wanted_counts[query]][:hits]
         assert best[query, : counts[query]].tolist() == expected.tolist()
 
 

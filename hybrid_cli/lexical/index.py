@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
-Barred: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # [Q+1] offsets; [B] rows
 
 
 class QueryWeights(Protocol):
@@ -227,21 +226,20 @@ class LexicalIndex(Index):
         """Return analyzed queries."""
         return self.bags(queries["text"].to_list())
 
-    def hits(self, prepared: Bags, k: int, barred: Barred | None = None) -> Hits:
+    def hits(self, prepared: Bags, k: int) -> Hits:
         """Rank the documents that share a term with the query, as Lucene does.
 
         Args:
             prepared: analyzed queries.
             k: documents per query.
-            barred: documents excluded from the hits of each query.
         """
-        counts, keys = self.keys(prepared, k, self.threads, barred)
+        counts, keys = self.keys(prepared, k, self.threads)
         kept = keys[np.arange(keys.shape[1]) < counts[:, None]]
         rows = self.documents.sorted.rows[keyed.positions_of(kept)]
         return Hits(counts, rows, keyed.scores_of(kept))
 
     def keys(
-        self, bags: Bags, hits: int, threads: int | None = None, barred: Barred | None = None
+        self, bags: Bags, hits: int, threads: int | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]:
         """Search as `hits` does, without looking up docids.
 
@@ -251,18 +249,16 @@ class LexicalIndex(Index):
         hits = max(1, min(hits, len(self.docids) if self.allowed is None else int(self.allowed.sum())))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
-        if barred is None and not self._compiled(bags):
+        if not self._compiled(bags):
             keyed.search(hits, self._shared.order, *self.kernel_arguments(bags), self.allowed, counts, best)
             return counts, best
         from hybrid_cli.lexical import kernels
 
         workers = max(1, min(threads or cpu_count(), len(bags)))
-        ends, rows = (np.zeros(len(bags) + 1, np.int64), np.zeros(0, np.int64)) if barred is None else barred
-
         bounds, documents = self.impacts.bounds(bags.terms), (self._shared.order, self.allowed)
 
         def work(begin: int, end: int) -> None:
-            arguments = *self.kernel_arguments(bags.part(begin, end)), bounds, (ends[begin : end + 1], rows)
+            arguments = *self.kernel_arguments(bags.part(begin, end)), bounds
             kernels.search(hits, documents, *arguments, counts[begin:end], best[begin:end])
 
         if workers == 1:

@@ -718,13 +718,13 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
         query: number of the query.
         number: number of its terms to use.
         kept: score that documents must reach, and number of hits to keep.
-        documents: `order` and `allowed` of `search`, and rows of excluded documents.
+        documents: `order` and `allowed` of `search`.
         queries, matrix, bounds: see `search`.
         room: sums [B] of zeros, cursors [terms, 6], limits [terms + 1], units [terms], candidates [B], their scores
             [B], keys [2 * hits].
     """  # fmt: skip
     sums, cursors, limits, units, candidates, scores, keys = room
-    order, allowed, barred = documents
+    order, allowed = documents
     begin, size, count = queries.ends[query], len(sums), len(order)
     cursors, limits = cursors[:number], limits[: number + 1]
     floor, hits = kept
@@ -755,9 +755,6 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
             added = _add(query, (first, end), queries, matrix, cursors[:needed], sums)
             if not added:
                 continue
-            for excluded in barred:
-                if first <= excluded < end:
-                    sums[excluded - first] = 0
             block = (first, end, added * _SCAN > end - first)
             if needed == number:
                 so_far = (count_kept, floor, hits)
@@ -798,7 +795,7 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
     The sample is spread over the corpus. It is not taken for few postings, of which most become hits.
     """
     sums, cursors, _, _, _, _, keys = room
-    order, allowed, barred = documents
+    order, allowed = documents
     begin, count, postings = queries.ends[query], len(order), 0
     cursors = cursors[:number]
     for mine in range(number):
@@ -821,9 +818,6 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
         for mine in range(number):
             cursors[mine, 1] = first_from(matrix.lows, cursors[mine, 1], cursors[mine, 2], first & LOW)
         _add(query, (first, end), queries, matrix, cursors, sums)
-        for excluded in barred:
-            if first <= excluded < end:
-                sums[excluded - first] = 0
         block, so_far = (first, end, False), (count_kept, floor, hits)
         count_kept, floor = _collect(block, matrix.lows, order, allowed, sums, cursors, keys, so_far)
     if count_kept < wanted:
@@ -835,9 +829,7 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
 
 
 @jit
-def search(
-    hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, barred: Any, counts: Any, best: Any
-) -> None:
+def search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, counts: Any, best: Any) -> None:
     """Rank documents for queries.
 
     Args:
@@ -847,12 +839,9 @@ def search(
         queries: `keys.Queries`.
         matrix: `keys.Matrix`.
         bounds: `keys.Bounds`, filled in for the terms of the queries.
-        barred: ends [Q+1] and rows of the documents excluded from the hits of a query: rows[ends[i]:ends[i+1]] for
-            query i.
         counts: [Q] receives the number of hits.
         best: [Q, hits] receives keys (see `lexical.keys`), best first.
     """
-    barred_ends, barred_rows = barred
     (order, allowed), longest = documents, 0
     for query in range(len(counts)):
         longest = max(longest, queries.ends[query + 1] - queries.ends[query])
@@ -863,19 +852,18 @@ def search(
     keys = np.empty(2 * hits, np.uint64)
     room = (sums, cursors, limits, units, candidates, scores, keys)
     for query in range(len(counts)):
-        excluded = barred_rows[barred_ends[query] : barred_ends[query + 1]]
-        number, own = queries.ends[query + 1] - queries.ends[query], (order, allowed, excluded)
-        if hits + len(excluded) <= TENTH and allowed is None:
+        number = queries.ends[query + 1] - queries.ends[query]
+        if hits <= TENTH and allowed is None:
             floor = _reached(query, number, queries, bounds.tenth)
         elif hits <= _FEW_HITS:
             floor = SMALLEST
         else:
-            floor = _guess(query, number, hits, own, queries, matrix, room)
+            floor = _guess(query, number, hits, documents, queries, matrix, room)
         kept = (floor, hits)
-        count_kept = _rank(query, number, kept, own, queries, matrix, bounds, room)
+        count_kept = _rank(query, number, kept, documents, queries, matrix, bounds, room)
         if count_kept < hits and floor > SMALLEST:  # the estimate was too high
             kept = (SMALLEST, hits)
-            count_kept = _rank(query, number, kept, own, queries, matrix, bounds, room)
+            count_kept = _rank(query, number, kept, documents, queries, matrix, bounds, room)
         ordered = np.sort(keys[:count_kept])
         for rank in range(count_kept):
             best[query, rank] = ordered[count_kept - 1 - rank]
