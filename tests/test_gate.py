@@ -18,11 +18,10 @@ from hybrid_cli.evaluation.baseline import Baseline
 from hybrid_cli.evaluation.gate import ALPHA, deviation_of, smallest_drop
 from hybrid_cli.reporting.gate import Gated
 from hybrid_cli.settings import PreparePythonDocs
-from hybrid_cli.stages.gate import gate
+from hybrid_cli.stages.gate import compare, gate
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
-from hybrid_cli.workflows.gate import compare
 
 QUERIES = [f"q{number:02}" for number in range(40)]
 Ranks = Mapping[str, int]  # qid -> rank of its relevant document; 0 for none

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
-from hybrid_cli import artifacts, console
-from hybrid_cli.errors import path_error
-from hybrid_cli.evaluation.baseline import Baseline, OtherQueries
-from hybrid_cli.reporting.gate import Gated, Renewed, describe_differences
+import polars as pl
+
+from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts.judged import warn_raters
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.evaluation.baseline import HITS, Baseline, OtherQueries
+from hybrid_cli.evaluation.gate import deviation_of, drop_p_values, smallest_drop
+from hybrid_cli.evaluation.options import LEVEL
+from hybrid_cli.fusion.selection import interval
+from hybrid_cli.reporting.complement import Hit
+from hybrid_cli.reporting.gate import Gated, Lost, Renewed, Tested, describe_differences
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.settings import Gate
 from hybrid_cli.settings.analysis import GateInputs
 from hybrid_cli.settings.base import command_line
+from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import disk
-from hybrid_cli.workflows.gate import Measured, compare, lost_most
 from hybrid_cli.workflows.retrievers import with_searched
 
 _MEASURE = "nDCG@10"
@@ -42,7 +53,7 @@ def gate(settings: Gate) -> Gated | Renewed:
         raise path_error(settings.baseline, problem, code="no-such-measure", choices=list(stored.measures))
     with tempfile.TemporaryDirectory() as folder:
         inputs = [*filter(None, [settings.collection]), settings.system]
-        options = {name: getattr(settings, name) for name in ("split", "qrels", "queries", "corpus", "memory")}
+        options = {name: getattr(settings, name) for name in ("split", "qrels", "queries", "corpus")}
         searched = with_searched(GateInputs(inputs, measures=measures, **options), Path(folder), call)
         measured = Measured.of(searched, settings.system)
         if stored is None or settings.write:
@@ -104,3 +115,121 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
                 code="undetectable-drop", measure=test.measure, drop=test.smallest_drop, needed=needed,
             )  # fmt: skip
     return replace(result, lost=lost_most(result, stored, measured)) if result.dropped else result
+
+
+SHOWN = 10  # queries that lost most
+_TEXT_CHARACTERS = 200
+_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "reranker")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured hits of a system, and the texts behind them.
+
+    Attributes:
+        values: values and first hits of every query.
+        judged: qid, docid, relevance.
+        texts: qid -> text, where it is known.
+        corpus: texts of the documents, where they are known.
+    """
+
+    values: Baseline
+    judged: pl.DataFrame
+    texts: Mapping[str, str]
+    corpus: Path | None
+
+    @classmethod
+    def of(cls, settings: GateInputs, system: Path) -> Self:
+        """Measure a run.
+
+        Args:
+            settings: judgments, measures, and the run of the system.
+            system: path of the system, whose settings are recorded.
+
+        Raises:
+            InputError: a measure without judgments, one judged query, or no relevant document.
+        """
+        plan = EvaluationPlan.of(settings)
+        judged = plan.judged()
+        if plan.by_answers or judged is None:
+            raise option_error("measure", plan.columns, "the gate needs judgments; acc@k has none", code="no-judgments")
+        if plan.qrels is not None:
+            warn_raters(plan.qrels)
+        values, facts = measure(plan)
+        count = judged["qid"].n_unique()
+        if facts["nothing_relevant"] == count:
+            problem = "no judgment is relevant, so every value is 0; pass other judgments"
+            raise path_error(plan.qrels, problem, code="nothing-relevant", count=count)
+        if count < 2:
+            problem = (
+                "has one judged query, of which no deviation is known; judge more, of which about 50 show large drops"
+            )
+            raise path_error(plan.qrels, problem, code="too-few-queries", count=count)
+        ((name, run),) = plan.runs.items()
+        queries, corpus = text_files(judgments(settings), settings, [run])
+        texts = dict(collections.read_queries(queries).select("qid", "text").iter_rows()) if queries else {}
+        head = plan.read(name, HITS).head
+        return cls(Baseline.of(values, head, judged, texts, _system(system, run)), judged, texts, corpus)
+
+
+def _system(path: Path, run: Path) -> dict[str, Any]:
+    """Return the settings of a system and the fingerprints of its parts."""
+    if (folder := retriever_at(path)) is not None:
+        files = RetrieverFiles.read(folder)
+        fusion = {name: json_value(value) for name, value in asdict(files.stored).items() if name in _FUSION}
+        indexes = zip(files.names, files.stored.indexes, strict=True)
+        return {**fusion, **{f"index {name}": index["fingerprint"] for name, index in indexes}}
+    made = artifacts.find_manifest(run)
+    if made is None:
+        return {"run": storage.fingerprint(run)}
+    parts = {role: source["fingerprint"] for role, source in made.inputs.items() if role != "queries"}
+    return {"stage": made.stage, **made.options, **parts}
+
+
+def compare(path: Path, stored: Baseline, now: Baseline, measures: Sequence[str], max_drop: float) -> Gated:
+    """Compare a system with a baseline of the same queries and judgments.
+
+    Args:
+        path: file of the baseline.
+        stored: the baseline.
+        now: the values of the system.
+        measures: names of measures that both have.
+        max_drop: tolerance.
+    """
+    before, after = stored.values(measures), now.values(measures)
+    tests = []
+    for column, (name, p) in enumerate(zip(measures, drop_p_values(before, after, max_drop), strict=True)):
+        old, new = before[:, column], after[:, column]
+        deviation = deviation_of(old, new, stored.deviations.get(name))
+        ends = interval(new - old)
+        assert ends is not None
+        smallest = smallest_drop(deviation.value, len(old), len(measures))
+        tests.append(Tested(name, float(old.mean()), float(new.mean()), ends, float(p), smallest, deviation))
+    changed = {name: (old, new) for name, old, new in stored.changed_settings(now)}
+    return Gated(path, len(before), max_drop, tests, changed)
+
+
+def lost_most(result: Gated, stored: Baseline, measured: Measured) -> list[Lost]:
+    """Return the queries that lost most by the first measure that dropped, with their hits before and now."""
+    (test, *_) = result.dropped
+    now, name = measured.values, test.measure
+    pairs = zip(stored.qids, stored.values([name])[:, 0].tolist(), now.values([name])[:, 0].tolist(), strict=True)
+    lost = sorted(
+        ((qid, before, after) for qid, before, after in pairs if after < before), key=lambda row: row[2] - row[1]
+    )
+    lost = lost[:SHOWN]
+    docids = [docid for qid, *_ in lost for source in (stored, now) for docid in source.queries[qid].hits]
+    texts = collections.texts(measured.corpus, pl.Series(docids, dtype=pl.String)) if measured.corpus else None
+    documents = (
+        {docid: (title or "", text or "") for docid, title, text in texts.iter_rows()} if texts is not None else {}
+    )
+    relevant = set(measured.judged.filter(pl.col("relevance") >= LEVEL).select("qid", "docid").iter_rows())
+
+    def hits(source: Baseline, qid: str) -> list[Hit]:
+        known = [(docid, *documents.get(docid, ("", ""))) for docid in source.queries[qid].hits]
+        return [Hit(docid, title, text[:_TEXT_CHARACTERS], (qid, docid) in relevant) for docid, title, text in known]
+
+    return [
+        Lost(qid, measured.texts.get(qid, ""), before, after, hits(stored, qid), hits(now, qid))
+        for qid, before, after in lost
+    ]
